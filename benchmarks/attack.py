@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 from benchmarks.processes import Served, served
 from benchmarks.soak import look
-from tests.support.sockets import Connection, Response, begun, http
+from tests.support.sockets import Connection, Response, http, initialize
 
 ATTACKER = "127.0.0.2"
 CONNECTIONS = 64
@@ -71,9 +71,9 @@ async def connected(url: str, address: str) -> Any:
 
 async def opened_session(connection: Connection, version: str, user: str | None = None) -> str:
     request = (
-        begun(version).replace(b"\r\n", b"\r\nx-user: %b\r\n" % user.encode(), 1)
+        initialize(version).replace(b"\r\n", b"\r\nx-user: %b\r\n" % user.encode(), 1)
         if user
-        else begun(version)
+        else initialize(version)
     )
     request = request.replace(b'"capabilities": {}', b'"capabilities": {"elicitation": {}}')
     request = _with_length(request)

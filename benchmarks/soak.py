@@ -18,7 +18,7 @@ from random import Random
 from typing import Any
 
 from benchmarks.processes import served
-from tests.support.sockets import Connection, Response, begun, called, http, told
+from tests.support.sockets import Connection, Response, called, http, initialize, notification
 
 CLIENTS = 32
 GENERATION = 20_000  # calls, after which new clients replace the old ones
@@ -53,7 +53,7 @@ class Client:
 
     async def begin(self) -> None:
         """Open a session."""
-        answer = await self._ask(begun())
+        answer = await self._ask(initialize())
         await answer.messages()
         self._session = answer.headers["mcp-session-id"]
 
@@ -109,7 +109,7 @@ class Client:
             answer = await connection.ask(called("wait", {}, id=id, session=self._session))
             chunks = answer.chunks()
             await anext(chunks)
-            await self._ask(told(self._session, "notifications/cancelled", requestId=id))
+            await self._ask(notification(self._session, "notifications/cancelled", requestId=id))
             said = b"".join([chunk async for chunk in chunks])
             assert b'"result"' not in said, said
 

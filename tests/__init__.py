@@ -1,1 +1,1 @@
-"""The tests. A package, so that `tests` is this one and no other installed under that name."""
+"""The tests. A package, so that `import tests` finds this one and no installed `tests`."""

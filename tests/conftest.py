@@ -29,12 +29,12 @@ settings.load_profile("genmcp")
 def _leaves_no_orphan() -> Iterator[None]:
     """Fail a run that leaves processes behind.
 
-    A child of the tests that is not waited for needs no check: it is a ResourceWarning. This finds
-    those whose parent, a process of the tests, has ended before them.
+    A child of the tests that was not awaited needs no check: it is a ResourceWarning. This finds
+    grandchildren whose parent, a process of the tests, ended first.
     """
     os.environ["GENMCP_TEST_RUN"] = run = secrets.token_hex(8)
     yield
-    deadline = time.monotonic() + 10  # such as for workers of a server that was killed just now
+    deadline = time.monotonic() + 10  # e.g. workers of a server that was killed just now
     while orphans := _orphans(f"GENMCP_TEST_RUN={run}".encode()):
         if time.monotonic() > deadline:
             pytest.fail(f"processes were left running: {orphans}")
@@ -42,7 +42,7 @@ def _leaves_no_orphan() -> Iterator[None]:
 
 
 def _orphans(variable: bytes) -> dict[int, str]:
-    """Return the command lines of processes with *variable* whose parent does not belong to them.
+    """Return the command lines of processes with *variable* whose parent is not one of them.
 
     Empty on systems without /proc.
     """
@@ -68,7 +68,9 @@ def _leaves_no_task(request: pytest.FixtureRequest) -> None:
 async def _tasks_end() -> AsyncIterator[None]:
     """Fail a test that leaves an asyncio.Task running."""
     yield
-    for _ in range(10):  # tasks that were cancelled last need an iteration or two of the loop
+    for _ in range(
+        10
+    ):  # a task that was just cancelled needs an iteration or two of the loop to end
         await asyncio.sleep(0)
         left = [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
         if not left:

@@ -18,12 +18,12 @@ NAME = re.compile(r"`(\w[\w.]*)`")
 
 
 def test_architecture_paths_exist() -> None:
-    """A module that was moved or merged is reported."""
+    """A module that was moved or merged must be changed on the page, too."""
     assert [path for path in PATH.findall(PAGE) if not (ROOT / path).exists()] == []
 
 
 def test_architecture_names_are_in_their_modules() -> None:
-    """Each class or function that the page places in a module is there."""
+    """Each class or function is defined in the module that the page names for it."""
     placed = [
         *NAMES_AFTER.findall(PAGE),
         *((path, names) for names, path in NAMES_BEFORE.findall(PAGE)),
@@ -36,8 +36,8 @@ def test_architecture_names_are_in_their_modules() -> None:
             assert reduce(getattr, name.split("."), module)
 
 
-def test_architecture_diagrams_are_those_of_the_tables() -> None:
-    """`scripts/diagram` would change nothing: the page draws the transitions of the code."""
+def test_architecture_diagrams_match_the_tables() -> None:
+    """The page draws the transitions of the code: running `scripts/diagram` changes nothing."""
     command = [sys.executable, "scripts/diagram", "--check"]
     done = subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False
@@ -46,8 +46,8 @@ def test_architecture_diagrams_are_those_of_the_tables() -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_architecture_diagram_that_is_outdated_is_reported(tmp_path: Path) -> None:
-    """A transition that the page lacks is reported, and the message names the remedy."""
+def test_architecture_outdated_diagram_is_reported(tmp_path: Path) -> None:
+    """A transition missing on the page is an error whose message names the command to run."""
     copy = tmp_path / "scripts" / "diagram"
     copy.parent.mkdir()
     copy.write_text((ROOT / "scripts" / "diagram").read_text("utf-8"), encoding="utf-8")

@@ -17,10 +17,10 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "genmcp"
 
 FUNCTION_LINES = 60
-PARAMETERS = 8  # positional ones: keyword-only options are documentation, not coupling
+PARAMETERS = 8  # only positional parameters: keyword-only options document themselves
 
-# Folders, and their lines of code. The first row that the path of a module belongs to counts it; an
-# underscore at the beginning of a folder's name is left out.
+# Folders, and their lines of code. A module counts for the first row that its path begins with; the
+# leading underscore of a folder is left out.
 BUDGETS = {
     "auth/ client/auth/ core/auth/": 5_120,
     "client/ core/client/": 6_800,
@@ -65,7 +65,7 @@ def row_of(path: Path) -> str:
 
 
 def test_folders_are_within_their_budgets() -> None:
-    """A folder that grows beyond its budget needs less code, or a decision."""
+    """A folder over its budget needs less code, or a decision to raise the budget."""
     counts = Counter[str]()
     for path in PACKAGE.rglob("*.py"):
         counts[row_of(path.relative_to(PACKAGE))] += lines_of_code(path.read_text("utf-8"))
@@ -79,7 +79,7 @@ def test_folders_are_within_their_budgets() -> None:
 
 
 def test_docstrings_and_comments_are_free() -> None:
-    """Only code counts, so that no reason is left out to save lines."""
+    """They do not count as code: otherwise they would be cut to save lines."""
     text = 'def f():\n    """Return\n    one."""\n    # Why.\n\n    return (\n        1\n    )\n'
 
     assert lines_of_code(text) == 4
@@ -96,7 +96,7 @@ def faults(path: Path) -> Iterator[str]:
 
 
 def test_functions_are_short() -> None:
-    """No function of the package is over the limits; docstrings count, and so does `self`."""
+    """No function of the package is over the limits. Docstrings and `self` count."""
     assert [fault for path in sorted(PACKAGE.rglob("*.py")) for fault in faults(path)] == []
 
 
@@ -110,7 +110,7 @@ def test_functions_are_short() -> None:
     ],
 )
 def test_function_over_a_limit_is_named(source: str, fault: list[str], tmp_path: Path) -> None:
-    """One line or parameter more than allowed is reported; the limit itself is not."""
+    """One line or parameter over the limit is reported; a function at the limit is not."""
     path = tmp_path / "module.py"
     path.write_text(source)
 

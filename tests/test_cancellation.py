@@ -1,4 +1,4 @@
-"""Cancellation ownership: `genmcp.cancellation`."""
+"""`genmcp.cancellation`: which code a cancellation belongs to."""
 
 import asyncio
 
@@ -16,7 +16,7 @@ async def wait_in(scope: CancelScope, entered: asyncio.Event) -> str:
     with scope:
         entered.set()
         await asyncio.Event().wait()
-    await asyncio.sleep(0)  # a request that was not taken back would be raised here
+    await asyncio.sleep(0)  # a cancellation that was not undone would be raised here
     return "left"
 
 
@@ -28,7 +28,7 @@ async def enter(scope: CancelScope) -> "asyncio.Task[str]":
 
 
 async def test_scope_ends_its_block_only() -> None:
-    """The task continues after the block, and is not cancelled."""
+    """Code after the block runs, and the asyncio.Task is not cancelled."""
     scope = CancelScope()
     task = await enter(scope)
     scope.cancel()
@@ -38,8 +38,8 @@ async def test_scope_ends_its_block_only() -> None:
 
 
 @pytest.mark.parametrize("first", [True, False])
-async def test_scope_lets_other_cancellations_through(first: bool) -> None:
-    """A task that other code cancels as well ends with CancelledError, in either order."""
+async def test_scope_passes_other_cancellations_on(first: bool) -> None:
+    """If other code cancels the task as well, in either order, it ends with CancelledError."""
     scope = CancelScope()
     task = await enter(scope)
     if first:
@@ -52,7 +52,7 @@ async def test_scope_lets_other_cancellations_through(first: bool) -> None:
 
 
 async def test_scope_cancelled_too_late_has_no_effect() -> None:
-    """A request made while the block ends does not hit the code after the block."""
+    """A cancellation that arrives as the block ends does not affect the code after it."""
 
     async def quick() -> str:
         with CancelScope() as scope:
@@ -65,7 +65,7 @@ async def test_scope_cancelled_too_late_has_no_effect() -> None:
 
 
 async def test_scope_does_not_swallow_other_errors() -> None:
-    """An exception raised while the block is cancelled propagates."""
+    """An exception raised during the cancellation of the block propagates."""
 
     async def failing(scope: CancelScope, entered: asyncio.Event) -> None:
         with scope:
@@ -86,7 +86,7 @@ async def test_scope_does_not_swallow_other_errors() -> None:
 
 @pytest.mark.parametrize("own", [True, False])
 async def test_cancelled_task_differs_from_cancelled_await(own: bool) -> None:
-    """Only a cancellation of the task itself is a request, not one of the future it awaits."""
+    """`task.cancel()` counts; the cancellation of a future that the task awaits does not."""
     future = asyncio.get_running_loop().create_future()
 
     async def waiting() -> bool:
@@ -103,7 +103,7 @@ async def test_cancelled_task_differs_from_cancelled_await(own: bool) -> None:
 
 
 async def test_cancel_and_wait_drops_errors() -> None:
-    """Tasks that fail during their cancellation do not fail the code that cancels them."""
+    """An error in a task that is being cancelled is not raised in the code that cancels it."""
     started = asyncio.Event()
 
     async def failing() -> None:
@@ -121,18 +121,18 @@ async def test_cancel_and_wait_drops_errors() -> None:
 
 
 async def test_cleanup_completes_despite_cancellation() -> None:
-    """`run_to_completion` raises the cancellation after the work, not in place of it."""
-    started, go_on, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    """`run_to_completion` finishes the work first, and raises the cancellation afterwards."""
+    started, proceed, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
     async def cleanup() -> None:
         started.set()
-        await go_on.wait()
+        await proceed.wait()
         done.set()
 
     task = asyncio.create_task(run_to_completion(cleanup()))
     await started.wait()
     task.cancel()
-    go_on.set()
+    proceed.set()
     with pytest.raises(asyncio.CancelledError):
         await task
     assert done.is_set()

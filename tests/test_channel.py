@@ -1,4 +1,4 @@
-"""The channel: messages of a hook, and the properties of its request."""
+"""The channel: messages that a hook sends, and the properties of its request."""
 
 import asyncio
 import inspect
@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from typing import Any
 
-import httpx
 import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, SendStatus, Suite, Tool, tool
@@ -15,7 +14,8 @@ from genmcp._core.request import ToolRequest
 from genmcp._mux.threads import ThreadPool
 from genmcp.protocol.params import SEVERITY, NotificationParams
 from genmcp.testing import connect
-from tests.support.speaking import VERSIONS, speak
+from tests.support.asgi import Client
+from tests.support.speaking import VERSIONS, answer_of, speak
 
 PATIENCE = 5
 LEGACY = VERSIONS[:-1]
@@ -26,7 +26,7 @@ def suite(*tools: Any) -> Suite:
 
 
 def doing(hook: Callable[[Channel], Awaitable[Any]]) -> Suite:
-    """A suite of one tool, `do`, which calls this with its channel and returns the result."""
+    """Return a suite with one tool, `do`, which returns the result of `hook(channel)`."""
 
     class Do(Tool):
         name = "do"
@@ -42,7 +42,7 @@ def value(answer: Any) -> Any:
 
 
 async def test_channel_progress_is_sent_under_the_clients_token() -> None:
-    """Each report is a notification before the answer, with total and message if given."""
+    """Each report is a notification before the response, with total and message if given."""
 
     async def work(channel: Channel) -> Any:
         return [await channel.progress(1), await channel.progress(2.5, 3, "nearly")]
@@ -51,14 +51,14 @@ async def test_channel_progress_is_sent_under_the_clients_token() -> None:
         answer = await client.call("do", progressToken="t")
 
     assert value(answer) == ["sent", "sent"]
-    assert [said["params"] for said in answer.notifications] == [
+    assert [each["params"] for each in answer.notifications] == [
         {"progressToken": "t", "progress": 1},
         {"progressToken": "t", "progress": 2.5, "total": 3, "message": "nearly"},
     ]
 
 
 async def test_channel_progress_needs_a_token() -> None:
-    """A client that did not ask for progress gets a plain answer."""
+    """A client that requested no progress gets one JSON response."""
 
     async def work(channel: Channel) -> Any:
         return await channel.progress(1)
@@ -80,11 +80,11 @@ async def test_channel_progress_increases(second: float) -> None:
         result = await client.call("do")
 
     assert result.structured_content == {"value": ["sent", "not increasing"]}
-    assert [said.progress for said in client.progress] == [1]
+    assert [each.progress for each in client.progress] == [1]
 
 
-async def test_channel_says_nothing_after_the_answer() -> None:
-    """A channel that outlived its request is closed, and every word to it is dropped."""
+async def test_channel_drops_messages_after_the_response() -> None:
+    """Once the response is sent, the channel is closed: further messages are dropped."""
     kept: list[Channel] = []
 
     async def work(channel: Channel) -> Any:
@@ -101,7 +101,7 @@ async def test_channel_says_nothing_after_the_answer() -> None:
             await channel.log("error", "late"),
             await channel.notify("notifications/x", NotificationParams()),
         ]
-        assert late == [SendStatus.CLOSED] * 3  # a loop that reports may end itself
+        assert late == [SendStatus.CLOSED] * 3  # so that a loop that reports can end itself
         assert not any(late)
         channel.start_stream()
         channel.release()
@@ -111,28 +111,28 @@ async def test_channel_says_nothing_after_the_answer() -> None:
     assert repr(channel) == "<Channel tools/call 3, closed>"
 
 
-@pytest.mark.parametrize("asked", [None, "debug", "warning", "emergency"])
-async def test_channel_logs_from_the_level_the_request_asks_for(asked: Any) -> None:
-    """2026-07-28, logging: per request, and none unless it asks."""
+@pytest.mark.parametrize("requested", [None, "debug", "warning", "emergency"])
+async def test_channel_logs_from_the_level_of_the_request(requested: Any) -> None:
+    """2026-07-28, logging: each request sets a level; without one nothing is sent."""
 
     async def work(channel: Channel) -> Any:
         return [level for level in SEVERITY if await channel.log(level, {"l": level}, "mine")]
 
     async with speak(doing(work)) as client:
-        meta = {} if asked is None else {"io.modelcontextprotocol/logLevel": asked}
+        meta = {} if requested is None else {"io.modelcontextprotocol/logLevel": requested}
         answer = await client.call("do", **meta)
 
     levels = list(SEVERITY)
-    expected = [] if asked is None else levels[levels.index(asked) :]
+    expected = [] if requested is None else levels[levels.index(requested) :]
     assert expected == value(answer)
     assert [{"level": level, "data": {"l": level}, "logger": "mine"} for level in expected] == [
-        said["params"] for said in answer.notifications
+        each["params"] for each in answer.notifications
     ]
 
 
 @pytest.mark.parametrize("version", LEGACY)
-async def test_channel_logs_from_the_level_the_session_has_set(version: str) -> None:
-    """Before 2026-07-28 the level is the session's: info until it sets one."""
+async def test_channel_logs_from_the_level_of_the_session(version: str) -> None:
+    """Before 2026-07-28 the session sets the level; the default is info."""
 
     async def work(channel: Channel) -> Any:
         return [level for level in ("debug", "info", "error") if await channel.log(level, "x")]
@@ -142,12 +142,12 @@ async def test_channel_logs_from_the_level_the_session_has_set(version: str) -> 
         await client.request("logging/setLevel", {"level": "error"})
         after = await client.call("do")
 
-    assert [said["params"]["level"] for said in before.notifications] == ["info", "error"]
-    assert [said["params"]["level"] for said in after.notifications] == ["error"]
+    assert [each["params"]["level"] for each in before.notifications] == ["info", "error"]
+    assert [each["params"]["level"] for each in after.notifications] == ["error"]
 
 
-async def test_channel_knows_the_levels() -> None:
-    """A level that does not exist is a mistake of the hook's."""
+async def test_channel_rejects_an_unknown_level() -> None:
+    """An unknown level is a programming error in the hook."""
 
     async def work(channel: Channel) -> Any:
         with pytest.raises(ValueError, match="unknown log level 'loud': one of debug, info"):
@@ -158,26 +158,21 @@ async def test_channel_knows_the_levels() -> None:
 
 
 async def test_channel_starts_a_stream_on_demand() -> None:
-    """The result is then an event, even without earlier messages."""
+    """The response is then an event stream, even without earlier messages."""
 
     async def work(channel: Channel) -> Any:
         channel.start_stream()
         channel.start_stream()
 
-    async with speak(doing(work)) as client:
-        types: list[str] = []
+    client = Client(Endpoint(doing(work)))
+    response = await client.send(client.call("do"))
 
-        async def remember(response: httpx.Response) -> None:
-            types.append(response.headers["content-type"])
-
-        client.http.event_hooks = {"response": [remember]}
-        answer = await client.call("do")
-
-    assert (types, value(answer)) == (["text/event-stream"], None)
+    assert response.is_stream
+    assert value(answer_of(response)) is None
 
 
-async def test_channel_release_does_nothing_where_nothing_can_be_resumed() -> None:
-    """2026-07-28 has no resumption: the connection stays, and the answer comes on it."""
+async def test_channel_release_does_nothing_without_resumption() -> None:
+    """2026-07-28 cannot resume streams: the connection stays open for the response."""
 
     async def work(channel: Channel) -> Any:
         channel.release()
@@ -187,36 +182,34 @@ async def test_channel_release_does_nothing_where_nothing_can_be_resumed() -> No
         assert value(await client.call("do")) == "here"
 
 
-async def test_channel_release_gives_up_the_connection_but_not_the_call() -> None:
-    """2025-11-25, polling: the stream ends with when to come back; the answer waits there."""
-    released, go_on = asyncio.Event(), asyncio.Event()
+async def test_channel_release_closes_the_connection_not_the_call() -> None:
+    """2025-11-25, polling: the stream ends with a `retry` time, and the response is kept."""
+    released, proceed = asyncio.Event(), asyncio.Event()
 
     async def work(channel: Channel) -> Any:
         channel.release(250)
         released.set()
-        await go_on.wait()
+        await proceed.wait()
         return "later"
 
-    async with speak(doing(work), "2025-11-25") as client, asyncio.timeout(PATIENCE):
-        headers = {"accept": "application/json, text/event-stream", **client.session}
-        body = {"jsonrpc": "2.0", "id": 7, "method": "tools/call", "params": {"name": "do"}}
-        response = asyncio.create_task(client.http.post("/", json=body, headers=headers))
+    client = await Client.begin(Endpoint(doing(work)), "2025-11-25")
+    async with client.open(client.call("do")) as first:
         await released.wait()
-        go_on.set()
-        begun = (await response).text
-        last = begun.partition("id: ")[2].partition("\n")[0]
-        resumed = await client.http.get("/", headers={**headers, "last-event-id": last})
+        proceed.set()
+        await first.over()
+    async with client.listen(after=first.ids[-1]) as resumed:
+        await resumed.over()
 
-    assert "retry: 250" in begun
-    assert "later" not in begun
-    assert "later" in resumed.text
-
-
-# Who asks.
+    assert b"retry: 250" in first.body
+    assert b"later" not in first.body
+    assert b"later" in resumed.body
 
 
-async def test_channel_tells_who_asks() -> None:
-    """The client by its own account, the principal by the host's."""
+# The caller.
+
+
+async def test_channel_has_client_info_and_principal() -> None:
+    """`client_info` is as the client claims; the principal is set by the host."""
 
     async def work(channel: Channel) -> Any:
         return [channel.client.revision, channel.principal, channel.request.method]
@@ -234,7 +227,7 @@ async def test_channel_tells_who_asks() -> None:
 async def assigns(
     state: Mapping[str, Any], static: Mapping[str, Any], copied: list[str]
 ) -> dict[str, Any]:
-    """The assigns that a hook sees."""
+    """Return the assigns that a hook sees."""
 
     async def work(channel: Channel) -> Any:
         return dict(channel.assigns)
@@ -261,12 +254,12 @@ async def assigns(
 async def test_channel_assigns_are_copied_over_static_ones(
     state: dict[str, Any], static: dict[str, Any], copied: list[str], expected: dict[str, Any]
 ) -> None:
-    """Only listed keys are copied; one with the value None is, an absent one is not."""
+    """Only the listed keys are copied. A value of None is copied; an absent key is not."""
     assert expected == await assigns(state, static, copied)
 
 
-async def test_channel_assigns_of_its_own_win_and_go_nowhere() -> None:
-    """A value set by a hook hides the original, for this request only."""
+async def test_channel_own_assigns_take_precedence_in_one_request() -> None:
+    """A value set by a hook hides the original, and only for this request."""
     state, static = {"user": "ann"}, {"db": 1}
 
     async def work(channel: Channel) -> Any:
@@ -285,8 +278,8 @@ async def test_channel_assigns_of_its_own_win_and_go_nowhere() -> None:
     assert (state, static) == ({"user": "ann"}, {"db": 1})
 
 
-async def test_channel_assigns_are_those_of_when_they_were_given() -> None:
-    """Changing the mapping a mux was given afterwards changes nothing."""
+async def test_channel_assigns_are_copied_by_the_mux() -> None:
+    """The mux copies the mapping: changing it later has no effect."""
     static = {"db": 1}
 
     async def work(channel: Channel) -> Any:
@@ -299,8 +292,8 @@ async def test_channel_assigns_are_those_of_when_they_were_given() -> None:
     await mux.aclose()
 
 
-async def test_channel_assigns_do_not_change_under_a_hook() -> None:
-    """A value that a hook has read stays the same, whatever happens to the mux meanwhile."""
+async def test_channel_assigns_do_not_change_during_a_request() -> None:
+    """If `mux.assigns` changes during a request, the hook still sees the earlier values."""
 
     async def work(channel: Channel) -> Any:
         before = dict(channel.assigns)
@@ -313,8 +306,8 @@ async def test_channel_assigns_do_not_change_under_a_hook() -> None:
     await mux.aclose()
 
 
-async def test_channel_assigns_can_only_be_deleted_where_they_were_set() -> None:
-    """Deleting an own assign uncovers the one that it hid; a copied one stays."""
+async def test_channel_only_own_assigns_can_be_deleted() -> None:
+    """Deleting an own assign restores the one it hid; a copied one cannot be deleted."""
 
     async def work(channel: Channel) -> Any:
         channel.assigns["user"] = "bob"
@@ -328,11 +321,11 @@ async def test_channel_assigns_can_only_be_deleted_where_they_were_set() -> None
         assert (await client.call("do")).structured_content["value"] == "ann"
 
 
-# ThreadPool.
+# Threads.
 
 
-async def test_channel_in_loop_lets_a_thread_speak() -> None:
-    """A `def` hook reports through the loop, and gets the answer."""
+async def test_channel_in_loop_runs_a_coroutine_for_a_thread() -> None:
+    """A `def` hook reports progress through the event loop, and gets the return value."""
 
     @tool
     def work(steps: int, channel: Channel) -> dict[str, Any]:
@@ -348,11 +341,11 @@ async def test_channel_in_loop_lets_a_thread_speak() -> None:
         "sent": ["sent", "not increasing", "sent"],
         "logged": "sent",
     }
-    assert [said.progress for said in client.progress] == [1, 2]
+    assert [each.progress for each in client.progress] == [1, 2]
 
 
 async def test_channel_in_loop_is_for_threads() -> None:
-    """On the event loop it raises instead of waiting for itself."""
+    """Called on the event loop it would wait for itself, so it raises an error."""
 
     async def work(channel: Channel) -> Any:
         with pytest.raises(RuntimeError, match="await it instead"):
@@ -366,8 +359,8 @@ async def test_channel_in_loop_is_for_threads() -> None:
     assert client.notifications == []
 
 
-def test_channel_in_loop_does_not_outwait_its_loop() -> None:
-    """A thread that still runs when the server has ended gets an error."""
+def test_channel_in_loop_fails_once_the_loop_is_closed() -> None:
+    """A thread that still runs after the server has stopped gets an error."""
 
     class Sink:
         closed = False
@@ -386,8 +379,8 @@ def test_channel_in_loop_does_not_outwait_its_loop() -> None:
     closing.join(PATIENCE)
 
 
-async def test_channel_in_loop_passes_on_what_went_wrong() -> None:
-    """An exception in the loop is raised in the thread."""
+async def test_channel_in_loop_raises_the_error_in_the_thread() -> None:
+    """An exception of the coroutine is raised in the thread."""
 
     @tool
     def work(channel: Channel) -> str:
@@ -400,8 +393,8 @@ async def test_channel_in_loop_passes_on_what_went_wrong() -> None:
 
 
 async def test_channel_threads_are_bounded() -> None:
-    """At most `Limits.max_threads` hooks run at once; the next one waits for a thread."""
-    running, go_on = threading.Semaphore(0), threading.Event()
+    """At most `Limits.max_threads` hooks run at once; further ones wait for a thread."""
+    running, proceed = threading.Semaphore(0), threading.Event()
     most, now = [0], [0]
     lock = threading.Lock()
 
@@ -411,7 +404,7 @@ async def test_channel_threads_are_bounded() -> None:
             now[0] += 1
             most[0] = max(most[0], now[0])
         running.release()
-        go_on.wait(PATIENCE)
+        proceed.wait(PATIENCE)
         with lock:
             now[0] -= 1
 
@@ -419,7 +412,7 @@ async def test_channel_threads_are_bounded() -> None:
     async with connect(mux) as client, asyncio.timeout(PATIENCE):
         calls = [asyncio.create_task(client.call("work")) for _ in range(4)]
         await asyncio.to_thread(lambda: running.acquire() and running.acquire())
-        go_on.set()
+        proceed.set()
         results = await asyncio.gather(*calls)
     await mux.aclose()
 
@@ -428,14 +421,14 @@ async def test_channel_threads_are_bounded() -> None:
 
 
 async def test_channel_thread_of_a_cancelled_call_is_dropped() -> None:
-    """The thread runs to its end, its messages and its result are dropped, the server continues."""
-    begun, ended = threading.Event(), threading.Event()
+    """The thread runs to its end, but its messages and result are dropped. The server continues."""
+    started, ended = threading.Event(), threading.Event()
     sent: list[SendStatus] = []
 
     @tool
     def work(channel: Channel) -> str:
-        begun.set()
-        while not channel.closed:  # until the server has noticed the disconnect
+        started.set()
+        while not channel.closed:  # returns once the server has noticed the disconnect
             ended.wait(0.001)
         sent.append(channel.in_loop(channel.progress(1)))
         ended.set()
@@ -447,7 +440,7 @@ async def test_channel_thread_of_a_cancelled_call_is_dropped() -> None:
 
     async with connect(suite(work, other)) as client, asyncio.timeout(PATIENCE):
         call = asyncio.create_task(client.call("work"))
-        await asyncio.to_thread(begun.wait)
+        await asyncio.to_thread(started.wait)
         call.cancel()
         await asyncio.wait([call])
         await asyncio.to_thread(ended.wait, PATIENCE)
@@ -460,7 +453,7 @@ async def test_channel_thread_of_a_cancelled_call_is_dropped() -> None:
 
 
 async def test_channel_thread_has_the_context_of_its_request() -> None:
-    """A thread sees the context variables its hook sees."""
+    """Context variables of the request are copied into the thread."""
     user: ContextVar[str] = ContextVar("user")
 
     async def work(channel: Channel) -> Any:
@@ -473,9 +466,9 @@ async def test_channel_thread_has_the_context_of_its_request() -> None:
 
 @pytest.mark.parametrize("gives", ["Continue", "coroutine", "nothing", "error"])
 @pytest.mark.filterwarnings("error")
-async def test_channel_lets_go_of_what_a_thread_gives_too_late(gives: str) -> None:
-    """The call was cancelled meanwhile: a coroutine that is never awaited is closed silently."""
-    begun, go, ended = asyncio.Event(), threading.Event(), threading.Event()
+async def test_channel_closes_a_coroutine_that_comes_too_late(gives: str) -> None:
+    """After a cancellation, a coroutine that the thread passes is closed without a warning."""
+    started, go, ended = asyncio.Event(), threading.Event(), threading.Event()
     loop = asyncio.get_running_loop()
 
     async def work() -> None: ...
@@ -483,7 +476,7 @@ async def test_channel_lets_go_of_what_a_thread_gives_too_late(gives: str) -> No
     made = work()
 
     def blocks() -> Any:
-        loop.call_soon_threadsafe(begun.set)
+        loop.call_soon_threadsafe(started.set)
         go.wait(PATIENCE)
         if gives == "error":
             raise ValueError("no")
@@ -491,11 +484,11 @@ async def test_channel_lets_go_of_what_a_thread_gives_too_late(gives: str) -> No
 
     threads = ThreadPool(1, 1)
     running = asyncio.create_task(threads.run(blocks))
-    await asyncio.wait_for(begun.wait(), PATIENCE)
+    await asyncio.wait_for(started.wait(), PATIENCE)
     running.cancel()
     await asyncio.wait([running])
     go.set()
-    await asyncio.wait_for(threads.run(ended.set), PATIENCE)  # there is one thread only
+    await asyncio.wait_for(threads.run(ended.set), PATIENCE)  # there is only one thread
     threads.close()
 
     assert running.cancelled()
@@ -504,8 +497,8 @@ async def test_channel_lets_go_of_what_a_thread_gives_too_late(gives: str) -> No
     assert closed is (gives in ("Continue", "coroutine"))
 
 
-def test_channel_completes_to_what_hooks_use() -> None:
-    """An editor offers no member that belongs to the mux or to the transport."""
+def test_channel_has_only_members_for_hooks() -> None:
+    """Members for the mux or the transport are not public: an editor would suggest them."""
     offered = {name for name in dir(Channel) if not name.startswith("_")}
     messages = {"progress", "log", "log_level", "notify", "start_stream", "release", "changes"}
     facts = {"request", "client", "access", "principal", "closed", "assigns", "task", "run_id"}

@@ -1,4 +1,4 @@
-"""Results: the return values of hooks, and their form in each revision."""
+"""Results: how the return values of hooks are sent in each revision."""
 
 from collections import UserDict
 from collections.abc import Callable
@@ -35,7 +35,8 @@ from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.content import Annotations, TextContent
 from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition
-from tests.support.speaking import MODERN, VERSIONS, Answer, speak
+from tests.support.asgi import MODERN
+from tests.support.speaking import VERSIONS, Answer, speak
 
 OBJECTS = ["2025-06-18", "2025-11-25"]
 """The revisions whose structured content is an object."""
@@ -56,7 +57,7 @@ class OrderModel(pydantic.BaseModel):
 
 
 async def returned(value: Any, version: str = MODERN, schema: Any = None) -> Answer:
-    """The client's result of a call that returns a value."""
+    """Return the result that a client gets from a tool that returns this value."""
 
     class Give(Tool):
         name = "give"
@@ -75,7 +76,7 @@ def texts(answer: Answer) -> list[str]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_content_of_a_text_is_a_text_block(version: str) -> None:
-    """A str is one text block, and never structured."""
+    """A str is one text block, and never structured content."""
     answer = await returned("hello", version)
 
     assert answer.result["content"] == [{"type": "text", "text": "hello"}]
@@ -84,7 +85,7 @@ async def test_content_of_a_text_is_a_text_block(version: str) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_content_of_none_is_empty(version: str) -> None:
-    """None is an empty result, and a success."""
+    """None is a success without content."""
     answer = await returned(None, version)
 
     assert answer.result["content"] == []
@@ -107,7 +108,7 @@ async def test_content_of_none_is_empty(version: str) -> None:
     ],
 )
 async def test_content_of_an_object_is_structured(value: Any, expected: Any, version: str) -> None:
-    """An object is structured content, from 2025-06-18 on, and its JSON is text everywhere."""
+    """An object is structured content from 2025-06-18 on, and also JSON text."""
     answer = await returned(value, version)
 
     assert expected == msgspec.json.decode(answer.text)
@@ -117,7 +118,7 @@ async def test_content_of_an_object_is_structured(value: Any, expected: Any, ver
 
 @pytest.mark.parametrize("value", [[1, 2], [], 5, 2.5, True, ["a", "b"]])
 async def test_content_of_another_value_is_its_json(value: Any) -> None:
-    """A list, number or bool is text as long as the tool has no output schema."""
+    """Without an output schema, a list, number or bool is sent as JSON text."""
     answer = await returned(value)
 
     assert value == msgspec.json.decode(answer.text)
@@ -135,10 +136,10 @@ async def test_content_of_another_value_is_its_json(value: Any) -> None:
         (None, {"type": "null"}),
     ],
 )
-async def test_content_of_another_value_is_structured_by_its_schema(
+async def test_content_of_another_value_with_a_schema_is_structured(
     value: Any, schema: Any, version: str
 ) -> None:
-    """Wrapped in an object where the revision knows no other values (before SEP-2106)."""
+    """Before SEP-2106 structured content was always an object: other values are wrapped."""
     answer = await returned(value, version, schema)
 
     assert value == msgspec.json.decode(answer.text)
@@ -151,7 +152,7 @@ async def test_content_of_another_value_is_structured_by_its_schema(
 
 
 async def test_content_blocks_stay_as_they_are() -> None:
-    """Blocks, pictures, sounds, bytes with their type, links and resources; alone or in a list."""
+    """Blocks, images, audio, bytes with a type, links and resources, alone or in a list."""
     answer = await returned(
         [
             TextContent("a", Annotations(priority=1)),
@@ -189,7 +190,7 @@ async def test_content_blocks_stay_as_they_are() -> None:
 
 @pytest.mark.parametrize("value", [Image(b"\x89"), (b"\x89", "image/png")])
 async def test_content_may_be_one_block(value: Any) -> None:
-    """One picture needs no list around it."""
+    """One image need not be in a list."""
     answer = await returned(value)
 
     (block,) = answer.result["content"]
@@ -197,7 +198,7 @@ async def test_content_may_be_one_block(value: Any) -> None:
 
 
 async def test_content_result_is_sent_as_it_is() -> None:
-    """A CallToolResult is sent unchanged; its structured content may be a struct."""
+    """A CallToolResult is sent unchanged. Its structured content may be a struct."""
     given = CallToolResult(
         content=[TextContent("a")],
         structured_content=Order(1),
@@ -225,10 +226,10 @@ async def test_content_result_is_sent_as_it_is() -> None:
         {"a": OrderModel},
     ],
 )
-async def test_content_that_is_none_is_a_defect(
+async def test_content_that_cannot_be_sent_is_an_internal_error(
     wrong: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """-32603 with a reference; the log names the tool and the type."""
+    """The client gets -32603 with a reference; the log names the tool and the type."""
     answer = await returned(lambda: wrong)
 
     assert (answer.status, answer.error["code"]) == (500, -32603)
@@ -261,7 +262,7 @@ async def sweep(run: Run, room: str) -> str:
 async def test_content_that_directs_the_call_is_rejected(
     value: Any, advice: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A forgotten Continue is an error, not a success that shows the client a job's arguments."""
+    """E.g. a job without a Continue: as a success, it would show the client the job's arguments."""
     answer = await returned(lambda: value)
 
     assert (answer.status, answer.error["code"]) == (500, -32603)
@@ -270,7 +271,7 @@ async def test_content_that_directs_the_call_is_rejected(
 
 
 async def test_content_that_describes_a_tool_is_data() -> None:
-    """A tool may return definitions: one that searches the tools of a hub does."""
+    """A tool may return definitions of tools, as a hub's search does."""
     answer = await returned([ToolDefinition("add", {"type": "object"})])
 
     assert "add" in answer.text
@@ -292,14 +293,14 @@ ORDER = {"type": "object", "properties": {"id": {"type": "integer"}}, "required"
     ],
 )
 async def test_content_that_fits_its_output_schema_is_sent(value: Any) -> None:
-    """A valid result is sent; a failure needs no structured content."""
+    """A valid result is sent. An error result needs no structured content."""
     answer = await returned(value, schema=ORDER)
 
     assert "result" in answer.message
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "message"),
     [
         ({"id": "x"}, "it does not fit output_schema: /id: expected an integer"),
         ({}, "it does not fit output_schema: (root): missing required property"),
@@ -310,19 +311,19 @@ async def test_content_that_fits_its_output_schema_is_sent(value: Any) -> None:
         (CallToolResult([], Order("x")), "output_schema: /id: expected an integer"),  # type: ignore[arg-type]
     ],
 )
-async def test_content_that_does_not_fit_its_output_schema_does_not_leave(
-    value: Any, said: str, caplog: pytest.LogCaptureFixture
+async def test_content_that_violates_its_output_schema_is_not_sent(
+    value: Any, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It is a defect of the server, and the log has the faults."""
+    """This is a fault of the server: the log lists the violations."""
     answer = await returned(value, schema=ORDER)
 
     assert (answer.status, answer.error["code"]) == (500, -32603)
-    assert said in caplog.text
+    assert message in caplog.text
 
 
 @pytest.mark.parametrize("kind", [Order, OrderData, OrderModel])
 async def test_content_schema_may_be_a_type(kind: Any) -> None:
-    """The type's schema is listed, and its values fit it."""
+    """The schema of the type is listed, and its values are valid."""
     value = kind(orderId=1) if kind is OrderModel else kind(1)
 
     answer = await returned(value, schema=kind)
@@ -331,8 +332,8 @@ async def test_content_schema_may_be_a_type(kind: Any) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_content_schema_is_listed_where_it_can_be_said(version: str) -> None:
-    """Output schemas came with 2025-06-18, and describe objects before 2026-07-28."""
+async def test_content_schema_is_listed_where_the_revision_has_it(version: str) -> None:
+    """Output schemas exist from 2025-06-18 on; before 2026-07-28 they describe objects only."""
 
     class Objects(Tool):
         name = "objects"
@@ -364,7 +365,7 @@ async def test_content_schema_is_listed_where_it_can_be_said(version: str) -> No
 
 
 async def test_content_builder_keeps_the_order_of_its_parts() -> None:
-    """Parts become blocks in order; a dict is structured content, and text in its place."""
+    """Parts become blocks in order. A dict becomes structured content, and text in its place."""
     answer = await returned(result("first", {"a": 1}, ["second", Image(b"")], "last"))
 
     kinds = [block["type"] for block in answer.result["content"]]
@@ -377,7 +378,7 @@ async def test_content_builder_keeps_the_order_of_its_parts() -> None:
 async def test_content_builder_takes_data_with_or_without_its_text(
     as_text: bool, expected: list[str]
 ) -> None:
-    """`data=` is structured, whatever its type, and copied as text unless `as_text=False`."""
+    """`data=` of any type is structured content, and also text unless `as_text=False`."""
     answer = await returned(result("x", data=[1], as_text=as_text))
 
     assert expected == texts(answer)
@@ -385,7 +386,7 @@ async def test_content_builder_takes_data_with_or_without_its_text(
 
 
 async def test_content_builder_takes_null_as_data() -> None:
-    """None is a value; leaving `data` out is not."""
+    """`data=None` is the JSON value null, unlike no `data` at all."""
     answer = await returned(result(data=None))
 
     assert None is answer.result["structuredContent"]
@@ -404,8 +405,8 @@ async def test_content_builder_takes_null_as_data() -> None:
         lambda: result(error=1),  # type: ignore[arg-type]
     ],
 )
-async def test_content_builder_refuses_what_it_cannot_put_together(build: Any) -> None:
-    """Two structured contents, data as content, or an error that is neither bool nor text."""
+async def test_content_builder_rejects_invalid_combinations(build: Any) -> None:
+    """Two structured contents, data as content, or an `error` that is neither bool nor text."""
     with pytest.raises(ContractError):
         build()
 
@@ -427,7 +428,7 @@ async def test_content_builder_refuses_what_it_cannot_put_together(build: Any) -
 async def test_content_builder_marks_an_error(
     error: Any, is_error: bool | None, expected: list[str]
 ) -> None:
-    """True, or the text; a successful result has no such member."""
+    """`error=True`, or a text. A successful result has no `isError`."""
     answer = await returned(result("x", error=error))
 
     assert is_error is answer.result.get("isError")
@@ -435,25 +436,25 @@ async def test_content_builder_marks_an_error(
 
 
 def test_content_builder_makes_an_empty_result() -> None:
-    """No parts are an empty content."""
+    """Without parts, the content is empty."""
     assert result() == CallToolResult(content=[])
 
 
 async def test_content_of_a_success_is_no_error_in_python() -> None:
-    """`isError` is a boolean that is false where it is absent: 2026-07-28, CallToolResult."""
+    """2026-07-28, CallToolResult: an absent `isError` means false."""
     assert result("x").is_error is False
     assert CallToolResult(content=[]).is_error is False
 
 
 async def test_content_builder_takes_meta() -> None:
-    """`_meta` goes with the result, beside the server's own."""
+    """Given `_meta` is merged with that of the server."""
     answer = await returned(result("x", meta={"com.example/a": 1}))
 
     assert answer.result["_meta"]["com.example/a"] == 1
 
 
 def test_content_is_encoded_once() -> None:
-    """Text and structured content are the same bytes: the checked value is the one that is sent."""
+    """Text and structured content are the same bytes, those that were validated."""
     made = to_result(Order(1), structured=False)
 
     assert made.structured_content == msgspec.Raw(b'{"id":1,"day":"2026-07-28"}')

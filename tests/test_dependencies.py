@@ -39,7 +39,7 @@ def empty_log() -> None:
 
 
 class Session:
-    """A session of a database, which notes how it ends."""
+    """A database session, which records how it ended."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -103,7 +103,7 @@ def client_of(*tools: Any, **more: Any) -> RecordingClient:
 
 
 async def test_function_gets_its_dependencies() -> None:
-    """Each is made once for a call, and closed after it."""
+    """Each is created once per call, and closed after it."""
     async with client_of(find) as client:
         result = await client.call("find", {"name": "screw"})
 
@@ -113,7 +113,7 @@ async def test_function_gets_its_dependencies() -> None:
 
 
 async def test_each_call_has_dependencies_of_its_own() -> None:
-    """A session must not be shared by calls that run at the same time."""
+    """Concurrent calls must not share a session."""
     async with client_of(find) as client:
         await asyncio.gather(*(client.call("find", {"name": "a"}) for _ in range(3)))
 
@@ -121,7 +121,7 @@ async def test_each_call_has_dependencies_of_its_own() -> None:
 
 
 async def test_client_does_not_see_dependencies() -> None:
-    """They are no arguments, and cannot be passed as such."""
+    """They are not in the input schema, and cannot be passed as arguments."""
     async with client_of(find) as client:
         schema = (await client.tools())[0].input_schema
         result = await client.call("find", {"name": "a", "session": "b"})
@@ -132,7 +132,7 @@ async def test_client_does_not_see_dependencies() -> None:
 
 
 async def test_dependency_sees_the_error_of_the_call() -> None:
-    """So that a transaction is rolled back."""
+    """A transaction is rolled back this way."""
     async with client_of(find) as client:
         result = await client.call("find", {"name": "a", "fails": True})
 
@@ -141,7 +141,7 @@ async def test_dependency_sees_the_error_of_the_call() -> None:
 
 
 async def test_failure_of_a_dependency_ends_the_call() -> None:
-    """The function does not run, and what is open is closed."""
+    """The function does not run; dependencies that are already open are closed."""
 
     async def refuse(session: SessionOf) -> None:
         raise ToolError(f"no stock for {session.name}")
@@ -158,7 +158,7 @@ async def test_failure_of_a_dependency_ends_the_call() -> None:
 
 
 async def test_cancelled_call_closes_its_dependencies() -> None:
-    """A connection of a pool is returned even if the client has left."""
+    """A connection returns to its pool even if the client has disconnected."""
     started = asyncio.Event()
 
     @tool(on_disconnect="cancel")
@@ -177,7 +177,7 @@ async def test_cancelled_call_closes_its_dependencies() -> None:
 
 
 async def test_blocking_function_shares_the_thread_of_its_session() -> None:
-    """SQLite's connections belong to one thread."""
+    """An SQLite connection can only be used in the thread that opened it."""
 
     def connection() -> Iterator[sqlite3.Connection]:
         opened = sqlite3.connect(":memory:")
@@ -200,7 +200,7 @@ async def test_blocking_function_shares_the_thread_of_its_session() -> None:
 
 
 async def test_blocking_dependency_does_not_stop_the_event_loop() -> None:
-    """A `def` may block, so it runs in a thread, like a `def` hook."""
+    """A `def` dependency runs in a thread, like a `def` hook, because it may block."""
     entered, left = threading.Event(), threading.Event()
 
     def slow() -> Iterator[str]:
@@ -225,7 +225,7 @@ async def test_blocking_dependency_does_not_stop_the_event_loop() -> None:
 
 
 async def test_generator_in_a_thread_sees_the_error() -> None:
-    """As one that is async does."""
+    """A `def` generator gets the exception of the call, like an async one."""
 
     def guard() -> Iterator[None]:
         try:
@@ -283,19 +283,19 @@ class Book(Tool):
 
 
 async def test_hooks_of_a_class_get_their_dependencies() -> None:
-    """`call`, `continue_` and the methods for `then`, each its own."""
+    """`call`, `continue_` and the methods given to `then` each declare their own."""
     suite = Suite(name="test", version="1", tools=[Book])
     async with connect(suite, handler=DefaultHandler(accept_defaults=True)) as client:
-        asked = await client.call("book", {"ask": True})
+        answered = await client.call("book", {"ask": True})
         waited = await client.call("book")
 
-    assert asked.text == "sure: session of None in Bonn"
+    assert answered.text == "sure: session of None in Bonn"
     assert waited.text == "go: session of None in Bonn"
-    assert (LOG.count("open"), LOG.count("close")) == (4, 4)  # two for each call
+    assert (LOG.count("open"), LOG.count("close")) == (4, 4)  # two per call
 
 
 async def test_steps_and_prompts_and_resources_get_their_dependencies() -> None:
-    """Everything that genmcp calls."""
+    """Every function that genmcp calls may declare them."""
 
     @tool
     async def ask(name: str) -> Continue:
@@ -328,12 +328,12 @@ async def test_steps_and_prompts_and_resources_get_their_dependencies() -> None:
 
     suite = Suite(name="test", version="1", tools=[ask], prompts=[greet, Review], resources=[Info])
     async with connect(suite, handler=DefaultHandler(accept_defaults=True)) as client:
-        asked = await client.call("ask", {"name": "a"})
+        answered = await client.call("ask", {"name": "a"})
         greeted = await client.prompt("greet", {"name": "b"})
         reviewed = await client.prompt("review")
         read = await client.read("info:a")
 
-    assert asked.text == "a session of None"
+    assert answered.text == "a session of None"
     assert greeted.messages[0].content.text == "b Bonn"  # type: ignore[union-attr]
     assert reviewed.messages[0].content.text == "review Bonn"  # type: ignore[union-attr]
     assert read.contents[0].text == "session of None in Bonn"
@@ -355,7 +355,7 @@ def count_in_thread(run: Run, upto: int, session: str = Depends(job_session)) ->
 
 
 async def test_jobs_get_their_dependencies() -> None:
-    """In the process of the worker, for each attempt."""
+    """They are created in the worker's process, anew for each attempt."""
 
     @tool
     async def work() -> Continue:
@@ -378,12 +378,12 @@ async def test_jobs_get_their_dependencies() -> None:
 
 
 def test_dependency_may_be_passed_in_a_direct_call() -> None:
-    """A test of the function alone needs no server."""
+    """So the function can be tested without a server."""
     assert count_in_thread(None, 3, session="mine") == "mine to 3, in a thread"  # type: ignore[arg-type]
 
 
 async def test_tests_may_replace_a_dependency() -> None:
-    """Also where another dependency uses it; afterwards the original is back."""
+    """A replacement also applies to dependencies of dependencies, and is undone afterwards."""
 
     async def fake() -> Session:
         return Session("fake")
@@ -401,7 +401,7 @@ async def test_tests_may_replace_a_dependency() -> None:
 
 
 async def test_dependency_of_fastapi_is_one_here() -> None:
-    """An application has its sessions declared already."""
+    """Dependencies that an application has declared for FastAPI can be reused."""
     annotated = Annotated[dict[str, str], fastapi.Depends(settings)]
 
     @tool
@@ -444,7 +444,7 @@ async def takes_run(value: Annotated[str, Depends(job_session)]) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (takes_text, "takes_text: its dependency needs_text has a parameter text that nobody"),
         (takes_needy, "its dependency needs_text has a parameter text that nobody passes"),
@@ -455,13 +455,13 @@ async def takes_run(value: Annotated[str, Depends(job_session)]) -> None: ...
         (takes_run, "a parameter run that nobody passes: annotate it Channel, make it"),
     ],
 )
-def test_impossible_dependency_is_refused_where_it_is_written(function: Any, said: str) -> None:
-    """Not at the first call."""
-    with pytest.raises(ConfigurationError, match=said):
+def test_impossible_dependency_is_rejected_at_its_definition(function: Any, message: str) -> None:
+    """At the definition, not on the first call."""
+    with pytest.raises(ConfigurationError, match=message):
         tool(function)
 
 
 def test_dependency_has_to_be_a_function() -> None:
-    """Its value would be shared by all calls."""
+    """A plain value would be shared by all calls."""
     with pytest.raises(ConfigurationError, match="Depends takes a function, not 3"):
         Depends(3)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What can be a dependency, and how a call with dependencies fails or is cancelled."""
+"""The kinds of dependencies, and how a call with dependencies fails or is cancelled."""
 
 import asyncio
 import threading
@@ -14,14 +14,14 @@ from genmcp.testing import connect
 
 
 class Scope:
-    """A class as a dependency: its instance is the value."""
+    """A class as a dependency: the hook gets an instance."""
 
     def __init__(self, channel: Channel) -> None:
         self.channel = channel
 
 
 class Opener:
-    """An instance as a dependency, with options of its own."""
+    """An instance with `__call__` as a dependency; it can be configured."""
 
     def __init__(self, value: str, log: list[str]) -> None:
         self.value, self.log = value, log
@@ -57,8 +57,8 @@ async def test_dependency_is_anything_that_can_be_called() -> None:
 
 
 @pytest.mark.parametrize("wrong", [dict, type("Unhashable", (dict,), {"__call__": len})()])
-def test_dependency_that_cannot_be_used_is_refused(wrong: Any) -> None:
-    """When it is declared, and not with the first call."""
+def test_unusable_dependency_is_rejected_at_its_declaration(wrong: Any) -> None:
+    """At the declaration, not on the first call."""
     with pytest.raises(ConfigurationError, match=r"hashed|has no signature"):
 
         @tool
@@ -68,7 +68,7 @@ def test_dependency_that_cannot_be_used_is_refused(wrong: Any) -> None:
 
 @pytest.mark.parametrize("in_loop", [True, False])
 async def test_caught_exception_still_fails_the_call(in_loop: bool) -> None:
-    """Otherwise the call would have succeeded without a result."""
+    """A generator that catches the exception cannot make the call succeed without a result."""
     log: list[str] = []
 
     def careless() -> Iterator[int]:
@@ -93,14 +93,14 @@ async def test_caught_exception_still_fails_the_call(in_loop: bool) -> None:
 
 @pytest.mark.parametrize("part", ["open", "close"])
 async def test_cancelled_call_waits_for_its_thread(part: str) -> None:
-    """What a thread opens is closed in a thread, and before what it depends on."""
-    reached, go_on = threading.Event(), threading.Event()
+    """A dependency is closed in its thread, and before the ones it depends on."""
+    reached, proceed = threading.Event(), threading.Event()
     log: list[str] = []
 
     def hold(here: str) -> None:
         if here == part:
             reached.set()
-            go_on.wait(10)
+            proceed.wait(10)
 
     def slow() -> Iterator[int]:
         hold("open")
@@ -117,7 +117,7 @@ async def test_cancelled_call_waits_for_its_thread(part: str) -> None:
     await asyncio.to_thread(reached.wait)
     call.cancel()
     await asyncio.sleep(0)
-    go_on.set()
+    proceed.set()
     with pytest.raises(asyncio.CancelledError):
         await call
     assert log == (["closed"] if part == "open" else ["used", "closed"])

@@ -1,4 +1,4 @@
-"""Everything the README and the docs show runs."""
+"""The code in the README and in the docs runs, and prints the output shown."""
 
 import asyncio
 import importlib
@@ -38,7 +38,7 @@ PAGES = [
     *sorted((ROOT / "design").glob("*.md")),
 ]
 PATIENCE = 40  # seconds for a session at a terminal
-# A module, and the output that is shown if it is a program.
+# A module; for a program also the output shown below it.
 BLOCK = re.compile(
     r"^```python\n# (\w+)\.py\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
 )
@@ -55,7 +55,7 @@ MODULES = {name: code for name, code, _ in BLOCKS}
 ENTRIES = [entries for text in TEXTS.values() for entries in ENTRY.findall(text)]
 TESTS = sorted(name for name in MODULES if name.startswith("test_"))
 GUARDED = {name for name, code in MODULES.items() if "auth=Bearer(" in code} - {*TESTS}
-# Examples with a server of their own, which a browser has to log in to.
+# Examples that start a server of their own, where a browser logs in.
 LOGINS = {name for name, code in MODULES.items() if 'Client("https://mcp.example.com' in code}
 PROGRAMS = {name: printed for name, code, printed in BLOCKS if printed or "asyncio.run(" in code}
 PRINTED_BY_LOGINS = {name: PROGRAMS.pop(name) for name in LOGINS & PROGRAMS.keys()}
@@ -70,7 +70,7 @@ BIN = Path(sys.executable).parent
 
 @pytest.fixture
 def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Each block as the module its first line names, importable by the others."""
+    """Return each code block as a module named by its first line. Blocks can import each other."""
     for name, code in MODULES.items():
         (tmp_path / f"{name}.py").write_text(code, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
@@ -82,7 +82,7 @@ def modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def applications(module: ModuleType) -> list[Any]:
-    """The definitions of a block that can be served."""
+    """Return the names in a block that can be served."""
     served = [
         getattr(module, name) for name in ("app", "as_route", "bare") if hasattr(module, name)
     ]
@@ -91,7 +91,7 @@ def applications(module: ModuleType) -> list[Any]:
 
 
 def test_pages_import_only_public_modules() -> None:
-    """A user depends on what the pages show: CONTRIBUTING lists all of it, and nothing unused."""
+    """CONTRIBUTING lists the public modules: exactly the ones that the pages import from."""
     contributing = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
     ((listed),) = re.findall(r"^- \*\*Public API\.\*\* (.*?)^- ", contributing, re.M | re.DOTALL)
     public = set(re.findall(r"`(genmcp[\w.]*)`", listed))
@@ -112,7 +112,7 @@ def test_pages_import_only_public_modules() -> None:
     "name", sorted(MODULES.keys() - PROGRAMS.keys() - LOGINS - GUARDED - {*TESTS})
 )
 async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> None:
-    """A real client lists the tools of a page's example, whichever way it is mounted."""
+    """A real client lists the tools of each example, however it is mounted."""
     module = importlib.import_module(name)
     served = applications(module)
     assert served
@@ -124,8 +124,8 @@ async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> 
 
 
 @pytest.mark.parametrize("name", sorted(GUARDED - PROGRAMS.keys()))
-async def test_documentation_of_guarded_server_refuses_strangers(name: str, modules: Path) -> None:
-    """The challenge names the metadata, which can be fetched."""
+async def test_documentation_of_guarded_server_requires_a_token(name: str, modules: Path) -> None:
+    """The 401 response names the metadata, which can be fetched."""
     module = importlib.import_module(name)
     (app,) = applications(module)
     public = module.endpoint.authenticator.bearer.resource
@@ -140,7 +140,7 @@ async def test_documentation_of_guarded_server_refuses_strangers(name: str, modu
 
 
 def printed(command: str | list[str]) -> str:
-    """The output of *command*, on either stream."""
+    """Run *command* and return its output, on either stream."""
     done = subprocess.run(
         command,
         shell=isinstance(command, str),
@@ -155,14 +155,14 @@ def printed(command: str | list[str]) -> str:
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
-def test_documentation_of_a_program_is_what_it_prints(name: str, modules: Path) -> None:
-    """A program prints exactly the output that the page shows below it."""
+def test_documentation_shows_the_output_of_a_program(name: str, modules: Path) -> None:
+    """The output of a program is exactly as shown below it."""
     assert printed([sys.executable, f"{name}.py"]) == PROGRAMS[name]
 
 
 @pytest.mark.parametrize("name", sorted(PRINTED_BY_LOGINS))
-async def test_documentation_of_a_login_is_what_it_prints(name: str, modules: Path) -> None:
-    """The program logs in with a browser, which follows the URL that is opened."""
+async def test_documentation_shows_the_output_of_a_login(name: str, modules: Path) -> None:
+    """A browser follows the URL that the program opens, and logs in."""
     program = modules / f"{name}.py"
     issuer, idp = OAuthServer(), OAuthServer()
     suite = importlib.import_module("search").suite
@@ -197,7 +197,7 @@ async def test_documentation_of_a_login_is_what_it_prints(name: str, modules: Pa
 
 @pytest.mark.parametrize("text", ENTRIES)
 def test_documentation_of_servers_can_be_loaded(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The entries of a page are those that a hub reads."""
+    """A hub loads the configuration shown on the page."""
     for name in re.findall(r"\$\{(\w+)\}", text):
         monkeypatch.setenv(name, "secret")
     entries = json.loads(text)
@@ -206,7 +206,7 @@ def test_documentation_of_servers_can_be_loaded(text: str, monkeypatch: pytest.M
 
 @pytest.mark.parametrize("name", TESTS)
 def test_documentation_of_tests_passes(name: str, modules: Path) -> None:
-    """A test module on a page passes, and has tests."""
+    """A test module shown on a page contains tests, and they pass."""
     options = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto"]
     output = printed([sys.executable, "-m", "pytest", *options, f"{name}.py"])
 
@@ -214,10 +214,10 @@ def test_documentation_of_tests_passes(name: str, modules: Path) -> None:
 
 
 @pytest.mark.parametrize(("command", "output"), COMMANDS)
-def test_documentation_of_a_command_is_what_it_prints(
+def test_documentation_shows_the_output_of_a_command(
     command: str, output: str, modules: Path
 ) -> None:
-    """A command prints exactly the output that the page shows below it."""
+    """The output of a command is exactly as shown below it."""
     assert printed(command) == output
 
 
@@ -225,7 +225,7 @@ def test_documentation_of_a_command_is_what_it_prints(
 async def test_documentation_of_a_desktop_client_starts_the_server(
     page: str, modules: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The configuration for a desktop client starts a server, from any working directory."""
+    """The configuration for a desktop client works in any working directory."""
     (text,) = SERVERS.findall(TEXTS[page])
     here = text.replace("/home/ada/greeter/.venv/bin", str(BIN)).replace(
         "/home/ada/greeter", str(modules)
@@ -239,7 +239,7 @@ async def test_documentation_of_a_desktop_client_starts_the_server(
 
 
 async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) -> None:
-    """The program that serves over its standard streams is one that a client can start."""
+    """A client can start the program that serves over stdio."""
     async with genmcp.Client(Command(sys.executable, ["over_stdio.py"])) as client:
         assert [tool.name for tool in await client.tools()] == ["reorder_part"]
 
@@ -281,7 +281,7 @@ async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) 
         ("tenants", "greeter/greet", {"name": "Ada"}, "Hello, Ada."),
     ],
 )
-async def test_documentation_does_what_it_says(
+async def test_documentation_shows_the_results_of_its_tools(
     name: str, tool: str, arguments: dict[str, Any], expected: str, modules: Path
 ) -> None:
     """The tools on the pages return the results shown there."""
@@ -296,8 +296,8 @@ async def test_documentation_does_what_it_says(
 async def fill_in(context: Any, params: Any) -> ElicitResult:
     """Accept everything, and fill in the required fields of a form."""
     known: dict[str, str | int] = {"language": "French", "nights": 3, "by": "boat", "hour": 20}
-    asked = params.requested_schema["properties"]
-    return ElicitResult(action="accept", content={k: known[k] for k in known if k in asked})
+    fields = params.requested_schema["properties"]
+    return ElicitResult(action="accept", content={k: known[k] for k in known if k in fields})
 
 
 async def write(context: Any, params: Any) -> CreateMessageResult:
@@ -323,7 +323,7 @@ async def folders(context: Any) -> ListRootsResult:
 async def test_documentation_asks_clients_of_each_era(
     name: str, tool: str, arguments: dict[str, Any], expected: str, mode: Any, modules: Path
 ) -> None:
-    """One tool asks the clients of every revision."""
+    """One tool can ask questions in every revision."""
     app = applications(importlib.import_module(name))[0]
 
     async with (
@@ -341,22 +341,22 @@ async def test_documentation_asks_clients_of_each_era(
     assert expected == result.content[0].text  # type: ignore[union-attr]
 
 
-async def test_documentation_of_another_queue_hears_from_it(modules: Path) -> None:
-    """A notification of the print shop ends the wait; no polling is needed."""
+async def test_documentation_of_another_queue_is_notified_by_it(modules: Path) -> None:
+    """A notification from the print shop ends the wait; no polling is needed."""
     press = importlib.import_module("press")
 
     async with serve(press.app) as url, Client(f"{url}/mcp") as client:
         async with httpx.AsyncClient() as shop:
-            told = await shop.post(f"{url}/printed/8", content="a poster")
+            response = await shop.post(f"{url}/printed/8", content="a poster")
         result = await client.call_tool("print", {"order": "8"})
 
-    assert told.status_code == 204
+    assert response.status_code == 204
     assert result.content[0].text == "Printed a poster."  # type: ignore[union-attr]
     assert "8" not in press.PRINTED
 
 
 async def test_documentation_of_a_restart_runs_as_it_stands(tmp_path: Path) -> None:
-    """The README's lines, in a shell: the server is killed, and its review has a result."""
+    """The README's commands, in a shell: the server is killed, and the review completes."""
     (session,) = re.findall(r"^```sh\n(url=.*?)^```$", README, re.MULTILINE | re.DOTALL)
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -392,7 +392,7 @@ async def test_documentation_of_a_restart_runs_as_it_stands(tmp_path: Path) -> N
 
 
 def test_documentation_of_conformance_has_the_recorded_numbers() -> None:
-    """`scripts/conformance` fails if its result differs from the numbers in this file."""
+    """The README shows the numbers that `scripts/conformance` compares its result with."""
     recorded = json.loads((ROOT / "scripts" / "conformance.json").read_text("utf-8"))
     runs = {
         (reason, key): len(checks)
@@ -409,8 +409,8 @@ def test_documentation_of_conformance_has_the_recorded_numbers() -> None:
     assert sentence.format(**recorded["passed"]) in " ".join(README.split())
 
 
-async def test_documentation_of_faults_is_what_a_model_reads(modules: Path) -> None:
-    """The README's faults are those of its first tool, to the letter."""
+async def test_documentation_shows_the_faults_of_its_first_tool(modules: Path) -> None:
+    """The faults shown in the README are exactly those of its first tool."""
     app = importlib.import_module("server").app
 
     async with serve(app) as url, Client(f"{url}/mcp") as client:
@@ -420,8 +420,8 @@ async def test_documentation_of_faults_is_what_a_model_reads(modules: Path) -> N
     assert text in README
 
 
-def test_documentation_links_lead_somewhere() -> None:
-    """Every relative link of a page is a file."""
+def test_documentation_links_are_not_broken() -> None:
+    """Every relative link is a path to an existing file."""
     for page in PAGES:
         for target in re.findall(r"\]\(((?!http)[^)#]+)", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,4 +1,4 @@
-"""The public names are these and no others, and each of them is documented."""
+"""The list of public names, each of which is documented."""
 
 import dataclasses
 import functools
@@ -215,7 +215,7 @@ PUBLIC = [
 
 
 def undocumented(module: ModuleType) -> Iterator[str]:
-    """The public functions, classes and methods of a module without a docstring.
+    """Return the public functions, classes and methods of a module that have no docstring.
 
     A method without a docstring inherits that of the method it overrides.
     """
@@ -241,7 +241,7 @@ def undocumented_methods(cls: type) -> Iterator[str]:
 
 
 def docstring(value: object) -> str | None:
-    """The docstring of the object itself: not of a base class, and not one made by `dataclass`."""
+    """Return the docstring of the object itself, neither inherited nor made by `dataclass`."""
     if not isinstance(value, type):
         return value.__doc__
     doc: str | None = vars(value).get("__doc__")
@@ -250,19 +250,19 @@ def docstring(value: object) -> str | None:
 
 
 def test_exports_are_exactly_these() -> None:
-    """A name joins or leaves the public API only together with this list."""
+    """A change of the public names is also a change of this list."""
     assert sorted(genmcp.__all__) == sorted(PUBLIC)
 
 
 def imported(code: str) -> set[str]:
-    """The modules that a process has imported after *code*."""
+    """Run *code* in a new process, and return the modules that it has imported."""
     code = f"{code}\nimport sys; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
     return set(done.stdout.decode().split())
 
 
-def test_exports_that_are_seldom_needed_are_imported_when_they_are_used() -> None:
-    """To import the package imports no client, no database and no web framework."""
+def test_rarely_needed_exports_are_imported_on_first_use() -> None:
+    """`import genmcp` does not import the client, databases or web frameworks."""
     modules = imported("import genmcp; genmcp.Endpoint(genmcp.Suite(name='a', version='1'))")
     heavy = {"sqlite3", "httpx", "starlette", "uvicorn"}
     assert "genmcp._transports.endpoint" in modules
@@ -270,8 +270,8 @@ def test_exports_that_are_seldom_needed_are_imported_when_they_are_used() -> Non
 
 
 @pytest.mark.parametrize("name", sorted(LATER))
-def test_exports_that_come_later_are_where_they_are_said_to_be(name: str) -> None:
-    """Each of these names is that of its module's definition, and stays after its first use."""
+def test_exports_imported_on_first_use_are_found(name: str) -> None:
+    """A name that is imported on first use is its module's, and is kept afterwards."""
     value = getattr(genmcp, name)
 
     assert value is getattr(importlib.import_module(LATER[name]), name)
@@ -280,7 +280,7 @@ def test_exports_that_come_later_are_where_they_are_said_to_be(name: str) -> Non
 
 
 def test_dir_lists_every_public_name() -> None:
-    """Completion in a shell asks `dir`, in a process that has not used the later names yet."""
+    """Completion in a shell uses `dir`, also before the first use of a name."""
     code = "import genmcp; print(*set(genmcp.__all__) - set(dir(genmcp)))"
     command = [sys.executable, "-c", code]
 
@@ -289,8 +289,8 @@ def test_dir_lists_every_public_name() -> None:
     assert missing.strip() == ""
 
 
-def test_exports_lack_what_nobody_has_defined() -> None:
-    """An unknown name raises AttributeError, as for any module."""
+def test_exports_raise_attribute_error_for_an_unknown_name() -> None:
+    """An unknown name raises AttributeError, as in any module."""
     with pytest.raises(AttributeError, match="'genmcp' has no attribute 'Sever'"):
         genmcp.Sever  # type: ignore[attr-defined]  # noqa: B018
 
@@ -303,15 +303,15 @@ def test_exports_are_documented() -> None:
 
 
 def test_exports_and_everything_else_public_is_documented() -> None:
-    """No module of the package defines a public function, class or method without a docstring."""
+    """Every public function, class and method of the package has a docstring."""
     names = (found.name for found in pkgutil.walk_packages(genmcp.__path__, "genmcp."))
     package = [importlib.import_module(name) for name in names if not name.endswith("__main__")]
 
     assert [fault for module in package for fault in undocumented(module)] == []
 
 
-def test_exports_take_a_docstring_from_an_overridden_method_only() -> None:
-    """A method may inherit a docstring; a class or function may not."""
+def test_exports_inherit_docstrings_of_methods_only() -> None:
+    """Methods may inherit a docstring; classes and functions may not."""
 
     class Store:
         """Keeps values."""

@@ -1,4 +1,4 @@
-"""Faults: sentences for a model, and the same in parts for a program."""
+"""Validation faults: sentences for a model, and the same in parts for a program."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from genmcp.faults import Fault, Mismatch, decoding_fault, error_data
 
 
 def test_fault_has_a_pointer_and_two_halves() -> None:
-    """RFC 6901: `~` and `/` within a step are escaped."""
+    """RFC 6901: `~` and `/` within a step of the JSON pointer are escaped."""
     fault = Fault(["a/b", 0, "c~"], Mismatch("a number", "null", separator=";"))
 
     assert fault == "/a~1b/0/c~0: expected a number; got null"
@@ -24,7 +24,7 @@ def test_fault_has_a_pointer_and_two_halves() -> None:
 
 
 def test_fault_of_another_kind_has_only_a_message() -> None:
-    """A line that counts the faults left out has no place: it is about the whole."""
+    """E.g. the line with the number of omitted faults: it has no place in the value."""
     faults = error_data([Fault([], "unexpected"), "... and 5 more"])["faults"]
 
     assert faults == [
@@ -52,10 +52,10 @@ def test_fault_of_another_kind_has_only_a_message() -> None:
         ("Invalid enum value 'x' - at `$.level`", "/level: Invalid enum value 'x'", None),
     ],
 )
-def test_decoding_fault_is_in_the_words_of_all_faults(
+def test_decoding_fault_is_worded_like_all_faults(
     message: str, fault: str, actual: str | None
 ) -> None:
-    """msgspec names its own types, and puts the place last."""
+    """Messages of msgspec name Python types, and put the place last: they are rewritten."""
     found = decoding_fault(message)
 
     assert fault == found

@@ -1,4 +1,4 @@
-"""`@tool`: the metadata taken from a function, and the function afterwards."""
+"""`@tool`: the metadata taken from a function, and the use of the function afterwards."""
 
 import functools
 import re
@@ -82,7 +82,7 @@ def test_function_tool_takes_name_docstring_and_hints() -> None:
 
 
 async def test_function_tool_passes_arguments_and_defaults() -> None:
-    """Positional, defaulted and keyword-only parameters are all passed by name."""
+    """Positional, default and keyword-only parameters are all passed by name."""
 
     @tool
     async def show(a: int, b: str = "b", *, c: float = 0.5, d: list[int] | None = None) -> Any:
@@ -94,7 +94,7 @@ async def test_function_tool_passes_arguments_and_defaults() -> None:
 
 
 async def test_function_tool_stays_a_function() -> None:
-    """It is called, documented and named as if nothing had happened."""
+    """It can still be called, and keeps its name and docstring."""
 
     @tool(name="other")
     def double(number: int) -> int:
@@ -120,7 +120,7 @@ class Point:
     [([1], [1]), ({"a": 1}, {"a": 1}), ([], []), (Unit.C, "C"), (Point(), {"x": 0}), ((1,), [1])],
 )
 async def test_function_tool_defaults_are_not_shared(default: Any, listed: Any) -> None:
-    """A default of any kind is listed as JSON, and each call gets one of its own."""
+    """A default of any kind is listed as JSON, and each call gets a new copy."""
     got: list[Any] = []
 
     @tool
@@ -141,7 +141,7 @@ async def test_function_tool_defaults_are_not_shared(default: Any, listed: Any) 
 
 @pytest.mark.parametrize("kind", ["plain", "optional", "postponed"])
 async def test_function_tool_channel_is_found_by_its_annotation(kind: str) -> None:
-    """Whatever the parameter's name, and however its annotation is written."""
+    """The name of the parameter and the spelling of the annotation do not matter."""
 
     @tool
     async def plain(a: int, line: Channel) -> str:
@@ -173,7 +173,7 @@ async def test_function_tool_without_parameters_takes_an_empty_object() -> None:
 
 
 async def test_function_tool_arguments_are_checked() -> None:
-    """Hints are the schema: invalid arguments do not reach the function."""
+    """The schema is made of the type hints: invalid arguments do not reach the function."""
 
     @tool
     async def take(a: int) -> None: ...
@@ -185,7 +185,7 @@ async def test_function_tool_arguments_are_checked() -> None:
 
 
 async def test_function_tool_def_runs_in_a_thread_and_async_does_not() -> None:
-    """A `def` may block; an `async def` runs where the server does."""
+    """A `def` may block; an `async def` runs on the event loop of the server."""
 
     @tool
     def blocking() -> str:
@@ -215,7 +215,7 @@ class Box(msgspec.Struct, Generic[T]):
 
 @pytest.mark.parametrize("kind", [Order, OrderDict, Box[int]])
 async def test_function_tool_return_type_is_the_output_schema(kind: Any) -> None:
-    """A function annotated to return an object must return one."""
+    """If the annotation is an object type, results are validated as one."""
 
     @tool
     async def order(wrong: bool = False) -> kind:
@@ -247,7 +247,7 @@ async def test_function_tool_return_type_is_the_output_schema(kind: Any) -> None
     ],
 )
 def test_function_tool_return_type_of_content_is_no_schema(kind: Any) -> None:
-    """Texts, pictures and ready-made results are content; of other types nothing is known."""
+    """Texts, images, ready-made results and types without a schema have no output schema."""
 
     @tool
     def give() -> kind: ...
@@ -256,7 +256,7 @@ def test_function_tool_return_type_of_content_is_no_schema(kind: Any) -> None:
 
 
 def test_function_tool_takes_attributes_of_a_tool() -> None:
-    """Options of the decorator take precedence over the function's metadata."""
+    """Options of the decorator take precedence over the metadata of the function."""
 
     @tool(
         name="shout",
@@ -292,7 +292,7 @@ def waits() -> str | Continue: ...  # type: ignore[empty-body]
 
 
 @pytest.mark.parametrize(
-    ("function", "said"),
+    ("function", "message"),
     [
         (
             takes_rest,
@@ -315,14 +315,14 @@ def waits() -> str | Continue: ...  # type: ignore[empty-body]
         (print, "@tool is for functions, not for <built-in"),
     ],
 )
-def test_function_tool_is_refused_where_it_is_decorated(function: Any, said: str) -> None:
-    """A function that cannot be a tool is rejected at its definition, by name."""
-    with pytest.raises(ConfigurationError, match=re.escape(said)):
+def test_function_tool_is_refused_where_it_is_decorated(function: Any, message: str) -> None:
+    """A function that cannot be a tool is rejected when it is decorated; the error has its name."""
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
         tool(function)
 
 
 def test_function_that_waits_needs_a_step() -> None:
-    """Seen when it is registered: until then one may be written below it."""
+    """Checked at registration: the step may be defined below the function."""
     waiting = tool(waits)
 
     with pytest.raises(
@@ -332,7 +332,7 @@ def test_function_that_waits_needs_a_step() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "said"),
+    ("attributes", "message"),
     [
         ({"nmae": "x"}, "fine: @tool takes no nmae"),
         ({"input_schema": {}}, "input_schema: arguments are an object; the root of the schema"),
@@ -341,12 +341,12 @@ def test_function_that_waits_needs_a_step() -> None:
         ({"name": "a b"}, "fine.name must be 1 to 128"),
     ],
 )
-def test_function_tool_attributes_are_checked(attributes: Any, said: str) -> None:
-    """The error of a wrong attribute has the function's name."""
+def test_function_tool_attributes_are_checked(attributes: Any, message: str) -> None:
+    """The error for an invalid attribute has the function's name."""
 
     def fine() -> None: ...
 
-    with pytest.raises(ConfigurationError, match=re.escape(said)):
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
         tool(**attributes)(fine)
 
 
@@ -381,7 +381,7 @@ class Shop:
 
 
 async def test_function_tool_may_be_a_method() -> None:
-    """The method of an instance is registered; two instances are two tools."""
+    """The method of an instance is registered. Methods of two instances are two tools."""
     shop = Shop("Ann's")
 
     assert (await call(shop.buy, item="nuts")).content[0].text == "nuts of Ann's"  # type: ignore[union-attr]
@@ -393,7 +393,7 @@ async def test_function_tool_may_be_a_method() -> None:
 
 
 async def test_function_tool_may_be_a_closure() -> None:
-    """A nested function keeps its closure."""
+    """A nested function keeps its variables."""
 
     def make(word: str) -> Any:
         @tool(name=word)
@@ -403,20 +403,20 @@ async def test_function_tool_may_be_a_closure() -> None:
         return say
 
     async with connect(suite(make("one"), make("two"))) as client:
-        said = [(await client.call(name)).content[0] for name in ("one", "two")]
+        blocks = [(await client.call(name)).content[0] for name in ("one", "two")]
 
-    assert [block.text for block in said] == ["one", "two"]  # type: ignore[union-attr]
+    assert [block.text for block in blocks] == ["one", "two"]  # type: ignore[union-attr]
 
 
-async def test_function_tool_under_another_decorator_is_the_decorated_one() -> None:
-    """The object given to the suite runs, also a wrapper around the function."""
+async def test_function_tool_under_another_decorator_runs_decorated() -> None:
+    """The registered object runs, even if it is a wrapper around the function."""
 
     def shouting(function: Any) -> Any:
         @functools.wraps(function)
         def shout(*args: Any, **kwargs: Any) -> Any:
             async def wait() -> str:
-                said: str = (await function(*args, **kwargs)).upper()
-                return said
+                result: str = (await function(*args, **kwargs)).upper()
+                return result
 
             return wait()
 
@@ -432,7 +432,7 @@ async def test_function_tool_under_another_decorator_is_the_decorated_one() -> N
 
 
 def test_function_that_is_not_decorated_is_no_tool() -> None:
-    """The error names the valid values."""
+    """The error lists the accepted values."""
 
     def plain() -> None: ...
 
@@ -441,7 +441,7 @@ def test_function_that_is_not_decorated_is_no_tool() -> None:
 
 
 def test_function_tool_channel_must_be_annotated() -> None:
-    """A bare `channel` would become an argument that the model has to give."""
+    """A `channel` without annotation would become an argument of the model."""
     with pytest.raises(ConfigurationError, match="annotate channel as Channel"):
 
         @tool
@@ -449,7 +449,7 @@ def test_function_tool_channel_must_be_annotated() -> None:
 
 
 def test_function_tool_parameter_may_be_described_by_a_text() -> None:
-    """`Annotated[int, "a text"]` lists the text as the parameter's description."""
+    """`Annotated[int, "a text"]` makes the text the description of the parameter."""
 
     @tool
     def add(a: Annotated[int, "What to add."]) -> int:
@@ -458,8 +458,8 @@ def test_function_tool_parameter_may_be_described_by_a_text() -> None:
     assert definition(add).input_schema["properties"]["a"]["description"] == "What to add."
 
 
-def test_function_tool_refuses_what_it_would_ignore() -> None:
-    """An annotation that neither msgspec nor pydantic reads is no constraint."""
+def test_function_tool_rejects_an_unknown_constraint() -> None:
+    """A constraint that neither msgspec nor pydantic understands is rejected."""
     with pytest.raises(ConfigurationError, match=r"add: parameter a: 3 would be ignored"):
 
         @tool
@@ -478,5 +478,5 @@ def test_function_tool_refuses_what_it_would_ignore() -> None:
 def test_decorator_takes_every_option_of_the_class(
     options: type, kind: type, hooks: set[str], signature: set[str]
 ) -> None:
-    """Except for the one that the signature gives; hooks without `self` are options too."""
+    """Except those that the signature defines. Hooks without `self` are options, too."""
     assert set(options.__annotations__) == {*attributes_of(kind), *hooks} - signature

@@ -1,4 +1,4 @@
-"""Imports point one way, and the layers up to `core` neither do I/O nor read clocks."""
+"""Imports point to lower layers only; the layers up to `core` do no I/O and read no clock."""
 
 import ast
 from collections.abc import Iterator
@@ -39,11 +39,11 @@ LAYERS = [
     {"composite"},
     {"hub", "registry", "discovery"},
     {"cli", "console", "__main__"},
-    # Modules that no other imports: the facade, which is for users, and those above all layers.
+    # Modules that no other may import: the facade for users, and those above all layers.
     {"genmcp", "testing"},
 ]
 PURE = set().union(*LAYERS[:4])
-STRANGERS = {"suite", "_mux"}  # in one layer, and yet neither knows the other
+STRANGERS = {"suite", "_mux"}  # in one layer, but independent of each other
 IMPURE_MODULES = {"asyncio", "os", "random", "secrets", "socket", "time"}
 
 
@@ -57,7 +57,7 @@ class Module:
         self.tree = ast.parse(path.read_text(encoding="utf-8"))
 
     def imports(self) -> Iterator[tuple[str, str]]:
-        """Each import, wherever in the file: a module, and the name taken from it or ""."""
+        """Return each import in the file: a module, and the name imported from it or ""."""
         for node in ast.walk(self.tree):
             if isinstance(node, ast.Import):
                 yield from ((alias.name, "") for alias in node.names)
@@ -113,7 +113,7 @@ def direction_faults(module: Module, imported: str) -> Iterator[str]:
 
 
 def test_layers_hold_in_the_package() -> None:
-    """Imports point to lower layers only, without cycles, and the core is pure."""
+    """Imports point to lower layers, without cycles, and the core does no I/O."""
     assert list(faults(PACKAGE)) == []
 
 
@@ -143,8 +143,8 @@ def test_layers_hold_in_the_package() -> None:
         ("tools.py", "import genmcp.tools", "a cycle: genmcp.tools <- genmcp.tools"),
     ],
 )
-def test_layers_name_what_breaks_them(where: str, source: str, fault: str, tmp_path: Path) -> None:
-    """Each rule is seen to be broken, wherever in a file the import stands."""
+def test_layers_report_each_violation(where: str, source: str, fault: str, tmp_path: Path) -> None:
+    """Each rule reports a violation, wherever in a file the import stands."""
     path = tmp_path / "genmcp" / where
     path.parent.mkdir(parents=True)
     path.write_text(source)
@@ -152,8 +152,8 @@ def test_layers_name_what_breaks_them(where: str, source: str, fault: str, tmp_p
     assert fault in "\n".join(faults(tmp_path / "genmcp"))
 
 
-def test_layers_see_a_cycle_through_an_import_that_never_runs(tmp_path: Path) -> None:
-    """Two modules of one folder that import each other are a cycle, for types only as well."""
+def test_layers_report_a_cycle_through_an_import_for_types(tmp_path: Path) -> None:
+    """An import for types only counts for a cycle of two modules in a folder."""
     core = tmp_path / "genmcp" / "_core"
     core.mkdir(parents=True)
     core.joinpath("seal.py").write_text("from genmcp._core import task")
@@ -165,7 +165,7 @@ def test_layers_see_a_cycle_through_an_import_that_never_runs(tmp_path: Path) ->
     assert "genmcp._core.seal" in fault
 
 
-def test_layers_let_a_module_import_its_own_layer_and_those_above(tmp_path: Path) -> None:
+def test_layers_allow_imports_of_the_own_layer_and_above(tmp_path: Path) -> None:
     """Imports of lower layers are not reported."""
     package = tmp_path / "genmcp"
     package.mkdir()

@@ -1,4 +1,4 @@
-"""Log records that are forwarded to the client of the request they are logged in."""
+"""Log records are forwarded to the client whose request they are logged in."""
 
 import asyncio
 import logging
@@ -22,7 +22,7 @@ shop = logging.getLogger("tests.shop")
 
 @pytest.fixture
 def install(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ClientLogHandler]]:
-    """Put a handler on the logger `tests.shop`."""
+    """Add a handler to the logger `tests.shop`."""
     monkeypatch.setattr(ClientLogHandler, "created", False)
     monkeypatch.setattr(logging, "raiseExceptions", True)
     shop.setLevel(1)
@@ -50,21 +50,21 @@ async def call(client: Client, name: str, level: LoggingLevel | None = "debug") 
 def logged(connection: Connection) -> list[tuple[str, str]]:
     """Return the level and the message of each log message."""
     return [
-        (said["params"]["level"], said["params"]["data"]["message"])
-        for said in connection.messages
-        if said.get("method") == "notifications/message"
+        (notification["params"]["level"], notification["params"]["data"]["message"])
+        for notification in connection.messages
+        if notification.get("method") == "notifications/message"
     ]
 
 
 def data(connection: Connection) -> Any:
     """Return the data of the only log message."""
-    (said,) = (m for m in connection.messages if "method" in m)
-    return said["params"]["data"]
+    (notification,) = (m for m in connection.messages if "method" in m)
+    return notification["params"]["data"]
 
 
 @pytest.mark.parametrize("version", ALL)
 async def test_log_handler_forwards_records_of_a_hook(version: str, install: Any) -> None:
-    """Before the answer, in order, with the logger's name; also without a single await."""
+    """Before the response, in order, with the logger's name; also if the hook never awaits."""
 
     @tool
     async def buy() -> str:
@@ -84,7 +84,7 @@ async def test_log_handler_forwards_records_of_a_hook(version: str, install: Any
 
 
 async def test_log_handler_sends_while_the_hook_still_runs(install: Any) -> None:
-    """A record does not wait for the end of a long call."""
+    """A record is not delayed until a long call ends."""
     go = asyncio.Event()
 
     @tool
@@ -107,7 +107,7 @@ async def test_log_handler_sends_while_the_hook_still_runs(install: Any) -> None
 
 
 async def test_log_handler_forwards_from_threads_and_tasks(install: Any) -> None:
-    """Work in a copy of the hook's context belongs to its request."""
+    """Records from a copy of the hook's context belong to its request."""
 
     @tool
     def in_thread() -> str:
@@ -151,7 +151,7 @@ async def test_log_handler_forwards_from_threads_and_tasks(install: Any) -> None
     ],
 )
 async def test_log_handler_translates_levels(number: int, level: str, install: Any) -> None:
-    """RFC 5424 has more levels than Python: those between and above mean them."""
+    """RFC 5424 has more levels than Python: those between and above Python's are mapped."""
 
     @tool
     async def log() -> str:
@@ -174,7 +174,7 @@ async def both() -> str:
 
 @pytest.mark.parametrize("version", ALL)
 async def test_log_handler_sends_no_more_than_the_client_wants(version: str, install: Any) -> None:
-    """The level of the request counts on 2026-07-28, that of the session before."""
+    """The level is that of the request on 2026-07-28, and that of the session before."""
     install()
     client = await Client.begin(serving(both), version)
 
@@ -182,7 +182,7 @@ async def test_log_handler_sends_no_more_than_the_client_wants(version: str, ins
 
 
 async def test_log_handler_respects_the_requested_level(install: Any) -> None:
-    """A request of 2026-07-28 without a level is answered with one JSON body."""
+    """A request of 2026-07-28 without a level gets one JSON response."""
     install()
 
     answer = await call(Client(serving(both)), "both", None)
@@ -191,7 +191,7 @@ async def test_log_handler_respects_the_requested_level(install: Any) -> None:
 
 
 async def test_log_handler_has_a_level_of_its_own(install: Any) -> None:
-    """The level of the handler limits that of the client."""
+    """The handler's level applies in addition to that of the client."""
     install(ClientLogHandler("ERROR"))
 
     assert logged(await call(Client(serving(both)), "both")) == [("error", "major")]
@@ -208,43 +208,43 @@ async def crash() -> str:
 
 
 async def test_log_handler_names_an_exception_and_keeps_its_text(install: Any) -> None:
-    """The type is sent, but not the text or traceback, even if other handlers cached it."""
-    other = logging.StreamHandler()  # formats the traceback, and keeps it in the record
+    """Only the type is sent, not the text or traceback, even if another handler has cached them."""
+    other = logging.StreamHandler()  # formats the traceback, and caches it in the record
     shop.addHandler(other)
     install()
 
     try:
-        said = data(await call(Client(serving(crash)), "crash"))
+        record = data(await call(Client(serving(crash)), "crash"))
     finally:
         shop.removeHandler(other)
 
-    assert said == {"message": "crashed", "exception": "KeyError"}
+    assert record == {"message": "crashed", "exception": "KeyError"}
 
 
 async def test_log_handler_sends_tracebacks_on_request(install: Any) -> None:
     """With traceback=True the traceback is sent."""
     install(ClientLogHandler(traceback=True))
 
-    said = data(await call(Client(serving(crash)), "crash"))
+    record = data(await call(Client(serving(crash)), "crash"))
 
-    assert "KeyError: 'a secret'" in said["traceback"]
-    assert said["message"] == "crashed"
+    assert "KeyError: 'a secret'" in record["traceback"]
+    assert record["message"] == "crashed"
 
 
 async def test_log_handler_formats_with_its_formatter(install: Any) -> None:
-    """A formatter makes the message, and adds no traceback."""
+    """A formatter makes the message, without a traceback."""
     install().setFormatter(logging.Formatter("%(funcName)s: %(message)s"))
 
-    said = data(await call(Client(serving(crash)), "crash"))
+    record = data(await call(Client(serving(crash)), "crash"))
 
-    assert said["message"] == "crash: crashed"
+    assert record["message"] == "crash: crashed"
 
 
 async def test_log_handler_truncates_messages(
     install: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message is truncated, and lone surrogates are replaced."""
-    # The record must not become part of a test report, which is sent as UTF-8 between processes.
+    """Long messages are truncated, and lone surrogates replaced."""
+    # Without propagation pytest does not put the record into a report, which must be UTF-8.
     monkeypatch.setattr(shop, "propagate", False)
 
     @tool
@@ -255,14 +255,14 @@ async def test_log_handler_truncates_messages(
 
     install()
 
-    said = data(await call(Client(serving(log)), "log"))
+    record = data(await call(Client(serving(log)), "log"))
 
-    assert said["message"].startswith("?xxx")
-    assert len(said["message"]) < 20_000
+    assert record["message"].startswith("?xxx")
+    assert len(record["message"]) < 20_000
 
 
 async def test_log_handler_reports_dropped_records(install: Any) -> None:
-    """Beyond the limit, records are dropped, and the client gets their number."""
+    """Records over the limit are dropped; the client gets their number."""
 
     @tool
     async def log() -> str:
@@ -273,16 +273,16 @@ async def test_log_handler_reports_dropped_records(install: Any) -> None:
 
     install(ClientLogHandler(pending=3))
 
-    said = logged(await call(Client(serving(log)), "log"))
+    records = logged(await call(Client(serving(log)), "log"))
 
-    assert said[:3] == [("info", "0"), ("info", "1"), ("info", "2")]
-    assert said[3:] == [("warning", "7 log records were dropped: the client did not keep up")]
+    assert records[:3] == [("info", "0"), ("info", "1"), ("info", "2")]
+    assert records[3:] == [("warning", "7 log records were dropped: the client did not keep up")]
 
 
 async def test_log_handler_ignores_records_of_forwarding(
     install: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A message or store that logs, or a logger of this package, causes no loop."""
+    """Records logged while another is sent, or by this package, cause no loop."""
 
     class Talkative(MemoryStore):
         async def get(self, key: str) -> StoreEntry | None:
@@ -301,7 +301,9 @@ async def test_log_handler_ignores_records_of_forwarding(
         logging.getLogger("genmcp.own").error("ours")
         return "done"
 
-    monkeypatch.setattr(shop, "propagate", False)  # another handler that formats would log, too
+    monkeypatch.setattr(
+        shop, "propagate", False
+    )  # any other handler would format, and so log again
     ours = logging.getLogger("genmcp")
     handler = install()
     ours.addHandler(handler)
@@ -309,15 +311,15 @@ async def test_log_handler_ignores_records_of_forwarding(
     client = await Client.begin(Endpoint(Mux(suite, store=Talkative())), LEGACIES[0])
 
     try:
-        said = logged(await call(client, "log", "info"))
+        records = logged(await call(client, "log", "info"))
     finally:
         ours.removeHandler(handler)
 
-    assert said == [("info", "thing")]
+    assert records == [("info", "thing")]
 
 
 async def test_log_handler_drops_records_after_the_response(install: Any) -> None:
-    """Records of an asyncio.Task that is still running are dropped without an error."""
+    """Records of an asyncio.Task that outlives the call are dropped without an error."""
     go = asyncio.Event()
     left: list[asyncio.Task[None]] = []
 
@@ -344,13 +346,13 @@ async def test_log_handler_drops_records_after_the_response(install: Any) -> Non
 
 
 async def test_log_handler_stops_after_a_disconnect(install: Any) -> None:
-    """Nothing waits for a client that reads nothing any more."""
-    begun = asyncio.Event()
+    """Forwarding does not wait for a client that has disconnected."""
+    started = asyncio.Event()
 
     @tool
     async def wait() -> None:
         """Waits."""
-        begun.set()
+        started.set()
         try:
             await asyncio.Event().wait()
         finally:
@@ -360,7 +362,7 @@ async def test_log_handler_stops_after_a_disconnect(install: Any) -> None:
     client = Client(serving(wait))
 
     async with client.open(client.call("wait", **INFO)) as connection:
-        await asyncio.wait_for(begun.wait(), 5)
+        await asyncio.wait_for(started.wait(), 5)
         connection.disconnect()
         await connection.over()
 
@@ -368,7 +370,7 @@ async def test_log_handler_stops_after_a_disconnect(install: Any) -> None:
 
 
 async def test_log_handler_flush_is_bounded(install: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Records that are not sent within `flush_timeout` are dropped: the response does not wait."""
+    """The response does not wait longer than `flush_timeout`; unsent records are dropped."""
     given: list[Channel] = []
 
     @tool
@@ -392,7 +394,7 @@ async def test_log_handler_flush_is_bounded(install: Any, monkeypatch: pytest.Mo
 
 
 async def test_log_handler_survives_an_unavailable_store(install: Any, caplog: Any) -> None:
-    """A store that fails costs the records, not the call, and is logged once."""
+    """If the store fails, records are lost, but the call succeeds. The failure is logged once."""
 
     class Broken(MemoryStore):
         async def get(self, key: str) -> StoreEntry | None:
@@ -411,7 +413,7 @@ async def test_log_handler_survives_an_unavailable_store(install: Any, caplog: A
 async def test_log_handler_reports_formatting_errors(
     install: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As every handler does: on standard error, not in the call."""
+    """On standard error, as every handler does; the call is not affected."""
 
     @tool
     async def log() -> str:
@@ -438,6 +440,6 @@ async def test_log_handler_forwards_nothing_outside_of_requests(install: Any) ->
 
 
 def test_log_handler_has_a_bound() -> None:
-    """Room for no record is refused when it is made."""
+    """A limit of zero records is rejected by the constructor."""
     with pytest.raises(ConfigurationError, match="pending"):
         ClientLogHandler(pending=0)

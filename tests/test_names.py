@@ -1,6 +1,7 @@
-"""One name for one concept: class names are unique in the package, module names in a folder."""
+"""Class names are unique in the package, module names in a folder; names of tests are short."""
 
 import ast
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -35,7 +36,7 @@ def shared(found: Mapping[str, list[str]]) -> list[str]:
 
 
 def test_class_names_are_unique() -> None:
-    """An error message, a traceback or a search result with one of them has one meaning."""
+    """A name in an error message, traceback or search result has one meaning."""
     assert shared(classes(PACKAGE)) == []
 
 
@@ -51,7 +52,7 @@ def test_shared_class_name_is_reported(second: str, faults: list[str], tmp_path:
 
 
 def test_module_names_are_unique_in_their_folder() -> None:
-    """A module beside a folder of the same name would be hidden by it."""
+    """A module `x.py` beside a package `x/` could not be imported."""
     modules = [path.relative_to(PACKAGE).with_suffix("") for path in PACKAGE.rglob("*.py")]
     folders = {path.parent for path in modules}
 
@@ -63,3 +64,11 @@ def test_no_module_has_the_name_of_an_export() -> None:
     modules = [*PACKAGE.glob("*.py"), *(path.parent for path in PACKAGE.glob("*/__init__.py"))]
 
     assert {path.stem for path in modules} & {*genmcp.__all__} == set()
+
+
+def test_names_of_tests_are_short() -> None:
+    """At most 60 characters: the name of a test is a sentence to read in a list of failures."""
+    long = re.compile(r"^ *(?:async )?def (test_\w{56,})", re.MULTILINE)
+    tests = Path(__file__).parent.rglob("*.py")
+
+    assert [name for path in tests for name in long.findall(path.read_text("utf-8"))] == []

@@ -1,4 +1,4 @@
-"""The contents of an installation, and the files shipped beside the package."""
+"""The files of an installation, and the files shipped with the package."""
 
 import re
 import tomllib
@@ -19,7 +19,7 @@ ROOT = Path(__file__).resolve().parent.parent
     ],
 )
 def test_floors_exclude_vulnerable_releases(name: str, vulnerable: str, fixed: str) -> None:
-    """An old environment is upgraded when genmcp is installed into it."""
+    """Installing genmcp upgrades an environment with vulnerable dependencies."""
     required = {each.name: each for each in map(Requirement, requires("genmcp") or ())}
 
     assert vulnerable not in required[name].specifier
@@ -35,7 +35,7 @@ LOCKED = {
 
 
 def test_image_is_built_from_locked_packages() -> None:
-    """Every package that `.[fast]` names is there, in exactly one release that it admits."""
+    """The lock file has one release of each package of `.[fast]`, within its bounds."""
     wanted = [Requirement(each) for each in requires("genmcp") or ()]
 
     for each in wanted:
@@ -45,7 +45,7 @@ def test_image_is_built_from_locked_packages() -> None:
 
 
 def test_dockerfile_pins_its_base_and_needs_no_root() -> None:
-    """An exact tag, a user of its own, and only locked packages."""
+    """The base has an exact tag; the image has a user of its own and only locked packages."""
     lines = (ROOT / "Dockerfile").read_text("utf-8").splitlines()
 
     (base,) = [line for line in lines if line.startswith("FROM")]

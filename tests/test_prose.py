@@ -14,14 +14,14 @@ def checked(path: Path) -> subprocess.CompletedProcess[str]:
 
 
 def test_prose_of_the_package_is_within_the_rates() -> None:
-    """Each group of words is rare, and comments are frequent enough."""
+    """Each group of words is rare, and there are enough comments."""
     result = checked(PROSE.parent.parent / "genmcp")
 
     assert result.returncode == 0, result.stdout
 
 
 def test_prose_reports_words_with_their_place(tmp_path: Path) -> None:
-    """A rate above its bound fails, and each occurrence has its file and line."""
+    """A rate over its bound is a failure; each occurrence has its file and line."""
     page = tmp_path / "page.py"
     page.write_text('"""Return what whoever called was told."""\n')
 
@@ -32,7 +32,7 @@ def test_prose_reports_words_with_their_place(tmp_path: Path) -> None:
 
 
 def test_prose_skips_quotations(tmp_path: Path) -> None:
-    """Code in backticks and quoted text are not prose."""
+    """Code in backticks and quoted text do not count."""
     page = tmp_path / "page.py"
     page.write_text('"""Return `what` for "whoever"."""\n# A reason.\nVALUE = 1\n')
 

@@ -110,7 +110,7 @@ async def reorder(
 
 
 async def test_models_and_constraints_are_parameters() -> None:
-    """They are passed as instances, with the defaults of the function and of the models."""
+    """The function gets instances, with the defaults of its signature and of the models."""
     parts = [{"name": "screw", "count": 2}]
 
     plain = await call(reorder, order={"parts": parts}, others=[])
@@ -144,7 +144,7 @@ async def test_models_and_constraints_are_parameters() -> None:
     ],
 )
 async def test_invalid_arguments_are_named_with_their_place(arguments: Any, fault: str) -> None:
-    """The model reads what is wrong, as with every other type."""
+    """The text for the model has each fault and its place, as with other types."""
     result = await call(reorder, others=[], **arguments)
 
     assert result.is_error
@@ -152,7 +152,7 @@ async def test_invalid_arguments_are_named_with_their_place(arguments: Any, faul
 
 
 async def test_schema_has_parameters_in_order_and_no_references() -> None:
-    """Many clients pass the schema to the API of a model, which resolves no references."""
+    """Many clients pass the schema to a model API that does not resolve `$ref`."""
     schema = (await listed(reorder)).input_schema
 
     assert list(schema["properties"]) == [
@@ -171,7 +171,7 @@ async def test_schema_has_parameters_in_order_and_no_references() -> None:
 
 
 async def test_recursive_type_keeps_its_references() -> None:
-    """A schema without references cannot describe it."""
+    """A recursive schema cannot be written without `$ref`."""
 
     @tool
     async def plant(tree: Tree, trees: list[Tree]) -> int:
@@ -185,7 +185,7 @@ async def test_recursive_type_keeps_its_references() -> None:
 
 
 async def test_union_by_discriminator_is_inlined() -> None:
-    """Its mapping refers to definitions; a property of that name stays."""
+    """A `discriminator` refers to definitions, so it is left out; a property of that name stays."""
 
     @tool
     async def feed(pet: Annotated[Cat | Dog, Field(discriminator="kind")]) -> str:
@@ -205,7 +205,7 @@ async def search(count: int = 2) -> list[Part]:
 
 
 async def test_list_of_models_is_structured() -> None:
-    """Programs need not read the text."""
+    """Programs get structured content, and need not parse the text."""
     found = [{"name": "screw", "count": 2}] * 2
 
     assert (await listed(search)).output_schema["type"] == "array"  # type: ignore[index]
@@ -214,7 +214,7 @@ async def test_list_of_models_is_structured() -> None:
 
 @pytest.mark.parametrize("version", ["2025-06-18", "2025-11-25"])
 async def test_result_is_wrapped_where_it_has_to_be_an_object(version: str) -> None:
-    """Revisions before 2026-07-28 know structured content as objects only."""
+    """Before 2026-07-28 structured content must be an object."""
     schema = (await listed(search, version)).output_schema
     result = await call(search, version)
 
@@ -225,7 +225,7 @@ async def test_result_is_wrapped_where_it_has_to_be_an_object(version: str) -> N
 
 
 async def test_schema_that_refers_to_its_root_is_not_wrapped() -> None:
-    """Within another schema, the same reference would refer to that one."""
+    """Inside of another schema, the reference `#` would mean the outer one."""
     numbers = {"type": "array", "items": {"anyOf": [{"type": "integer"}, {"$ref": "#"}]}}
 
     @tool(output_schema=numbers)
@@ -247,7 +247,7 @@ async def test_schema_that_refers_to_its_root_is_not_wrapped() -> None:
     ],
 )
 async def test_plain_result_is_structured(kind: Any, value: Any, schema: Any) -> None:
-    """A number or a list has a schema as well."""
+    """Numbers and lists have an output schema, too."""
 
     @tool
     async def give() -> kind:
@@ -257,8 +257,8 @@ async def test_plain_result_is_structured(kind: Any, value: Any, schema: Any) ->
     assert (await call(give)).structured_content == value
 
 
-async def test_result_has_the_schema_of_what_is_sent() -> None:
-    """Computed fields are part of it, and a Decimal is sent as a string."""
+async def test_result_has_the_schema_of_its_serialization() -> None:
+    """It includes computed fields, and a Decimal is a string."""
 
     @tool
     async def price() -> Priced:
@@ -276,7 +276,7 @@ async def test_result_has_the_schema_of_what_is_sent() -> None:
 
 
 async def test_type_of_pydantic_outside_of_a_model_is_sent() -> None:
-    """A dict of URLs has a JSON form, too."""
+    """E.g. a dict of pydantic URLs."""
 
     @tool
     async def links() -> dict[str, AnyUrl]:
@@ -286,7 +286,7 @@ async def test_type_of_pydantic_outside_of_a_model_is_sent() -> None:
 
 
 async def test_naive_time_is_sent_as_it_was_accepted() -> None:
-    """SQLite returns times without a zone, which JSON Schema's `date-time` excludes."""
+    """SQLite returns times without a zone, which the format `date-time` would reject."""
 
     @tool
     async def copy(order: Order) -> Order:
@@ -305,7 +305,7 @@ async def test_naive_time_is_sent_as_it_was_accepted() -> None:
 
 
 async def test_step_gets_the_arguments_of_models() -> None:
-    """They are validated again in the process that resumes the call."""
+    """The arguments are validated again in the process that resumes the call."""
 
     @tool
     async def buy(part: Part) -> Part | Continue:
@@ -322,8 +322,8 @@ async def test_step_gets_the_arguments_of_models() -> None:
     assert result.structured_content == {"name": "screw", "count": 1}
 
 
-def test_parameter_that_nobody_reads_is_named() -> None:
-    """The error of pydantic would only name the type."""
+def test_parameter_of_an_unknown_type_is_named() -> None:
+    """The error names the parameter; pydantic's own would only name the type."""
     with pytest.raises(ConfigurationError, match=r"odd: parameter lock: .*cannot describe JSON"):
 
         @tool

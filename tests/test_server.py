@@ -1,4 +1,4 @@
-"""Server: one written by hand, one that wraps another; both as the docs show them."""
+"""A server written by hand, and one that wraps another, as the pages show them."""
 
 import re
 from pathlib import Path
@@ -19,7 +19,7 @@ BLOCK = re.compile(r"^```python\n# (\w+)\.py\n(.*?)^```$", re.MULTILINE | re.DOT
 
 
 def shown(name: str) -> Any:
-    """Return the module the page shows under a name."""
+    """Return the module that the page shows under this name."""
     (code,) = [code for found, code in BLOCK.findall(PAGE.read_text("utf-8")) if found == name]
     module = ModuleType(name)
     exec(compile(code, f"{name}.py", "exec"), vars(module))
@@ -38,7 +38,7 @@ def timed() -> Any:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_server_written_by_hand_serves_every_revision(version: str, shop: Any) -> None:
-    """It knows nothing of revisions, sessions or HTTP."""
+    """It contains no code for revisions, sessions or HTTP."""
     async with speak(shop, version) as client:
         listed = (await client.request("tools/list", {})).result["tools"]
         bought = await client.call("pear", {"count": 3})
@@ -48,8 +48,8 @@ async def test_server_written_by_hand_serves_every_revision(version: str, shop: 
     assert (bought.text, one.text) == ("12 coins", "3 coins")
 
 
-async def test_server_written_by_hand_is_asked_only_for_what_it_has(shop: Any) -> None:
-    """The mux responds for a route that is not found, and for a method that is not offered."""
+async def test_server_written_by_hand_gets_only_valid_requests(shop: Any) -> None:
+    """The mux itself responds for unknown names and for methods that the server does not offer."""
     async with speak(shop) as client:
         plum = await client.call("plum")
         prompts = await client.request("prompts/list", {})
@@ -60,10 +60,10 @@ async def test_server_written_by_hand_is_asked_only_for_what_it_has(shop: Any) -
     assert (wrong.error["code"], wrong.error["message"]) == (-32602, "count must be an integer")
 
 
-async def test_server_that_answers_with_nonsense_is_told_in_the_log(
+async def test_server_that_returns_an_invalid_result_is_logged(
     shop: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A value that is not a result is not sent."""
+    """A value that is not a Result is an internal error, and logged."""
 
     class Nonsense(Middleware):
         async def handle(self, request: Request, channel: Channel) -> Result:
@@ -77,8 +77,8 @@ async def test_server_that_answers_with_nonsense_is_told_in_the_log(
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_server_that_is_wrapped_does_not_notice(version: str, timed: Any) -> None:
-    """The wrapper sees each call go by, and everything else goes through."""
+async def test_server_wrapper_measures_each_call(version: str, timed: Any) -> None:
+    """The wrapper measures each call, and forwards everything."""
     async with speak(timed, version) as client:
         listed = (await client.request("tools/list", {})).result["tools"]
         answer = await client.call("add", {"a": 1, "b": 2})
@@ -89,8 +89,8 @@ async def test_server_that_is_wrapped_does_not_notice(version: str, timed: Any) 
     assert 0 <= seconds < 5
 
 
-async def test_server_wrapper_hears_of_failures() -> None:
-    """An exception of the inner server passes through the middleware, which may change it."""
+async def test_server_wrapper_may_replace_an_exception() -> None:
+    """An exception of the inner server propagates to the middleware, which may replace it."""
 
     class Fail(Tool):
         name = "fail"
@@ -112,8 +112,8 @@ async def test_server_wrapper_hears_of_failures() -> None:
     assert result.content[0].text == "That is not there."  # type: ignore[union-attr]
 
 
-async def test_server_wrapper_says_what_the_inner_one_says() -> None:
-    """Name, version, capabilities, instructions: all of them are the inner server's."""
+async def test_server_wrapper_has_the_metadata_of_the_inner_server() -> None:
+    """Name, version, capabilities and instructions are those of the inner server."""
     outer = Middleware(Suite(name="calculator", version="1.0", instructions="Add."))
 
     async with speak(outer, "2025-11-25") as client:
@@ -126,6 +126,6 @@ async def test_server_wrapper_says_what_the_inner_one_says() -> None:
 
 
 def test_server_wrapper_wraps_a_server() -> None:
-    """Anything else is refused with the wrapper's name."""
+    """Any other object is rejected; the error names the wrapper."""
     with pytest.raises(ConfigurationError, match=r"^Middleware: inner must be a Server"):
         Middleware("suite")  # type: ignore[arg-type]

@@ -48,7 +48,7 @@ ABOUT: dict[str, Any] = {
 
 
 async def test_suite_takes_classes_instances_and_functions() -> None:
-    """They are listed in the order they were given."""
+    """Tools are listed in the order in which they were given."""
     other = Echo()
     other.name = "other"
 
@@ -59,13 +59,13 @@ async def test_suite_takes_classes_instances_and_functions() -> None:
 
 
 async def test_suite_may_be_empty() -> None:
-    """A server of no tools lists none."""
+    """Its list of tools is empty."""
     async with connect(Suite(name="test", version="1")) as client:
         assert await client.tools() == []
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"name": ""}, "Suite: name must be a text, not ''"),
         ({"name": None}, "Suite: name must be a text, not None"),
@@ -93,15 +93,15 @@ async def test_suite_may_be_empty() -> None:
         ({"page_size": True}, "Suite: page_size must be 1 or more, not True"),
     ],
 )
-def test_suite_refuses_what_is_wrong(options: dict[str, Any], said: str) -> None:
-    """The error is raised at construction, and names the valid values."""
-    with pytest.raises(ConfigurationError, match="^" + re.escape(said)):
+def test_suite_rejects_invalid_metadata(options: dict[str, Any], message: str) -> None:
+    """The constructor raises an error that lists the accepted values."""
+    with pytest.raises(ConfigurationError, match="^" + re.escape(message)):
         Suite(**{"name": "test", "version": "1", **options})
 
 
 @pytest.mark.parametrize("version", VERSIONS[:-1])
 async def test_suite_introduces_itself_in_the_handshake(version: str) -> None:
-    """`initialize` has the metadata that the revision supports."""
+    """The result of `initialize` has the metadata that the revision supports."""
     suite = Suite(name="test", version="1.2", **ABOUT)
 
     async with speak(suite, version) as client:
@@ -142,8 +142,8 @@ async def test_suite_introduces_itself_in_every_result() -> None:
         assert (info["name"], info["title"], info["description"]) == ("test", "The Test", "Tests.")
 
 
-async def test_suite_says_nothing_it_was_not_told() -> None:
-    """Without metadata there are a name and a version."""
+async def test_suite_without_metadata_has_a_name_and_a_version() -> None:
+    """The default metadata is a name and a version."""
     async with speak(Suite(name="test", version="1"), "2025-11-25") as client:
         result = (await client.initialize()).result
 
@@ -152,8 +152,8 @@ async def test_suite_says_nothing_it_was_not_told() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_suite_has_no_other_tools(version: str) -> None:
-    """An unknown tool is -32602, and the error names it."""
+async def test_suite_rejects_an_unknown_tool(version: str) -> None:
+    """An unknown tool is -32602, and the error has its name."""
     async with speak(Suite(name="test", version="1", tools=[Echo]), version) as client:
         answer = await client.call("nothing")
 
@@ -161,16 +161,16 @@ async def test_suite_has_no_other_tools(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_suite_has_no_other_pages(version: str) -> None:
-    """A cursor this server did not give out is refused."""
+async def test_suite_rejects_an_unknown_cursor(version: str) -> None:
+    """A cursor that this server did not issue is -32602."""
     async with speak(Suite(name="test", version="1", tools=[Echo]), version) as client:
         answer = await client.request("tools/list", {"cursor": "x"})
 
     assert (answer.error["code"], answer.error["message"]) == (-32602, "Invalid cursor")
 
 
-def test_suite_tells_what_it_is() -> None:
-    """Its repr is for people."""
+def test_suite_has_a_readable_repr() -> None:
+    """Its `repr` has the name, the version and the number of tools."""
     assert repr(Suite(name="test", version="1", tools=[Echo])) == "<Suite test 1, 1 tools>"
 
 
@@ -184,7 +184,7 @@ def test_suite_finds_each_kind_by_its_method() -> None:
     assert None is suite.find("tasks/get", "echo")
 
 
-def test_suite_takes_no_other_options() -> None:
-    """A word that is misspelt is a TypeError, as everywhere."""
+def test_suite_rejects_unknown_options() -> None:
+    """A misspelled option is a TypeError, as with any constructor."""
     with pytest.raises(TypeError, match="unexpected keyword argument 'tool'"):
         Suite(name="test", version="1", tool=[Echo])  # type: ignore[call-arg]

@@ -49,7 +49,7 @@ SUITE = Suite(name="test", version="1", tools=[greet])
 
 
 async def test_testing_client_discovers_lists_and_calls() -> None:
-    """Answers are values of the protocol."""
+    """Results are values of `genmcp.protocol`."""
     async with connect(SUITE) as client:
         discovered = await client.request("server/discover")
         (listed,) = await client.tools()
@@ -60,14 +60,14 @@ async def test_testing_client_discovers_lists_and_calls() -> None:
     assert answer.content[0].text == "Hello, Ada."  # type: ignore[union-attr]
 
 
-async def test_testing_client_keeps_what_it_is_told_on_the_way() -> None:
-    """Progress and logs are kept with every other notification, in order."""
+async def test_testing_client_records_notifications() -> None:
+    """Progress, log messages and other notifications are recorded in order."""
     async with connect(SUITE) as client:
         await client.call("greet", {"name": "Ada"})
 
-    assert [(said.progress, said.total) for said in client.progress] == [(1, 2)]
-    assert [(said.level, said.data) for said in client.logs] == [("debug", "Ada")]
-    methods = [said.method for said in client.notifications]
+    assert [(each.progress, each.total) for each in client.progress] == [(1, 2)]
+    assert [(each.level, each.data) for each in client.logs] == [("debug", "Ada")]
+    methods = [each.method for each in client.notifications]
     assert methods[:2] == ["notifications/progress", "notifications/message"]
     assert (
         Notification("notifications/tools/list_changed", NotificationParams())
@@ -105,7 +105,7 @@ async def test_testing_client_speaks_every_revision(revision: str) -> None:
 
 
 async def test_testing_client_declares_capabilities() -> None:
-    """By its handler, or explicitly, without a handler that could answer."""
+    """Those of its handler, or explicit ones even without a handler."""
     declared: list[ClientCapabilities | None] = []
 
     @tool
@@ -169,12 +169,12 @@ async def test_testing_client_cancels_a_call() -> None:
 
 
 async def test_testing_client_disconnects_in_the_middle_of_a_call() -> None:
-    """The server sees `http.disconnect`, and the client cannot know whether the call succeeded."""
+    """The server sees `http.disconnect`; the client raises that the outcome is unknown."""
     await _leave(lambda client, call: client.disconnect(), OutcomeUnknown)
 
 
 async def _leave(leave: Callable[..., Any], error: type[BaseException]) -> None:
-    """Leave a running call with *leave*; the hook is cancelled, and the client can be used."""
+    """Disconnect during a call with *leave*: the hook is cancelled, and the client stays usable."""
     started, cancelled = asyncio.Event(), asyncio.Event()
 
     @tool
@@ -198,7 +198,7 @@ async def _leave(leave: Callable[..., Any], error: type[BaseException]) -> None:
 
 
 async def test_testing_client_mirrors_arguments_in_headers() -> None:
-    """A tool with `x-mcp-header` is called as the specification wants it."""
+    """2026-07-28: an argument with `x-mcp-header` is also sent as a header."""
 
     class Query(Tool):
         name = "query"
@@ -226,8 +226,8 @@ async def test_testing_client_mirrors_arguments_in_headers() -> None:
     assert less.structured_content == {"region": "north"}
 
 
-async def test_testing_client_takes_what_an_endpoint_takes() -> None:
-    """A server, a mux, or an endpoint with options; the latter two stay open behind it."""
+async def test_testing_client_takes_a_server_a_mux_or_an_endpoint() -> None:
+    """A server, a mux, or an endpoint with options. The last two are not closed with the client."""
     mux = Mux(SUITE)
     for target in (SUITE, mux, Endpoint(mux)):
         async with connect(target) as client:

@@ -48,7 +48,7 @@ class Pair(msgspec.Struct):
 
 
 async def echo(self: Any, request: ToolRequest[Any], channel: Channel) -> Any:
-    """The `call` of most tools here."""
+    """The `call` hook of most tools in this file."""
     return {"got": request.arguments}
 
 
@@ -68,12 +68,12 @@ def definition(tool: Tool[Any]) -> ToolDefinition:
 
 
 def declare(**attributes: Any) -> type[Tool]:
-    """Make a tool class named Odd."""
+    """Return a tool class named Odd."""
     return type("Odd", (Echo,), attributes)
 
 
 @pytest.mark.parametrize(
-    ("attributes", "said"),
+    ("attributes", "message"),
     [
         ({"name": ""}, "Odd.name is blank"),
         ({"name": " \t"}, "Odd.name is blank"),
@@ -99,9 +99,9 @@ def declare(**attributes: Any) -> type[Tool]:
         ({"output_schema": {"type": "objekt"}}, "Odd: output_schema"),
     ],
 )
-def test_tool_is_refused_when_its_class_is_made(attributes: dict[str, Any], said: str) -> None:
-    """A wrong attribute is rejected when the class is made, with class and attribute."""
-    with pytest.raises(ConfigurationError, match=re.escape(said)):
+def test_tool_is_refused_when_its_class_is_made(attributes: dict[str, Any], message: str) -> None:
+    """An invalid attribute is an error of the class statement, with the class and the attribute."""
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
         declare(**attributes)
 
 
@@ -111,8 +111,8 @@ def test_tool_may_have_any_name_of_the_specification(name: str) -> None:
     assert name == definition(declare(name=name)()).name
 
 
-def test_tool_without_a_name_or_call_is_noticed_when_it_is_registered() -> None:
-    """A class in between may leave both to its subclasses; a tool may not."""
+def test_tool_without_name_or_call_is_rejected_on_registration() -> None:
+    """An intermediate class may leave both to its subclasses; a registered tool needs them."""
 
     class Nameless(Tool):
         title = "Nameless"
@@ -127,15 +127,15 @@ def test_tool_without_a_name_or_call_is_noticed_when_it_is_registered() -> None:
 
 
 def test_tool_in_between_is_checked_too() -> None:
-    """An abstract class with a blank title is refused itself, not its subclass."""
+    """A blank title is rejected in the abstract class itself, not in its subclass."""
     with pytest.raises(ConfigurationError, match=r"^Between\.title is blank$"):
 
         class Between(Tool):
             title = " "
 
 
-async def test_tool_says_everything_in_its_listing() -> None:
-    """Each attribute is a member of the definition."""
+async def test_tool_attributes_are_listed() -> None:
+    """Each attribute is a member of the listed definition."""
 
     class Full(Echo):
         """Does it all."""
@@ -163,8 +163,8 @@ async def test_tool_says_everything_in_its_listing() -> None:
     }
 
 
-async def test_tool_leaves_out_what_it_does_not_say() -> None:
-    """None is left out of the listing, and a tool without a schema takes any arguments."""
+async def test_tool_without_attributes_lists_few_members() -> None:
+    """None is left out of the listing; a tool without a schema accepts any arguments."""
 
     class Plain(Tool):
         name = "plain"
@@ -178,7 +178,7 @@ async def test_tool_leaves_out_what_it_does_not_say() -> None:
 
 
 def test_tool_description_is_its_docstring() -> None:
-    """The docstring is cleaned of its indentation; the nearest description or docstring counts."""
+    """Without its indentation. The `description` or docstring of the nearest class is used."""
 
     class Long(Echo):
         """Says it.
@@ -204,7 +204,7 @@ def test_tool_description_is_its_docstring() -> None:
 
 
 def test_tool_annotations_may_be_a_mapping() -> None:
-    """A plain mapping has the names of the wire, and is the same as the struct."""
+    """A mapping with the names of the specification is the same as the struct."""
     given = declare(annotations={"readOnlyHint": True, "title": "Reads"})()
 
     expected = ToolAnnotations(read_only_hint=True, title="Reads")
@@ -212,7 +212,7 @@ def test_tool_annotations_may_be_a_mapping() -> None:
 
 
 def test_tool_attributes_may_be_properties() -> None:
-    """A property is read when the tool is registered, and checked then."""
+    """A property is read and checked when the tool is registered."""
 
     class Named(Echo):
         def __init__(self, city: str) -> None:
@@ -239,7 +239,7 @@ def test_tool_attributes_may_be_properties() -> None:
 
 
 async def test_tool_class_may_be_mounted_twice() -> None:
-    """An instance's attributes override its class's, and each instance keeps its own."""
+    """Attributes of an instance override those of the class, for this instance only."""
 
     class Greet(Tool):
         """Greets."""
@@ -254,14 +254,14 @@ async def test_tool_class_may_be_mounted_twice() -> None:
 
     async with connect(suite(Greet("hello", "Hello"), Greet("bye", "Goodbye"))) as client:
         listed = [(tool.name, tool.title) for tool in await client.tools()]
-        said = [(await client.call(name)).content[0] for name, _ in listed]
+        blocks = [(await client.call(name)).content[0] for name, _ in listed]
 
     assert listed == [("hello", "Hello"), ("bye", "Goodbye")]
-    assert [block.text for block in said] == ["Hello", "Goodbye"]  # type: ignore[union-attr]
+    assert [block.text for block in blocks] == ["Hello", "Goodbye"]  # type: ignore[union-attr]
 
 
 def test_tool_instance_is_checked_as_its_class_is() -> None:
-    """A wrong attribute of an instance is rejected when it is registered."""
+    """An invalid attribute of an instance is rejected when it is registered."""
     tool = Echo()
     tool.title = " "
 
@@ -270,15 +270,15 @@ def test_tool_instance_is_checked_as_its_class_is() -> None:
 
 
 def test_tool_that_cannot_be_listed_is_refused() -> None:
-    """Metadata that is not JSON at any depth is rejected before it is listed."""
+    """Metadata must be JSON at every depth."""
     with pytest.raises(ConfigurationError, match=r"^Odd cannot be listed: .*object"):
         suite(declare(meta={"a": object()}))
     with pytest.raises(ConfigurationError, match=r"^Odd cannot be listed: .*readOnlyHint"):
         suite(declare(annotations=ToolAnnotations(read_only_hint="x")))  # type: ignore[arg-type]
 
 
-async def test_tool_listing_does_not_change_with_what_it_was_made_of() -> None:
-    """Changing a dict afterwards does not change the tool that is served."""
+async def test_tool_listing_is_a_copy_of_the_attributes() -> None:
+    """Attributes are copied: changing a dict afterwards does not change the tool that is served."""
     meta = {"a": 1}
     schema: dict[str, Any] = {"type": "object", "properties": {}}
     served = suite(declare(meta=meta, input_schema=schema))
@@ -294,7 +294,7 @@ async def test_tool_listing_does_not_change_with_what_it_was_made_of() -> None:
 
 
 async def test_tool_may_have_attributes_of_its_own() -> None:
-    """Attributes that `Tool` does not have are ignored."""
+    """Attributes unknown to `Tool` are ignored."""
 
     class Own(Echo):
         instructions = ["not", "a suite's"]
@@ -306,7 +306,7 @@ async def test_tool_may_have_attributes_of_its_own() -> None:
 
 
 def test_tool_that_yields_is_refused() -> None:
-    """A hook returns once; progress is how it reports on the way."""
+    """A hook returns one result. It reports progress through the channel."""
 
     class Stream(Tool):
         name = "stream"
@@ -322,7 +322,7 @@ def test_tool_that_yields_is_refused() -> None:
 
 
 def returning(hint: Any) -> Any:
-    """Make a `call` that is annotated to return *hint*."""
+    """Return a `call` hook that is annotated to return *hint*."""
 
     async def call(self: Any, request: "Nowhere", channel: Channel) -> Any:  # type: ignore[name-defined]  # noqa: F821
         raise NotImplementedError
@@ -345,7 +345,7 @@ WAITING = [
 
 @pytest.mark.parametrize("hint", WAITING)
 def test_tool_annotated_to_wait_is_refused_without_a_continue_(hint: Any) -> None:
-    """In any spelling and with any parameters, it is rejected when the class is made."""
+    """However the annotation is spelt, the class is rejected when it is made."""
     with pytest.raises(
         ConfigurationError,
         match=r"^Odd\.call is annotated to return Continue, but it has no continue_",
@@ -355,7 +355,7 @@ def test_tool_annotated_to_wait_is_refused_without_a_continue_(hint: Any) -> Non
 
 @pytest.mark.parametrize("hint", WAITING)
 def test_tool_annotated_to_wait_may_inherit_its_continue_(hint: Any) -> None:
-    """One of its own does, and so does one of a class between."""
+    """The class itself may define it, or an intermediate class."""
 
     async def continue_(self: Any, tag: str, outcome: Outcome, channel: Channel) -> str:
         return tag
@@ -374,12 +374,12 @@ def test_tool_annotated_to_wait_may_inherit_its_continue_(hint: Any) -> None:
         functools.partial(returning(Continue)),
     ],
 )
-def test_tool_annotation_that_cannot_be_read_says_nothing(call: Any) -> None:
+def test_tool_annotation_that_cannot_be_read_is_ignored(call: Any) -> None:
     """A name that exists only for type checkers does not make a class invalid."""
     assert issubclass(declare(call=call), Tool)
 
 
-async def test_tool_that_nobody_goes_on_with_fails(caplog: pytest.LogCaptureFixture) -> None:
+async def test_tool_that_waits_without_continue_fails(caplog: pytest.LogCaptureFixture) -> None:
     """A Continue without a `continue_` fails that call; its awaitable never starts."""
     waited: list[Any] = []
 
@@ -401,7 +401,7 @@ async def test_tool_that_nobody_goes_on_with_fails(caplog: pytest.LogCaptureFixt
 
 @pytest.mark.parametrize("validates", [False, True])
 async def test_hooks_get_the_request_of_the_channel(validates: bool) -> None:
-    """`request` is `channel.request`, with the same arguments in every hook of the call."""
+    """Each hook of a call gets `channel.request`, with the same arguments."""
     requests: list[Request] = []
 
     class Waits(Tool):
@@ -431,8 +431,8 @@ async def test_hooks_get_the_request_of_the_channel(validates: bool) -> None:
     assert all(each is requests[0] for each in requests)
 
 
-async def test_tool_that_says_nothing_in_the_end_is_told(caplog: pytest.LogCaptureFixture) -> None:
-    """An unmatched `match` is a defect, logged with tag and outcome, not an empty success."""
+async def test_continue_that_returns_none_is_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    """A `match` without a matching case is an error that names the tag, not an empty success."""
 
     class Waits(Tool):
         name = "wait"
@@ -452,7 +452,7 @@ async def test_tool_that_says_nothing_in_the_end_is_told(caplog: pytest.LogCaptu
     ) in caplog.text
 
 
-# Arguments, as the tool's own type.
+# Arguments as a type of the tool.
 
 
 @dataclass
@@ -483,7 +483,7 @@ class PairModel(pydantic.BaseModel):
     ],
 )
 async def test_tool_arguments_arrive_as_its_type(kind: Any, expected: Any) -> None:
-    """`call` gets the type that `Tool[T]` names."""
+    """`call` gets an instance of T of `Tool[T]`."""
     got = []
 
     class Take(Tool[kind]):
@@ -500,7 +500,7 @@ async def test_tool_arguments_arrive_as_its_type(kind: Any, expected: Any) -> No
 
 
 def test_tool_subclass_keeps_the_arguments() -> None:
-    """A subclass of Tool[A] takes an A; it may declare another type."""
+    """A subclass of Tool[A] gets an A, unless it declares another type."""
 
     class First(Tool[Pair]):
         name = "first"
@@ -521,7 +521,7 @@ def test_tool_subclass_keeps_the_arguments() -> None:
 
 
 def test_tool_between_may_be_generic() -> None:
-    """An intermediate generic class passes the argument type on, among other parameters."""
+    """An intermediate generic class passes the argument type on, among other type parameters."""
 
     class Page(msgspec.Struct, Generic[T]):
         items: list[T]
@@ -560,7 +560,7 @@ def test_tool_between_may_be_generic() -> None:
 
 
 def test_tool_argument_must_be_one_object_type() -> None:
-    """A type that is not an object, an unresolved name, and a duplicate are rejected."""
+    """A type that is not an object, an unresolved name, and two types are rejected."""
     with pytest.raises(ConfigurationError, match=r"Numbers: .*is not read from a JSON object"):
 
         class Numbers(Tool[list[int]]): ...
@@ -576,7 +576,7 @@ def test_tool_argument_must_be_one_object_type() -> None:
 
 
 def test_tool_typed_dict_may_have_a_schema_of_its_own() -> None:
-    """A TypedDict is a dict: it can type the arguments of a hand-written schema."""
+    """A TypedDict is a dict at runtime, so it can type the arguments of a hand-written schema."""
 
     class Typed(Tool[PairDict]):
         name = "typed"
@@ -587,7 +587,7 @@ def test_tool_typed_dict_may_have_a_schema_of_its_own() -> None:
 
 
 async def test_tool_dict_arguments_get_the_schemas_defaults() -> None:
-    """A dict schema's defaults are filled in; the call's own values stay."""
+    """Defaults of the schema are filled in where the call has no value."""
     tool = declare(
         input_schema={
             "type": "object",
@@ -602,7 +602,7 @@ async def test_tool_dict_arguments_get_the_schemas_defaults() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_tool_arguments_that_are_missing_are_none(version: str) -> None:
+async def test_tool_arguments_that_are_missing_are_empty(version: str) -> None:
     """A call without `arguments` is one with an empty object."""
     async with speak(suite(Echo), version) as client:
         answer = await client.call("echo")
@@ -612,7 +612,7 @@ async def test_tool_arguments_that_are_missing_are_none(version: str) -> None:
 
 @pytest.mark.parametrize("arguments", [[], "x", 5, True])
 async def test_tool_arguments_that_are_no_object_are_malformed(arguments: Any) -> None:
-    """They are an error of the request, never a result."""
+    """The request is rejected with an error; there is no result."""
     async with speak(suite(Echo)) as client:
         answer = await client.call("echo", arguments)
 
@@ -622,7 +622,7 @@ async def test_tool_arguments_that_are_no_object_are_malformed(arguments: Any) -
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_tool_arguments_that_do_not_fit_are_explained(version: str) -> None:
-    """SEP-1303: the model reads the faults, in every revision; a program reads their parts."""
+    """SEP-1303, in every revision: the faults are text for the model, and parts for programs."""
 
     class Add(Tool[Pair]):
         name = "add"
@@ -643,7 +643,7 @@ async def test_tool_arguments_that_do_not_fit_are_explained(version: str) -> Non
 
 
 async def test_tool_explains_at_most_twenty_faults() -> None:
-    """Twenty are listed, the rest are counted."""
+    """The others are counted."""
     tool = declare(input_schema={"type": "object", "additionalProperties": {"type": "integer"}})
 
     async with speak(suite(tool)) as client:
@@ -664,7 +664,7 @@ async def test_tool_explains_at_most_twenty_faults() -> None:
     ],
 )
 async def test_tool_decides_about_formats(formats: Any, day: str, refused: bool) -> None:
-    """Formats are asserted, unless a tool turns them off; or by checkers of its own."""
+    """Formats are checked, unless the tool turns that off or brings its own checkers."""
     schema = {"type": "object", "properties": {"day": {"type": "string", "format": "date"}}}
     tool = declare(input_schema=schema, formats=formats)
 
@@ -674,8 +674,8 @@ async def test_tool_decides_about_formats(formats: Any, day: str, refused: bool)
     assert refused is bool(result.is_error)
 
 
-async def test_result_is_not_judged_by_format() -> None:
-    """It is the server's own, and peers send it."""
+async def test_result_format_is_not_checked() -> None:
+    """The values of results are the server's own, and other servers send such values."""
     schema = {"type": "object", "properties": {"got": {"properties": {"day": {"format": "date"}}}}}
 
     async with speak(suite(declare(output_schema=schema))) as client:
@@ -683,7 +683,7 @@ async def test_result_is_not_judged_by_format() -> None:
 
 
 async def test_tool_arguments_may_be_mirrored_in_headers() -> None:
-    """2026-07-28, `x-mcp-header`: a call that lacks the header is refused."""
+    """2026-07-28, `x-mcp-header`: a call without the header is rejected."""
     region = {"type": "string", "x-mcp-header": "Region"}
     tool = declare(input_schema={"type": "object", "properties": {"region": region}})
 
@@ -721,7 +721,7 @@ async def later(value: Any) -> Any:
     ],
 )
 async def test_tool_validate_may_rewrite_the_call(hook: Any) -> None:
-    """`call` gets the request that `validate` returns, be it `def` or `async def`."""
+    """`call` gets the request that `validate` returns. Both `def` and `async def` work."""
     async with speak(suite(Validating(hook))) as client:
         answer = await client.call("validating", {"a": 4})
 
@@ -730,7 +730,7 @@ async def test_tool_validate_may_rewrite_the_call(hook: Any) -> None:
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_tool_validate_may_refuse_the_call(version: str) -> None:
-    """The message of its InvalidParams reaches the model, like a fault of the schema's."""
+    """The message of its InvalidParams is a result for the model, like a fault of the schema."""
 
     def refuse(request: ToolRequest[Pair]) -> None:
         raise InvalidParams("a and b must differ", {"a": 2})
@@ -738,10 +738,10 @@ async def test_tool_validate_may_refuse_the_call(version: str) -> None:
     async with speak(suite(Validating(refuse)), version) as client:
         answer = await client.call("validating", {"a": 2})
 
-    said = "Invalid arguments for tool validating:\n- a and b must differ"
+    expected = "Invalid arguments for tool validating:\n- a and b must differ"
     assert answer.status == 200
     assert answer.result["isError"]
-    assert said == answer.text
+    assert expected == answer.text
     assert answer.result["_meta"]["io.genmcp/error"] == {"a": 2}
 
 
@@ -749,18 +749,18 @@ async def test_tool_validate_may_refuse_the_call(version: str) -> None:
 async def test_tool_validate_must_return_the_call(
     wrong: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Another value is a defect: -32603 with a reference, and the log has its type."""
+    """Any other value is -32603 with a reference; the log has its type."""
     async with speak(suite(Validating(lambda request: wrong))) as client:
         answer = await client.call("validating", {"a": 2})
 
     assert (answer.status, answer.error["code"]) == (500, -32603)
     assert answer.error["data"]["reference"] in caplog.text
-    said = f"Validating.validate (tool 'validating') returned {type(wrong).__name__}: return"
-    assert said in caplog.text
+    expected = f"Validating.validate (tool 'validating') returned {type(wrong).__name__}: return"
+    assert expected in caplog.text
 
 
 async def test_tool_validate_has_a_default_to_call() -> None:
-    """The default implementation accepts every call."""
+    """`super().validate()` accepts every call."""
 
     class Careful(Tool):
         name = "careful"
@@ -775,15 +775,15 @@ async def test_tool_validate_has_a_default_to_call() -> None:
         assert (await client.call("careful", **{"com.example/a": "here"})).text == "here"
 
 
-async def test_tool_validate_is_not_asked_about_what_does_not_fit() -> None:
-    """It sees only arguments of the tool's own type."""
-    asked: list[Any] = []
+async def test_tool_validate_gets_only_valid_arguments() -> None:
+    """It is called only if the arguments match the schema."""
+    validated: list[Any] = []
 
-    async with connect(suite(Validating(asked.append))) as client:
+    async with connect(suite(Validating(validated.append))) as client:
         result = await client.call("validating", {"a": "x"})
 
     assert result.is_error
-    assert asked == []
+    assert validated == []
 
 
 # Exceptions of a hook.
@@ -806,7 +806,7 @@ class RaisingInThread(Raising):
 
 @pytest.mark.parametrize("version", VERSIONS)
 async def test_tool_error_is_for_the_model(version: str, caplog: pytest.LogCaptureFixture) -> None:
-    """A ToolError is a result with its text, and no news for the log."""
+    """A ToolError is a result with its text, and is not logged."""
     async with speak(suite(Raising(ToolError("no such city"))), version) as client:
         answer = await client.call("raising")
 
@@ -819,7 +819,7 @@ async def test_tool_error_is_for_the_model(version: str, caplog: pytest.LogCaptu
 async def test_tool_exception_keeps_its_text_to_the_log(
     kind: type[Raising], error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The client gets a reference; the log has the exception under it."""
+    """The client gets a reference, under which the log has the exception."""
     async with speak(suite(kind(error))) as client:
         answer = await client.call("raising")
 
@@ -833,7 +833,7 @@ async def test_tool_exception_keeps_its_text_to_the_log(
 
 
 async def test_tool_call_has_no_default() -> None:
-    """There is nothing above `call` to fall back on."""
+    """`super().call()` is an error."""
 
     class Lost(Tool):
         name = "lost"
@@ -845,8 +845,8 @@ async def test_tool_call_has_no_default() -> None:
         assert (await client.call("lost")).is_error
 
 
-async def test_tool_mcp_error_is_answered_as_it_is() -> None:
-    """Its code, status, message and data are the answer's."""
+async def test_tool_mcp_error_is_sent_unchanged() -> None:
+    """The response has its code, status, message and data."""
     error = McpError("Payment required", {"cost": 3}, code=-32042, status=402)
 
     async with speak(suite(Raising(error))) as client:
@@ -857,7 +857,7 @@ async def test_tool_mcp_error_is_answered_as_it_is() -> None:
 
 
 async def test_tool_invalid_params_from_call_are_an_error() -> None:
-    """`call` may find out late that it cannot take its arguments."""
+    """Raised by `call` instead of `validate`, it is an error response."""
     async with speak(suite(Raising(InvalidParams("the city is closed")))) as client:
         answer = await client.call("raising")
 
@@ -868,7 +868,7 @@ async def test_tool_invalid_params_from_call_are_an_error() -> None:
     ("error", "code"), [(McpError("Sold out", code=-32050), -32050), (ContractError("x"), -32603)]
 )
 async def test_tool_error_after_progress_ends_the_stream(error: Exception, code: int) -> None:
-    """Once the response is an event stream, the error is its last event."""
+    """If the response is already an event stream, the error is its last event."""
 
     class Late(Tool):
         name = "late"
@@ -880,12 +880,12 @@ async def test_tool_error_after_progress_ends_the_stream(error: Exception, code:
     async with speak(suite(Late)) as client:
         answer = await client.call("late", progressToken=1)
 
-    assert [said["method"] for said in answer.notifications] == ["notifications/progress"]
+    assert [each["method"] for each in answer.notifications] == ["notifications/progress"]
     assert (200, code) == (answer.status, answer.error["code"])
 
 
-async def test_tool_failure_costs_one_request() -> None:
-    """The next call on the same server is served."""
+async def test_tool_failure_affects_one_request_only() -> None:
+    """The next call is served."""
     async with speak(suite(Raising(ValueError()), Echo)) as client:
         assert (await client.call("raising")).result["isError"]
         assert (await client.call("echo")).text == '{"got":{}}'

@@ -1,4 +1,4 @@
-"""Arguments that a tool does not have, and how tools are listed for clients that read schemas."""
+"""Unknown arguments, and the listing of tools for clients that read schemas."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -81,7 +81,7 @@ class MigratingModel(pydantic.BaseModel):
 
 
 def taking(type_: Any, **attributes: Any) -> Suite:
-    """Return a server whose tool `save` takes *type_*."""
+    """Return a suite whose tool `save` has arguments of *type_*."""
 
     async def call(self: Any, request: ToolRequest[Any], channel: Channel) -> str:
         return "saved"
@@ -94,7 +94,7 @@ def taking(type_: Any, **attributes: Any) -> Suite:
 
 
 async def schema_of(server: Suite) -> dict[str, Any]:
-    """Return the input schema that the only tool of *server* lists."""
+    """Return the input schema of the only tool of *server*."""
     async with speak(server) as client:
         (listed,) = (await client.request("tools/list", {})).result["tools"]
     found: dict[str, Any] = listed["inputSchema"]
@@ -106,7 +106,7 @@ CLOSED = [NoteStruct, NoteClass, NoteDict, NoteModel, NoteModelClass, RenamedStr
 
 @pytest.mark.parametrize("type_", CLOSED)
 async def test_misspelt_argument_is_refused(type_: Any) -> None:
-    """`bdoy` saved a note with an empty body."""
+    """Otherwise `bdoy` would save a note with an empty body."""
     async with speak(taking(type_)) as client:
         right = (await client.call("save", {"title": "a", "body": "b"})).result
         wrong = (await client.call("save", {"title": "a", "bdoy": "b"})).result
@@ -120,7 +120,7 @@ async def test_misspelt_argument_is_refused(type_: Any) -> None:
 
 @pytest.mark.parametrize("type_", CLOSED)
 async def test_closed_type_is_listed_as_closed(type_: Any) -> None:
-    """The listing shows the enforced rule, as that of a function under `@tool` does."""
+    """The listing has `additionalProperties: false`, like that of a function under `@tool`."""
     assert (await schema_of(taking(type_)))["additionalProperties"] is False
 
 
@@ -128,7 +128,7 @@ async def test_closed_type_is_listed_as_closed(type_: Any) -> None:
     "type_", [OpenModel, IgnoringModel, AliasedModel, NamedModel, MigratingModel]
 )
 async def test_type_that_allows_extra_gets_it(type_: Any) -> None:
-    """A pydantic model that configures `extra`, or reads names its schema does not list."""
+    """A pydantic model with `extra`, or with aliases that its schema does not list."""
     server = taking(type_)
     async with speak(server) as client:
         result = (await client.call("save", {"title": "a", "bdoy": "b"})).result
@@ -138,7 +138,7 @@ async def test_type_that_allows_extra_gets_it(type_: Any) -> None:
 
 
 async def test_tool_may_ignore_extra_arguments() -> None:
-    """Structs and dataclasses cannot declare extra fields themselves."""
+    """By an option, because structs and dataclasses cannot declare it."""
     server = taking(NoteStruct, extra_arguments="ignore")
     async with speak(server) as client:
         result = (await client.call("save", {"title": "a", "bdoy": "b"})).result
@@ -148,13 +148,13 @@ async def test_tool_may_ignore_extra_arguments() -> None:
 
 
 def test_extra_arguments_has_two_values() -> None:
-    """The error names the option."""
+    """The error for another value names the option."""
     with pytest.raises(ConfigurationError, match=r"Save.extra_arguments must be 'forbid' or 'igno"):
         taking(NoteStruct, extra_arguments="allow")
 
 
 async def test_unlike_argument_gets_no_suggestion() -> None:
-    """Nor does one so long that to compare it would be expensive."""
+    """Neither does one so long that the comparison would be expensive."""
     async with speak(taking(NoteStruct)) as client:
         other = (await client.call("save", {"title": "a", "priority": 1})).result
         long = (await client.call("save", {"title": "a", "body" * 50_000: 1})).result
@@ -164,7 +164,7 @@ async def test_unlike_argument_gets_no_suggestion() -> None:
 
 
 async def test_tool_without_arguments_lists_properties() -> None:
-    """mcpadapt makes a class of each tool with `inputSchema["properties"]`."""
+    """mcpadapt reads `inputSchema["properties"]` of every tool."""
 
     class Empty(msgspec.Struct):
         pass
@@ -191,7 +191,7 @@ class Choices(msgspec.Struct):
 
 
 async def test_choices_are_listed_with_their_type() -> None:
-    """Clients that build classes or forms of schemas look at `type` alone."""
+    """Clients that make classes or forms of a schema look only at `type`."""
     schema = await schema_of(taking(Choices))
     properties = schema["properties"]
 
@@ -213,7 +213,7 @@ class Repair(pydantic.BaseModel):
 
 
 async def test_naive_datetime_is_sent() -> None:
-    """SQLite returns it, and it is not a `date-time`: other servers send the value."""
+    """SQLite returns such values; they are not a `date-time`, but other servers send them, too."""
 
     @tool
     async def repair() -> Repair:
@@ -228,7 +228,7 @@ async def test_naive_datetime_is_sent() -> None:
 
 @pytest.mark.parametrize("template", [{"a": 1}, ["notes://{id}"], 5, {"a"}])
 def test_template_of_another_type_is_refused(template: Any) -> None:
-    """An unhashable one was a TypeError of a cache."""
+    """An unhashable value used to be a TypeError of a cache."""
     attributes = {"name": "notes", "template": template, "read": lambda self, key, channel: None}
     repo = type("Notes", (ResourceRepo,), attributes)
 

@@ -41,8 +41,8 @@ from genmcp.client.errors import ClientError
 from genmcp.registry.registry import Registry
 from genmcp.testing import connect
 from tests.auth.scoped import RAN, Parts, Reorder, close, endpoint, granted, look, suite
-from tests.continuations.asking import YES, Asked
 from tests.support.asgi import ALL, LEGACIES, MODERN, PATIENCE, TASKS, Client
+from tests.support.asking import YES, AnsweringClient
 from tests.support.pipes import piped_mux
 from tests.support.serving import serve
 from tests.support.tokens import Tokens, bearing, call, guarded
@@ -202,10 +202,10 @@ async def test_task_of_another_principal_is_unknown() -> None:
 
 async def test_scope_missing_after_an_answer_is_an_error_result() -> None:
     """A 403 would make the client repeat the call, whose first step has taken effect."""
-    client = await Asked.begin(endpoint(Waits), user=granted("parts:write"))
+    client = await AnsweringClient.begin(endpoint(Waits), user=granted("parts:write"))
     asked = await client.send(client.call("waits", {"ask": True}))
     (question,) = asked.json["result"]["inputRequests"]
-    answer = await client.send(client.again(asked, **{question: YES}))
+    answer = await client.send(client.retry(asked, **{question: YES}))
 
     assert answer.status == 200
     assert "parts:bulk" in answer.json["result"]["content"][0]["text"]
@@ -213,14 +213,14 @@ async def test_scope_missing_after_an_answer_is_an_error_result() -> None:
 
 async def test_answer_with_a_narrower_token_is_403() -> None:
     """The token is checked anew with each request; then the same answer is accepted."""
-    client = await Asked.begin(endpoint(Waits), user=granted("parts:write"))
+    client = await AnsweringClient.begin(endpoint(Waits), user=granted("parts:write"))
     asked = await client.send(client.call("waits", {"ask": True}))
     (question,) = asked.json["result"]["inputRequests"]
     client.scope["user"] = granted("parts:read")
-    refused = await client.send(client.again(asked, **{question: YES}))
+    refused = await client.send(client.retry(asked, **{question: YES}))
     ran = [*RAN]
     client.scope["user"] = granted("parts:write")
-    answer = await client.send(client.again(asked, **{question: YES}))
+    answer = await client.send(client.retry(asked, **{question: YES}))
 
     assert (refused.status, ran) == (403, ["call"])
     assert (answer.status, RAN) == (200, ["call", "after"])

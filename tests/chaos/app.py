@@ -1,8 +1,8 @@
-"""The application of the chaos runs: a tool of three steps, with either `on_worker_lost`.
+"""The server of the chaos runs: a tool with two jobs and a question, for each `on_worker_lost`.
 
-In the environment, CHAOS is a folder for notes about which process began which job, CHAOS_STORE
-the URL of the store, and CHAOS_QUEUES the queues that a process serves. Each call has a number,
-which is passed on in its arguments, its assigns, its jobs and its result.
+Environment variables: CHAOS is a folder for notes about which process started which job,
+CHAOS_STORE the URL of the store, and CHAOS_QUEUES the queues that a process serves. Each call has a
+number, which is in its arguments, its assigns, its jobs and its result.
 """
 
 import asyncio
@@ -37,7 +37,7 @@ from genmcp import (
 FOLDER = Path(os.environ["CHAOS"])
 QUEUES = os.environ.get("CHAOS_QUEUES", "default").split()
 LEASE = 2.0
-CRASHES = 1000  # no job is given up because it had bad luck
+CRASHES = 1000  # so many that no job runs out of attempts
 
 
 class Arguments(Struct):
@@ -51,7 +51,7 @@ class Number(Struct):
 
 @job
 def hold(run: Run, n: int) -> dict[str, Any]:
-    """Blocks a thread until it may end, and returns the number of the attempt."""
+    """Block a thread until the test allows the job to end; return the number of the attempt."""
     note(n, "held")
     while not (FOLDER / "go").exists():
         time.sleep(0.01)
@@ -61,7 +61,7 @@ def hold(run: Run, n: int) -> dict[str, Any]:
 
 @job
 async def work(run: Run, n: int, step: str, seconds: float) -> dict[str, Any]:
-    """Works for a while, and returns its argument."""
+    """Work for a while, and return the argument."""
     note(n, step)
     for turn in range(5):
         await run.progress(turn, 5, f"{step} of {n}")
@@ -70,9 +70,9 @@ async def work(run: Run, n: int, step: str, seconds: float) -> dict[str, Any]:
 
 
 def note(n: int, what: str) -> None:
-    """Note a step of a call, in one write that outlives this process.
+    """Record a step of a call, in one write, which survives this process.
 
-    If the disk is full the note is omitted: no job fails because of it.
+    If the disk is full, the note is omitted, and the job does not fail.
     """
     file = os.open(FOLDER / "noted", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
@@ -83,7 +83,7 @@ def note(n: int, what: str) -> None:
 
 
 class Steps(Tool[Arguments]):
-    """Works, asks, works again, and gives every number it has seen on the way."""
+    """Runs a job, asks, runs another job, and returns every number it has received."""
 
     def call(self, request: ToolRequest[Arguments], channel: Channel) -> Continue:
         n, seconds = request.arguments.n, request.arguments.seconds
@@ -118,7 +118,7 @@ class Fail(Steps):
 
 
 class Hold(Tool[Arguments]):
-    """Works on one job, until it may end."""
+    """Runs one job, which ends when the test allows it."""
 
     def call(self, request: ToolRequest[Arguments], channel: Channel) -> Continue:
         return Continue("held", hold.job(n=request.arguments.n))
@@ -142,7 +142,7 @@ class FailHeld(Hold):
 
 
 class Edge(Tool[Arguments]):
-    """Takes about as long as its client is held."""
+    """Takes about as long as a call is held before it becomes a task."""
 
     name = "edge"
     promote_after = 0.3
@@ -154,7 +154,7 @@ class Edge(Tool[Arguments]):
 
 
 def principal(scope: Mapping[str, Any]) -> str | None:
-    """Return the client's name: idempotency keys belong to a principal."""
+    """Return the client's name, because idempotency keys belong to a principal."""
     return next((value.decode() for name, value in scope["headers"] if name == b"x-who"), None)
 
 

@@ -1,7 +1,7 @@
-"""Clients that call the tool of three steps in each supported way, over raw HTTP.
+"""Clients that call the tool in each way the protocol offers, over raw HTTP.
 
-A connection may break only if its process was killed. Idempotent requests are then sent to
-another process; a held call is lost (`Torn`).
+A connection may only break if its process was killed. Idempotent requests are then sent to another
+process; a call on that connection is lost (`Torn`).
 """
 
 import asyncio
@@ -28,19 +28,19 @@ _CLIENT = {"name": "chaos", "version": "1"}
 
 
 class Torn(Exception):
-    """The connection broke: the process at its other end was killed."""
+    """The connection was lost: the server process was killed."""
 
 
 class Down(Exception):
-    """No connection: the process was killed before."""
+    """The connection was refused: the server process had been killed before."""
 
 
 class Refused(Exception):
-    """The answer was an error."""
+    """The response was an error."""
 
 
 class Ended(msgspec.Struct):
-    """A completed call: its result, and the id of its task if its client has it."""
+    """A completed call: its result, and the id of its task if the client has one."""
 
     n: int
     tool: str
@@ -50,7 +50,7 @@ class Ended(msgspec.Struct):
 
 
 class Caller:
-    """Calls the servers of *fleet*; *random* chooses which, and how long it thinks."""
+    """Calls the servers of *fleet*. *random* chooses the server and the pauses."""
 
     def __init__(self, http: httpx.AsyncClient, fleet: Fleet, random: Random) -> None:
         self._http = http
@@ -58,7 +58,7 @@ class Caller:
         self._random = random
 
     async def as_task(self, n: int, tool: str) -> Ended:
-        """Call with the tasks extension: the call is polled, and its question answered."""
+        """Call with the tasks extension: poll the task, and answer its question."""
         handle = await self.begin(n, tool, self._seconds())
         seen = [handle]
         asked = False
@@ -73,7 +73,7 @@ class Caller:
         return Ended(n, tool, last.get("result", {}).get("structuredContent"), last["taskId"], last)
 
     async def begin(self, n: int, tool: str, seconds: float = 0) -> Message:
-        """Call with the tasks extension, and return the handle."""
+        """Call with the tasks extension, and return the task handle."""
         return await self._once(_called(n, tool, seconds, {"elicitation": {}, **TASKS}))
 
     async def answer(self, n: int, task: Message) -> None:
@@ -81,8 +81,8 @@ class Caller:
         update = {"taskId": task["taskId"], "inputResponses": _answers(n, task)}
         await self.anywhere(_modern("tasks/update", update, TASKS))
 
-    async def go_on(self, n: int, task: Message) -> Message:
-        """Answer the question of a task, if it has one; return its final status."""
+    async def finish(self, n: int, task: Message) -> Message:
+        """Answer the question of a task, if it has one; return the final task."""
         task = await self.until(task["taskId"], "input_required", *ENDS)
         if task["status"] not in ENDS:
             await self.answer(n, task)
@@ -90,7 +90,7 @@ class Caller:
         return task
 
     async def until(self, id: str, *statuses: str) -> Message:
-        """Return how a task stands when that is one of *statuses*."""
+        """Poll a task until it has one of *statuses*; return it."""
         async with asyncio.timeout(BOUND):
             while True:
                 if (task := await self.task(id))["status"] in statuses:
@@ -98,7 +98,7 @@ class Caller:
                 await asyncio.sleep(PAUSE)
 
     async def by_state(self, n: int, tool: str) -> Ended:
-        """Call without it: the question is a result, and the answer a request of its own."""
+        """Call without the tasks extension: the question is a result, and the answer a retry."""
         call = _called(n, tool, self._seconds(), {"elicitation": {}})
         asking = await self._once(call)
         if asking["resultType"] == "complete":
@@ -111,7 +111,7 @@ class Caller:
         return Ended(n, tool, result["structuredContent"])
 
     async def in_session(self, n: int, tool: str) -> Ended:
-        """Call as of 2025: the question comes on the stream, another process gets the answer."""
+        """Call as in 2025: the question is sent on the stream; another process gets the answer."""
         params = {
             "protocolVersion": LEGACY,
             "capabilities": {"elicitation": {}},
@@ -137,7 +137,7 @@ class Caller:
             raise AssertionError(f"the stream of call {n} has ended without an answer")
 
     async def task(self, id: str) -> Message:
-        """Return how a task stands."""
+        """Return a task."""
         return await self.anywhere(_modern("tasks/get", {"taskId": id}, TASKS))
 
     async def anywhere(self, message: Message) -> Message:
@@ -145,15 +145,15 @@ class Caller:
         return _result(_last(await self._retried(message, _headers(message))))
 
     async def at(self, server: Server, id: str) -> Message:
-        """Return the status of a task at one server."""
+        """Return a task from one server."""
         message = _modern("tasks/get", {"taskId": id}, TASKS)
         return _result(_last(await self._post(server, message, _headers(message))))
 
     async def _once(self, message: Message) -> Message:
-        """Return the result of a request that must not be repeated.
+        """Return the result of a request that must not be retried.
 
         Raises:
-            Torn: the connection broke.
+            Torn: the connection was lost.
         """
         while True:
             try:
@@ -184,7 +184,7 @@ class Caller:
     async def _post(
         self, server: Server, message: Message, headers: Mapping[str, str]
     ) -> httpx.Response:
-        return await _told(
+        return await _response_of(
             server,
             lambda: self._http.post(server.url, json=message, headers={**_ACCEPT, **headers}),
         )
@@ -197,14 +197,14 @@ class Caller:
             "POST", server.url, json=message, headers={**_ACCEPT, **headers}
         )
         life = server.life
-        response = await _told(server, lambda: self._http.send(request, stream=True))
+        response = await _response_of(server, lambda: self._http.send(request, stream=True))
         try:
             yield _messages(response, life)
         finally:
             await response.aclose()
 
     async def _server(self, but: Server | None = None) -> Server:
-        """Return a server that is up, another than *but*."""
+        """Return a server that is up and not *but*."""
         up = await until(lambda: [each for each in self._fleet.up if each is not but])
         return self._random.choice(up)
 
@@ -215,10 +215,10 @@ class Caller:
         return self._random.uniform(0.05, 1.0)
 
 
-async def _told(
+async def _response_of(
     server: Server, exchange: Callable[[], Awaitable[httpx.Response]]
 ) -> httpx.Response:
-    """Return the response.
+    """Return the response of *exchange*.
 
     Raises:
         Down, Torn: the process was killed before or during the request.
@@ -234,7 +234,7 @@ async def _told(
 
 
 async def _messages(response: httpx.Response, life: Life | None) -> AsyncIterator[Message]:
-    """Yield the JSON-RPC messages of a response, whether it is a stream or one."""
+    """Yield the JSON-RPC messages of a response, from an event stream or a JSON body."""
     assert response.status_code == 200, await response.aread()
     try:
         if response.headers["content-type"] == "application/json":
@@ -249,7 +249,7 @@ async def _messages(response: httpx.Response, life: Life | None) -> AsyncIterato
 
 
 def _last(response: httpx.Response) -> Message:
-    """Return the answer in a response."""
+    """Return the last message of a response."""
     if response.headers["content-type"] == "application/json":
         found: Message = response.json()
         return found
@@ -302,7 +302,7 @@ def _answers(n: int, asking: Message) -> Message:
 
 
 def check_order(seen: list[Message]) -> None:
-    """Check that a task never went back: it works, asks, works, and ends."""
+    """Check that a task never returned to an earlier status."""
     changes = [status for status, _ in groupby(each["status"] for each in seen)]
     whole = ["working", "input_required", "working", changes[-1]]
     assert changes in (whole, whole[:2] + whole[3:], whole[:1] + whole[3:]), changes
@@ -311,7 +311,7 @@ def check_order(seen: list[Message]) -> None:
 
 
 def is_end(n: int, tool: str, value: dict[str, Any]) -> bool:
-    """Whether it may be the result of call *n*, and of nothing else."""
+    """Return whether *value* can be the result of call *n* and of no other."""
     if "lost" in value:
         return tool == "fail" and value == {"lost": value["lost"], "argument": n}
     first, second = {"n": n, "step": "first"}, {"n": n, "step": "second"}

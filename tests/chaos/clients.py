@@ -1,7 +1,7 @@
-"""Clients that survive faults: they wait, retry, and reconnect to another process.
+"""Clients that handle faults: they wait, retry, and reconnect to another process.
 
-A request is repeated where it was rejected temporarily, or where its process was killed; a call
-that was not acknowledged is abandoned.
+A request is retried if it was rejected temporarily, or if its process was killed. A call that was
+not acknowledged is abandoned.
 """
 
 import asyncio
@@ -40,11 +40,11 @@ KEY = "io.genmcp/idempotencyKey"
 
 
 class Unacknowledged(Exception):
-    """The call was refused, or its process died before it gave a handle or an event id."""
+    """The call was rejected, or its process died before it sent a task handle or an event id."""
 
 
 class Client(Caller):
-    """A client of one call; *acknowledged* is the handle of its task, once it has one."""
+    """A client that makes one call. *acknowledged* is the id of its task, once it has one."""
 
     acknowledged: str | None = None
 
@@ -58,18 +58,18 @@ class Client(Caller):
                 await asyncio.sleep(AGAIN)
 
     async def polled(self, n: int, tool: str) -> Message:
-        """Call with tasks; return the value of the task."""
+        """Call with tasks; return the value of the completed task."""
         try:
             handle = await self.begin(n, tool, self._seconds())
         except (Torn, Refused) as error:
             raise Unacknowledged from error
         self.acknowledged = handle["taskId"]
-        last = await self.over(n, handle["taskId"])
+        last = await self.ended_task(n, handle["taskId"])
         value: Message = last["result"]["structuredContent"]
         return value
 
-    async def over(self, n: int, id: str) -> Message:
-        """Return a task once it has ended; answer its questions."""
+    async def ended_task(self, n: int, id: str) -> Message:
+        """Answer the questions of a task, and return it once it has ended."""
         while (task := await self.task(id))["status"] not in ENDS:
             if task["status"] == "input_required":
                 await self.answer(n, task)
@@ -77,7 +77,7 @@ class Client(Caller):
         return task
 
     async def resumed(self, n: int, tool: str) -> Message:
-        """Call as of 2025, and come back with Last-Event-ID wherever the connection breaks."""
+        """Call as in 2025, and resume with Last-Event-ID whenever the connection breaks."""
         headers = await self._session()
         call = _message("tools/call", {**_tool(n, tool, self._seconds()), "_meta": _PROGRESS}, n)
         last: str | None = None
@@ -102,7 +102,7 @@ class Client(Caller):
             await asyncio.sleep(AGAIN)
 
     async def keyed_twice(self, n: int) -> tuple[Message, Message]:
-        """Send one call with one key to two servers, as its promotion is due; return both ends."""
+        """Send a keyed call to two servers, about when it becomes a task; return both results."""
         call = _called(n, "edge", self._random.uniform(0.2, 0.5), TASKS)
         call["params"]["_meta"][KEY] = f"key {n}"
         both = await asyncio.gather(*(self._keyed(call) for _ in range(2)))
@@ -120,7 +120,7 @@ class Client(Caller):
                     raise
         if "taskId" in answer:
             self.acknowledged = answer["taskId"]
-        while "taskId" in answer and not _is_told(answer):
+        while "taskId" in answer and not _has_ended(answer):
             message = {**call, "method": "tasks/get"}
             meta = {key: each for key, each in call["params"]["_meta"].items() if key != KEY}
             message["params"] = {"taskId": answer["taskId"], "_meta": meta}
@@ -139,7 +139,7 @@ class Client(Caller):
                 await asyncio.sleep(AGAIN)
 
     async def cancelled(self, n: int, tool: str) -> Message:
-        """Call with tasks, and cancel the task after a moment; return the task at its end."""
+        """Call with tasks, cancel the task after a moment, and return the ended task."""
         try:
             handle = await self.begin(n, tool, 30.0)
         except (Torn, Refused) as error:
@@ -152,7 +152,7 @@ class Client(Caller):
         return task
 
     async def finds(self, id: str, name: str) -> bool:
-        """Return whether the task *id* exists for the principal *name*."""
+        """Return whether the principal *name* can find the task *id*."""
         message = _modern("tasks/get", {"taskId": id}, TASKS)
         while True:
             try:
@@ -165,7 +165,7 @@ class Client(Caller):
                 return True
 
     async def as_principal(self, name: str, message: Message) -> Message:
-        """Return the result of an idempotent request of the principal *name*."""
+        """Return the result of an idempotent request by the principal *name*."""
         return _result(_last(await self._retried(message, {**_headers(message), "x-who": name})))
 
     async def _session(self) -> Mapping[str, str]:
@@ -224,7 +224,7 @@ _PROGRESS = {"progressToken": "p"}
 
 
 async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, Message | None]]:
-    """Yield the id and the message of each event; a JSON body is one without an id."""
+    """Yield the id and the message of each event; a JSON body is one message without an id."""
     if response.headers["content-type"] == "application/json":
         yield "", msgspec.json.decode(await response.aread())
         return
@@ -239,22 +239,22 @@ async def _events(response: httpx.Response) -> AsyncIterator[tuple[str, Message 
             id = ""
 
 
-def _is_told(task: Message) -> bool:
-    """Whether *task* has ended and has a status; a handle of an ended task has none."""
+def _has_ended(task: Message) -> bool:
+    """Return whether *task* has ended and has a result: the handle of an ended task has none."""
     return task["status"] == "cancelled" or "result" in task or "error" in task
 
 
 def _passing(refused: Refused) -> bool:
-    """Whether the rejected request may be retried."""
+    """Return whether the rejected request may be retried."""
     (answer,) = refused.args
     data = answer.get("error", {}).get("data")
     return isinstance(data, dict) and "retryAfter" in data
 
 
 def _value(answer: Message) -> Message:
-    """Return the result of a tool; a retriable error acknowledges nothing.
+    """Return the result of a tool. Raises if the error may be retried, or reports a lost call.
 
-    Nor does an error that reports the loss of the call with its process.
+    Neither of these acknowledges the call.
     """
     error = answer.get("error", {})
     if "retryAfter" in (error.get("data") or {}):
@@ -266,5 +266,5 @@ def _value(answer: Message) -> Message:
 
 
 def random_of(random: Random) -> Random:
-    """Return another source of chances, so that calls do not change each other's."""
+    """Return a new source of random numbers, so that calls do not affect each other."""
     return Random(random.random())

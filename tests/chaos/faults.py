@@ -1,4 +1,4 @@
-"""Faults around processes that serve and work: each lasts longer than a lease."""
+"""Faults of processes that serve and work. Each fault lasts longer than a lease."""
 
 import asyncio
 import resource
@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from tests.chaos.processes import Fleet, Life
 
-LEASE: Final = 2.0  # that of tests.chaos.app, which cannot be imported here
+LEASE: Final = 2.0  # the lease of tests.chaos.app, which cannot be imported here
 LONG: Final = 1.5 * LEASE
 
 Fault: TypeAlias = Callable[[Fleet, Random], Awaitable[set[int]]]
@@ -19,7 +19,7 @@ Fault: TypeAlias = Callable[[Fleet, Random], Awaitable[set[int]]]
 
 
 async def lock(fleet: Fleet, random: Random) -> set[int]:
-    """Hold the store's one lock: a backup, or an administrator's transaction."""
+    """Hold the lock of the SQLite file, as a backup or an administrator's transaction does."""
 
     def held(seconds: float) -> sqlite3.Connection:
         connection = sqlite3.connect(fleet.store, timeout=20, check_same_thread=False)
@@ -34,7 +34,7 @@ async def lock(fleet: Fleet, random: Random) -> set[int]:
 
 
 async def freeze(fleet: Fleet, random: Random) -> set[int]:
-    """Suspend all processes at once, then resume them: a closed lid, a snapshot of the machine."""
+    """Suspend all processes at once, then resume them, as when a laptop sleeps."""
     lives = _lives(fleet)
     for life in lives:
         life.process.send_signal(signal.SIGSTOP)
@@ -45,7 +45,7 @@ async def freeze(fleet: Fleet, random: Random) -> set[int]:
 
 
 async def freeze_one(fleet: Fleet, random: Random) -> set[int]:
-    """Suspend one process for longer than a lease: to the others it is dead."""
+    """Suspend one process for longer than a lease: the others consider it dead."""
     life = random.choice(_lives(fleet))
     life.process.send_signal(signal.SIGSTOP)
     await asyncio.sleep(LONG)
@@ -54,7 +54,7 @@ async def freeze_one(fleet: Fleet, random: Random) -> set[int]:
 
 
 async def clock(fleet: Fleet, random: Random) -> set[int]:
-    """Set the machine's clock forward and back, by more than any lease."""
+    """Set the machine's clock forward and back by more than a lease."""
     for offset in random.sample([40.0, 7200.0, -3600.0, -40.0], 2):
         fleet.set_clocks(offset)
         await asyncio.sleep(LONG / 2)
@@ -63,7 +63,7 @@ async def clock(fleet: Fleet, random: Random) -> set[int]:
 
 
 async def skew(fleet: Fleet, random: Random) -> set[int]:
-    """Let the clocks of the processes be 45 seconds apart, as on machines without NTP."""
+    """Set the clocks of the processes 45 seconds apart, as on machines without NTP."""
     fleet.set_clocks(0.0, 45.0)
     await asyncio.sleep(LONG)
     fleet.set_clocks(0.0)
@@ -71,7 +71,7 @@ async def skew(fleet: Fleet, random: Random) -> set[int]:
 
 
 async def writes(fleet: Fleet, random: Random) -> set[int]:
-    """Let all writes to files fail: a full disk, or one that was mounted read-only."""
+    """Let all writes to files fail, as on a full or read-only disk."""
     lives = _lives(fleet)
     soft, most = resource.getrlimit(resource.RLIMIT_FSIZE)
     for life in lives:
@@ -83,7 +83,7 @@ async def writes(fleet: Fleet, random: Random) -> set[int]:
 
 
 async def kill(fleet: Fleet, random: Random) -> set[int]:
-    """Kill processes without a warning, and start them again."""
+    """Kill processes with SIGKILL, and restart them."""
     hurt = set()
     for _ in range(3):
         place = random.choice([each for each in fleet.places if each.life])

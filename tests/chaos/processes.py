@@ -1,4 +1,4 @@
-"""Processes that serve and work, and are killed and started again."""
+"""Server and worker processes that are killed and restarted."""
 
 import asyncio
 import os
@@ -14,14 +14,14 @@ from typing import TypeVar
 
 ROOT = Path(__file__).parents[2]
 CLOCK = Path(__file__).with_name("clock")
-START = 40.0  # seconds for a process to come up on a busy machine
+START = 40.0  # seconds for a process to start on a busy machine
 PAUSE = 0.02  # seconds between two polls of the state of other processes
 
 T = TypeVar("T")
 
 
 async def until(look: Callable[[], T]) -> T:
-    """Return the result of *look* as soon as it is true."""
+    """Poll *look* until its result is true; return the result."""
     while True:
         if found := look():
             return found
@@ -29,7 +29,7 @@ async def until(look: Callable[[], T]) -> T:
 
 
 class Life:
-    """A process from its start to its end; *killed* is known before the process is."""
+    """One run of a process. *killed* is set before the process is killed."""
 
     def __init__(self, process: Process) -> None:
         self.process = process
@@ -41,7 +41,7 @@ class Life:
 
 
 class Place:
-    """A process that may be started again once it was killed, under the same command."""
+    """A command whose process may be killed and restarted."""
 
     def __init__(
         self, name: str, command: Sequence[str], environment: Mapping[str, str], folder: Path
@@ -51,16 +51,16 @@ class Place:
         self.lives: list[Life] = []
         self._command = command
         self._environment = {**os.environ, **environment}
-        self._said = folder / f"{name}.log"
+        self._log_file = folder / f"{name}.log"
 
     def __repr__(self) -> str:
         return f"<{self.name}, life {len(self.lives)}>"
 
     async def start(self) -> None:
-        """Start it, and return when it is up."""
-        with self._said.open("ab") as said:
+        """Start the process, and wait until it is ready."""
+        with self._log_file.open("ab") as logs:
             process = await asyncio.create_subprocess_exec(
-                *self._command, cwd=ROOT, env=self._environment, stderr=said
+                *self._command, cwd=ROOT, env=self._environment, stderr=logs
             )
         life = Life(process)
         self.lives.append(life)
@@ -69,10 +69,10 @@ class Place:
         self.life = life
 
     async def _up(self, life: Life) -> None:
-        """Wait until the process is ready; a worker does not show that it is."""
+        """Wait until the process is ready. A worker gives no sign that it is."""
 
     async def kill(self) -> None:
-        """End it without a warning."""
+        """Kill the process with SIGKILL."""
         life, self.life = self.lives[-1], None
         life.killed = True
         with suppress(ProcessLookupError):
@@ -80,21 +80,21 @@ class Place:
         await life.process.wait()
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal."""
+        """Send a signal to the process."""
         self.lives[-1].process.send_signal(number)
 
-    def said(self) -> str:
-        """Return the process's log."""
-        return self._said.read_text() if self._said.exists() else ""
+    def logs(self) -> str:
+        """Return the log of all runs."""
+        return self._log_file.read_text() if self._log_file.exists() else ""
 
 
 class Server(Place):
-    """uvicorn on a loopback port that stays its own while it is down."""
+    """A uvicorn server. Its loopback port stays reserved while it is down."""
 
     def __init__(
         self, name: str, before: Sequence[str], environment: Mapping[str, str], folder: Path
     ) -> None:
-        # Bound without listening: the port is reserved, and uvicorn may still use it.
+        # Bound without listening: this reserves the port, but uvicorn can still use it.
         self._reserved = socket.socket()
         self._reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         self._reserved.bind(("127.0.0.1", 0))
@@ -106,7 +106,7 @@ class Server(Place):
 
     async def _up(self, life: Life) -> None:
         while True:
-            assert life.process.returncode is None, f"{self.name} ended: {self.said()}"
+            assert life.process.returncode is None, f"{self.name} ended: {self.logs()}"
             with suppress(OSError):
                 _, writer = await asyncio.open_connection("127.0.0.1", self._port)
                 writer.close()
@@ -114,15 +114,18 @@ class Server(Place):
             await asyncio.sleep(PAUSE)
 
     def close(self) -> None:
-        """Let others have the port."""
+        """Release the port."""
         self._reserved.close()
 
 
 class Fleet:
-    """Servers and workers over one store; *folder* has their notes and logs.
+    """Servers and workers over one store. *folder* has their notes and logs.
 
-    store: the SQLite file, unless *url* is given. url: the store. queues: those that the servers
-    work on. before: a prefix for the command of a server.
+    Args:
+        store: the SQLite file, unless *url* is given.
+        url: the URL of the store.
+        queues: the queues that the servers work on.
+        before: a prefix for the command of a server.
     """
 
     def __init__(
@@ -139,8 +142,8 @@ class Fleet:
         self.store = store or folder / "store.db"
         self._folder = folder
         self.url = url or f"sqlite:///{self.store}"
-        # Whether the server of the store is killed or suspended: a stream may then break, and is
-        # resumed with the id of its last event.
+        # Whether the server of the store is killed or suspended. Streams may then break, and are
+        # resumed with the id of the last event.
         self.store_fails = False
         works = {"CHAOS": str(folder), "CHAOS_STORE": self.url}
         serves = {**works, "CHAOS_QUEUES": queues}
@@ -158,28 +161,28 @@ class Fleet:
         return {"PYTHONPATH": str(CLOCK), "CHAOS_CLOCK": str(self._folder / f"{name}.clock")}
 
     def set_clocks(self, *offsets: float) -> None:
-        """Let the clock of each process be wrong by one of *offsets* seconds, in turn."""
+        """Shift the clock of each process by one of *offsets* seconds, in turn."""
         for place, offset in zip(self.places, cycle(offsets), strict=False):
             (self._folder / f"{place.name}.clock").write_text(str(offset))
 
     @property
     def places(self) -> list[Place]:
-        """All of them."""
+        """All servers and workers."""
         return [*self.servers, *self.workers]
 
     @property
     def up(self) -> list[Server]:
-        """The servers that serve."""
+        """The running servers."""
         return [each for each in self.servers if each.life is not None]
 
     def notes(self) -> list[tuple[int, str, int]]:
-        """Return the notes: number of the call, step, id of the process."""
+        """Return the notes: the number of the call, the step, the id of the process."""
         file = self._folder / "noted"
         lines = file.read_text().splitlines() if file.exists() else []
         return [(int(n), what, int(pid)) for n, what, pid in (line.split(":") for line in lines)]
 
     async def noted(self, what: str, count: int = 1) -> list[Place]:
-        """Wait for the given number of notes of *what*; return the processes, in order."""
+        """Wait for *count* notes of the step *what*; return their processes, in order."""
         places = {life.pid: place for place in self.places for life in place.lives}
 
         def found() -> list[Place]:
@@ -191,26 +194,26 @@ class Fleet:
 
     @property
     def killed(self) -> set[int]:
-        """The ids of all processes that were killed."""
+        """The ids of all killed processes."""
         return {life.pid for place in self.places for life in place.lives if life.killed}
 
-    def said(self) -> str:
-        """Return the end of the logs of all processes."""
-        return "\n".join(f"--- {each.name}\n{each.said()[-6000:]}" for each in self.places)
+    def logs(self) -> str:
+        """Return the end of each process's log."""
+        return "\n".join(f"--- {each.name}\n{each.logs()[-6000:]}" for each in self.places)
 
 
 @asynccontextmanager
 async def running(fleet: Fleet) -> AsyncIterator[Fleet]:
-    """Start all of *fleet* and stop it at the end. A failure reports its logs."""
+    """Start the processes of *fleet*, and stop them at the end. A failure has their logs."""
     try:
-        # The first makes the file.
+        # The first one creates the file of the store.
         await fleet.places[0].start()
         await asyncio.gather(*(each.start() for each in fleet.places[1:]))
         yield fleet
         ended = [each for each in fleet.places if each.lives[-1].process.returncode is not None]
         assert not ended, f"ended by themselves: {ended}"
     except BaseException as error:
-        error.add_note(fleet.said())
+        error.add_note(fleet.logs())
         raise
     finally:
         for place in fleet.places:

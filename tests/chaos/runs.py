@@ -1,4 +1,4 @@
-"""Calls under faults, and what must hold for them whatever happened."""
+"""Calls under faults, and the conditions that must hold after each fault."""
 
 import asyncio
 from collections import defaultdict
@@ -14,7 +14,7 @@ BOUND = 45.0  # seconds for one call, faults included
 
 
 class Seen:
-    """The outcomes that clients observed in a run, and the violations among them."""
+    """The outcomes that clients observed in a run, and the violations found."""
 
     def __init__(self) -> None:
         self.faults: list[str] = []
@@ -51,7 +51,7 @@ async def called(n: int, fault: str, client: Client, seen: Seen) -> None:
 
 
 def check_twins(n: int, one: Message, two: Message, seen: Seen) -> None:
-    """Check that two calls with one key have one answer."""
+    """Check that two calls with one key have the same result."""
     ids = {each["taskId"] for each in (one, two) if "taskId" in each}
     ends = [each.get("result", each).get("structuredContent") for each in (one, two)]
     if len(ids) > 1:
@@ -61,23 +61,23 @@ def check_twins(n: int, one: Message, two: Message, seen: Seen) -> None:
 
 
 async def check_tasks(fleet: Fleet, http: httpx.AsyncClient, random: Random, seen: Seen) -> None:
-    """Check that each server reports the same end of every task, repeatedly."""
+    """Check that every server reports the same end of each task, repeatedly."""
     client = Client(http, fleet, random)
     for n, id in seen.tasks:
         if n % 3 == 0:
-            told = [await client.at(server, id) for server in fleet.servers * 2]
-            if any(each != told[0] for each in told):
-                seen.faults.append(f"the end of call {n} changes: {told}")
+            ends = [await client.at(server, id) for server in fleet.servers * 2]
+            if any(each != ends[0] for each in ends):
+                seen.faults.append(f"the end of call {n} changes: {ends}")
 
 
 def check_jobs(fleet: Fleet, seen: Seen) -> None:
-    """Check the values, and that only processes that were hurt have lost or repeated work."""
+    """Check the results, and that only processes under a fault lost or repeated work."""
     began: dict[tuple[int, str], list[int]] = defaultdict(list)
     for n, step, pid in fleet.notes():
         began[n, step].append(pid)
     for n, tool, value in seen.ended:
         lost = value.get("lost")
-        if lost == "call":  # a stream that had no task yet
+        if lost == "call":  # the call had not become a task yet
             if not seen.hurt:
                 seen.faults.append(f"call {n} is lost, and no process was hurt")
         elif not is_end(n, tool, value):

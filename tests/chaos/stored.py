@@ -1,4 +1,4 @@
-"""What the store of a chaos run has in the end, read through its interface."""
+"""The content of the store after a chaos run, read through its interface."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -13,7 +13,7 @@ from genmcp.stores.store import Store
 from genmcp.tasks.engine import CONTINUATIONS, Engine, engine_on, engine_queue
 from tests.chaos.callers import Caller, is_end
 
-NAMESPACE: Final = "chaos/"  # of the mux in tests.chaos.app
+NAMESPACE: Final = "chaos/"  # the prefix of the mux in tests.chaos.app
 QUEUES: Final = ("default", CONTINUATIONS)
 WORKING: Final = ("queued", "working")
 STATES: Final = (*WORKING, "input_required", "completed", "failed", "cancelled")
@@ -23,7 +23,7 @@ _POLL: Final = 0.1
 
 
 class Stored:
-    """The tasks in *store*, and the steps that *engine* has."""
+    """The tasks in *store*, and the steps in *engine*."""
 
     def __init__(self, store: Store, engine: Engine) -> None:
         self._store = store
@@ -41,15 +41,15 @@ class Stored:
         return found
 
     async def carried(self) -> int:
-        """Return the number of steps that wait for a worker, or that one has claimed."""
+        """Return the number of steps that are queued or claimed by a worker."""
         counts = [await self._engine.backlog(engine_queue(NAMESPACE, each)) for each in QUEUES]
         return sum(each.waiting + each.held for each in counts if each is not None)
 
     async def settled(self) -> Sequence[Task]:
-        """Return the tasks that need a request to continue, once no step is on its way."""
+        """Return the tasks that need a request to continue, once no step is queued or claimed."""
         quiet = 0
         for _ in range(int(SETTLE / _POLL)):
-            # A task that was just written is submitted a moment later.
+            # A task is written first, and its step submitted a moment later.
             carried = await self.carried()
             quiet = 0 if carried else quiet + 1
             if quiet == 5:
@@ -69,8 +69,8 @@ async def stored(url: str) -> AsyncIterator[Stored]:
 async def check_store(url: str, caller: Caller, unanswered: int) -> int:
     """Check that every task ends; return the number of tasks.
 
-    At most *unanswered* tasks may wait for the answer to a question: those of clients that have
-    disconnected, or never got a handle. A process may die between writing a task and submitting it
+    At most *unanswered* tasks may still wait for an answer: those of clients that disconnected, or
+    never got a handle. A process may die between writing a task and submitting it
     to an engine. Its client got no handle, and a request for the task continues it.
     """
     async with stored(url) as found:

@@ -1,4 +1,4 @@
-"""Servers and workers over one store, killed repeatedly while calls run."""
+"""Servers and workers over one store are killed repeatedly while calls run."""
 
 import asyncio
 import os
@@ -22,7 +22,7 @@ BOUND = 45.0  # seconds for one call, faults included
 
 
 class Progress:
-    """The number of calls begun and ended, by which the killer is paced."""
+    """The numbers of calls started and ended, which pace the killer."""
 
     def __init__(self) -> None:
         self.steps = 0
@@ -40,19 +40,19 @@ class Progress:
 
 @pytest.mark.timeout(240)
 async def test_calls_end_right_while_processes_are_killed(tmp_path: Path) -> None:
-    """Every call ends correctly, whichever process was killed.
+    """Every call has a correct result, whichever process was killed.
 
-    CHAOS_SEED in the environment repeats the choices of a failed run.
+    CHAOS_SEED repeats the random choices of a failed run.
     """
     seed = int(os.environ.get("CHAOS_SEED") or int.from_bytes(os.urandom(4)))
     random = Random(seed)
     async with running(Fleet(tmp_path, servers=3, workers=2)) as fleet:
         try:
-            # A pooled connection breaks with its process, and reports that too late.
+            # A pooled connection to a killed process would fail only on its next request.
             limits = httpx.Limits(max_keepalive_connections=0)
             async with httpx.AsyncClient(limits=limits, timeout=None) as http:
                 caller = Caller(http, fleet, random)
-                ended, torn = await raged(fleet, http, random)
+                ended, torn = await run_calls(fleet, http, random)
                 for each in ended:
                     await check_end(fleet, caller, each)
                 check_jobs(fleet, ended)
@@ -62,8 +62,10 @@ async def test_calls_end_right_while_processes_are_killed(tmp_path: Path) -> Non
             raise
 
 
-async def raged(fleet: Fleet, http: httpx.AsyncClient, random: Random) -> tuple[list[Ended], int]:
-    """Make all calls while the killer is about; return those that ended, and how many were torn."""
+async def run_calls(
+    fleet: Fleet, http: httpx.AsyncClient, random: Random
+) -> tuple[list[Ended], int]:
+    """Make all calls while processes are killed; return the ended ones, and how many were lost."""
     progress, room = Progress(), asyncio.Semaphore(AT_ONCE)
 
     async def call(n: int, random: Random) -> Ended | None:
@@ -87,7 +89,7 @@ async def raged(fleet: Fleet, http: httpx.AsyncClient, random: Random) -> tuple[
 
 
 async def kill(fleet: Fleet, progress: Progress, random: Random) -> None:
-    """Kill processes while calls run, and restart them."""
+    """Kill and restart processes while calls run."""
     async with asyncio.TaskGroup() as group:
         for steps in sorted(random.sample(range(AT_ONCE, 2 * CALLS - AT_ONCE), KILLS)):
             await progress.reach(steps)
@@ -95,11 +97,11 @@ async def kill(fleet: Fleet, progress: Progress, random: Random) -> None:
             up = await until(lambda: [each for each in fleet.places if each.life])
             place = random.choice(up)
             await place.kill()
-            group.create_task(again(place, random.uniform(0, 1)))
+            group.create_task(restart_later(place, random.uniform(0, 1)))
 
 
-async def again(place: Place, pause: float) -> None:
-    """Start a process a while after it was killed."""
+async def restart_later(place: Place, pause: float) -> None:
+    """Restart a killed process after a pause."""
     await asyncio.sleep(pause)
     await place.start()
 
@@ -113,7 +115,7 @@ async def check_end(fleet: Fleet, caller: Caller, ended: Ended) -> None:
 
 
 def check_jobs(fleet: Fleet, ended: list[Ended]) -> None:
-    """Check that only killed processes lost work, and that lost work did not run again."""
+    """Check that only killed processes lost work, and that no lost work ran restart_later."""
     began: dict[tuple[int, str], list[int]] = defaultdict(list)
     for n, step, pid in fleet.notes():
         began[n, step].append(pid)

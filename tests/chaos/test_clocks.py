@@ -1,4 +1,4 @@
-"""Machines with clocks that differ by ten seconds: nothing is noticed by a client."""
+"""Machines whose clocks differ by ten seconds, without an effect for clients."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -23,7 +23,7 @@ PING = _message("ping", {}, 2)
 
 @asynccontextmanager
 async def fleet_with_wrong_clocks(kind: str, folder: Path) -> AsyncIterator[Fleet]:
-    """Run three servers and two workers; the clock of each is wrong from its start."""
+    """Run three servers and two workers, each with a wrong clock from the start."""
     async with shared_store(kind, folder) as store:
         fleet = Fleet(folder, servers=3, workers=2, url=store.url)
         fleet.set_clocks(*OFFSETS)
@@ -33,7 +33,7 @@ async def fleet_with_wrong_clocks(kind: str, folder: Path) -> AsyncIterator[Flee
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_calls_do_not_depend_on_the_clocks(tmp_path: Path, kind: str) -> None:
-    """Tasks, questions, sessions and keyed calls: each request reaches any of three servers."""
+    """Tasks, questions, sessions and keyed calls, whose requests reach any of three servers."""
     random = Random(0)
     async with (
         fleet_with_wrong_clocks(kind, tmp_path) as fleet,
@@ -46,7 +46,7 @@ async def test_calls_do_not_depend_on_the_clocks(tmp_path: Path, kind: str) -> N
             way = (caller.as_task, caller.by_state, caller.in_session)[n % 3]
             ways.append(way(n, "fail"))
         for ended in await asyncio.gather(*ways):
-            # `fail`: a job whose worker is considered dead is lost, and does not run again.
+            # With `fail`, a job whose worker is wrongly considered dead would be lost.
             assert "lost" not in (ended.value or {})
             assert ended.value is not None and is_end(ended.n, ended.tool, ended.value), ended
         twins = [Client(http, fleet, random_of(random)).keyed_twice(n) for n in range(20, 25)]
@@ -60,7 +60,7 @@ async def test_calls_do_not_depend_on_the_clocks(tmp_path: Path, kind: str) -> N
 
 @pytest.mark.parametrize("kind", KINDS)
 async def test_streams_and_sessions_do_not_depend_on_the_clocks(tmp_path: Path, kind: str) -> None:
-    """A stream is resumed where the clock differs; an ended session has ended everywhere."""
+    """A stream is resumed at another clock; a session ends on all servers."""
     async with (
         fleet_with_wrong_clocks(kind, tmp_path) as fleet,
         httpx.AsyncClient(timeout=BOUND) as http,
@@ -80,7 +80,7 @@ async def test_streams_and_sessions_do_not_depend_on_the_clocks(tmp_path: Path, 
                         last = id or last
                         if message and message.get("method") == "elicitation/create":
                             await client._answered(1, message, headers)
-                            break  # the connection is closed; the other server sends the rest
+                            break  # the connection is closed, and the other server sends the rest
                         if message and message.get("id") == 1:
                             value = _value(message)
                 server = resumes
@@ -94,7 +94,7 @@ async def test_streams_and_sessions_do_not_depend_on_the_clocks(tmp_path: Path, 
 
 
 async def ended(http: httpx.AsyncClient, server: Server, headers: Mapping[str, str]) -> None:
-    """Wait until a session has ended at *server*: the message takes a moment."""
+    """Wait until a session has ended at *server*, which learns of it asynchronously."""
     while True:
         response = await http.post(server.url, json=PING, headers=headers)
         if response.status_code == 404:

@@ -1,7 +1,7 @@
-"""Faults that hurt no process lose no work: no handle, no stream, no job of its own.
+"""Faults that kill no process lose no work: no task, no stream, no job.
 
-The environment's CHAOS_SEED chooses as in a run that has failed. With CHAOS_RUNS each fault is
-tried alone, so many times; without it all of them come in turn, once.
+CHAOS_SEED repeats the random choices of a failed run. With CHAOS_RUNS each fault is tried alone, so
+many times; without it, all faults happen once, one after another.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ CALLS = 24  # for each fault
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_faults_lose_nothing_that_was_acknowledged(tmp_path: Path, kind: str) -> None:
-    """Every handle leads to its end, every stream to its answer, and no end changes."""
+    """Every task has a result, every stream a response, and results do not change."""
     seed = int(os.environ.get("CHAOS_SEED") or int.from_bytes(os.urandom(4)))
     random = Random(seed)
     seen = Seen()
@@ -38,7 +38,7 @@ async def test_faults_lose_nothing_that_was_acknowledged(tmp_path: Path, kind: s
             limits = httpx.Limits(max_keepalive_connections=0, max_connections=None)
             async with httpx.AsyncClient(limits=limits, timeout=None) as http:
                 for number, name in enumerate([*FAULTS] if kind == "all" else [kind]):
-                    await suffered(fleet, http, random, seen, name, number * CALLS)
+                    await run_under_fault(fleet, http, random, seen, name, number * CALLS)
                 await check_tasks(fleet, http, random, seen)
             check_jobs(fleet, seen)
             assert not seen.faults, "\n".join(seen.faults)
@@ -47,10 +47,10 @@ async def test_faults_lose_nothing_that_was_acknowledged(tmp_path: Path, kind: s
             raise
 
 
-async def suffered(
+async def run_under_fault(
     fleet: Fleet, http: httpx.AsyncClient, random: Random, seen: Seen, name: str, first: int
 ) -> None:
-    """Make calls before, while and after the fault *name* is there."""
+    """Make calls before, during and after the fault *name*."""
 
     async def fault() -> None:
         await asyncio.sleep(0.5)

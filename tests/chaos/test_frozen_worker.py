@@ -1,4 +1,4 @@
-"""A worker that is frozen for longer than its lease, as its clients see it."""
+"""A worker that is suspended for longer than its lease, as clients see it."""
 
 import asyncio
 import signal
@@ -22,7 +22,7 @@ LOOKS = 20
 async def test_frozen_worker_overwrites_no_newer_outcome(
     tmp_path: Path, tool: str, value: dict[str, object]
 ) -> None:
-    """The thawed worker's result is rejected, whether its job ran again or failed."""
+    """When it resumes, its result is rejected, whether the job ran again or failed meanwhile."""
     async with (
         running(Fleet(tmp_path, servers=1, workers=2, queues="none")) as fleet,
         httpx.AsyncClient(timeout=20) as http,
@@ -42,7 +42,7 @@ async def test_frozen_worker_overwrites_no_newer_outcome(
         first.send(signal.SIGCONT)
         async with asyncio.timeout(BOUND):
             await until(lambda: (1, "let go", first.lives[0].pid) in fleet.notes())
-        # The rejected result must not be visible anywhere.
+        # The rejected result must not appear later.
         for _ in range(LOOKS):
             assert ended == await caller.task(task)
             await asyncio.sleep(0.05)

@@ -1,4 +1,4 @@
-"""A disk that is full for a while, as the clients of a server see it."""
+"""A disk that is full for a while, as clients see it."""
 
 import asyncio
 import resource
@@ -24,7 +24,7 @@ MOUNT = 'mkdir -p "$0" && mount -t tmpfs -o size=8m tmpfs "$0" && exec "$@"'
 
 
 class Filled:
-    """A small file system that only one process sees; its write-ahead log has room in it."""
+    """A small file system that only one process sees, with room left for the write-ahead log."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "disk"
@@ -45,7 +45,7 @@ class Filled:
 
 
 class Limited:
-    """The disk of a process that may write to no file: where nothing may be mounted."""
+    """A process that may not write to files, for machines where nothing can be mounted."""
 
     def __init__(self, folder: Path) -> None:
         self.store = folder / "store.db"
@@ -61,7 +61,7 @@ class Limited:
 
 
 def may_mount() -> bool:
-    """Whether this process may mount a file system for another."""
+    """Return whether this process may mount a file system for another."""
     if shutil.which(TMPFS[0]) is None:
         return False
     with tempfile.TemporaryDirectory() as folder:
@@ -69,13 +69,13 @@ def may_mount() -> bool:
     return tried.returncode == 0
 
 
-# A disk that is really full, where one may be made; a process that may not write, everywhere.
+# A full disk needs the right to mount a file system; a process that may not write does not.
 DISKS: list[type[Filled | Limited]] = [Filled, Limited] if may_mount() else [Limited]
 
 
 @pytest.mark.parametrize("kind", DISKS)
 async def test_full_disk_loses_no_task(tmp_path: Path, kind: type[Filled | Limited]) -> None:
-    """An accepted task ends correctly once there is space; nothing else gets a handle."""
+    """Every accepted task completes once there is space; rejected calls get no handle."""
     disk = kind(tmp_path)
     fleet = Fleet(tmp_path, servers=1, workers=0, store=disk.store, before=disk.before)
     async with running(fleet), httpx.AsyncClient(timeout=20) as http:
@@ -85,7 +85,7 @@ async def test_full_disk_loses_no_task(tmp_path: Path, kind: type[Filled | Limit
 async def filled_and_freed(disk: Filled | Limited, fleet: Fleet, caller: Caller) -> None:
     pid = fleet.servers[0].lives[0].pid
     tasks = [await caller.begin(n, TOOLS[n % 2]) for n in range(16)]
-    for task in tasks[:4]:  # these ask; the others ask soon, work, or wait
+    for task in tasks[:4]:  # these tasks ask; the others will ask, run, or wait
         await caller.until(task["taskId"], "input_required")
     tasks += [await caller.begin(n, TOOLS[n % 2], seconds=0.5) for n in range(16, 24)]
 
@@ -94,7 +94,7 @@ async def filled_and_freed(disk: Filled | Limited, fleet: Fleet, caller: Caller)
     disk.free(pid)
 
     async with asyncio.TaskGroup() as group:
-        ending = [group.create_task(caller.go_on(n, task)) for n, task in enumerate(tasks)]
+        ending = [group.create_task(caller.finish(n, task)) for n, task in enumerate(tasks)]
     for n, last in enumerate(ending):
         value = last.result()["result"]["structuredContent"]
         assert "lost" not in value, value
@@ -102,7 +102,7 @@ async def filled_and_freed(disk: Filled | Limited, fleet: Fleet, caller: Caller)
 
 
 async def full(caller: Caller, tasks: list[Message]) -> None:
-    """Act as clients do while the disk is full: accepted requests count."""
+    """Send requests while the disk is full, and record the tasks that are accepted."""
 
     async def begin(n: int) -> None:
         tasks.append(await caller.begin(n, TOOLS[n % 2]))
@@ -111,18 +111,18 @@ async def full(caller: Caller, tasks: list[Message]) -> None:
     end = asyncio.get_running_loop().time() + FULL
     while asyncio.get_running_loop().time() < end:
         for n, task in enumerate(tasks):
-            now = await caller.task(task["taskId"])  # none was lost
+            now = await caller.task(task["taskId"])  # raises if the task was lost
             if now["status"] == "input_required":
-                refused += await is_refused(caller.answer(n, now))
-        refused += await is_refused(begin(len(tasks)))
+                refused += await is_rejected(caller.answer(n, now))
+        refused += await is_rejected(begin(len(tasks)))
         await asyncio.sleep(0.1)
     assert refused
 
 
-async def is_refused(asked: Awaitable[None]) -> bool:
-    """Whether the request is rejected, with the hint that it may be retried."""
+async def is_rejected(exchange: Awaitable[None]) -> bool:
+    """Return whether the request is rejected with the hint that it may be retried."""
     try:
-        await asked
+        await exchange
     except Refused as refused:
         (answer,) = refused.args
         assert (answer["error"]["code"], answer["error"]["data"]["retryAfter"]) == (-32603, 1)

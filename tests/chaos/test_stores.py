@@ -1,9 +1,9 @@
 """Servers, workers and their store under faults, over each kind of store.
 
-Processes are killed and suspended, and the server of the store is killed twice and suspended once.
+Processes are killed and suspended; the server of the store is killed twice and suspended once.
 
-CHAOS_SEED in the environment repeats the choices of a failed run. CHAOS_CALLS is the number of
-calls, by default few: with 300, there are 20 faults of processes.
+CHAOS_SEED repeats the random choices of a failed run. CHAOS_CALLS is the number of calls, few by
+default: with 300, there are 20 faults of processes.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.chaos
 CALLS = int(os.environ.get("CHAOS_CALLS", "60"))
 FAULTS = CALLS // 15
 AT_ONCE = 16
-EVERY = 0.2  # seconds between the begin of two calls
+EVERY = 0.2  # seconds between the starts of two calls
 PAUSE = 10.0  # seconds for which the server of the store is suspended
 SETTLED = 3.0  # seconds between two faults of the store
 
@@ -38,7 +38,7 @@ SETTLED = 3.0  # seconds between two faults of the store
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_nothing_acknowledged_is_lost(tmp_path: Path, kind: str) -> None:
-    """Every acknowledged task ends right, no step's outcome is visible twice."""
+    """Every acknowledged task has a correct result, and no step counts twice."""
     seed = int(os.environ.get("CHAOS_SEED") or int.from_bytes(os.urandom(4)))
     random, seen = Random(seed), Seen()
     async with shared_store(kind, tmp_path, own_server=True) as store:
@@ -87,11 +87,11 @@ async def run_under_faults(
 
 
 async def harm_processes(fleet: Fleet, random: Random, seen: Seen) -> None:
-    """Kill servers and workers and start them again; suspend others for longer than a lease."""
+    """Kill and restart servers and workers; suspend others for longer than a lease."""
     async with asyncio.TaskGroup() as group:
         for number in range(FAULTS):
             await asyncio.sleep(random.uniform(0.5, 1.5) * EVERY * CALLS / FAULTS)
-            # One server stays up, so that calls go on.
+            # One server stays up, so that calls can continue.
             up = await until(lambda: [each for each in fleet.places if each.life])
             places = up if len(fleet.up) > 1 else [each for each in up if each in fleet.workers]
             if not places:
@@ -108,32 +108,32 @@ async def harm_processes(fleet: Fleet, random: Random, seen: Seen) -> None:
 
 
 async def restart_later(place: Place, pause: float) -> None:
-    """Start a process a while after it was killed."""
+    """Restart a killed process after a pause."""
     await asyncio.sleep(pause)
     await place.start()
 
 
 async def supervise(fleet: Fleet) -> None:
-    """Start each worker again that has ended because it found no store when it was started."""
+    """Restart each worker that ended because its store was down at the start."""
     while True:
         await asyncio.sleep(EVERY)
         await restart_ended_workers(fleet)
 
 
 async def restart_ended_workers(fleet: Fleet) -> None:
-    """Start the workers that have ended by themselves."""
+    """Restart the workers that have ended by themselves."""
     for place in fleet.workers:
         if place.life is not None and place.life.process.returncode is not None:
-            assert "StoreUnavailable" in place.said(), place.said()
+            assert "StoreUnavailable" in place.logs(), place.logs()
             place.life = None
             await place.start()
 
 
 async def harm_store(server: Any, fleet: Fleet, random: Random, seen: Seen) -> None:
-    """Kill the server of the store twice, and start it again; suspend it once."""
+    """Kill and restart the server of the store twice, and suspend it once."""
     for fault in random.sample(["kill", "kill", "pause"], 3):
         await asyncio.sleep(random.uniform(0.5, 1.0) * SETTLED)
-        # No process can renew its leases: each of them may lose the work that it has.
+        # No process can renew its leases in the meantime: each may lose its work.
         seen.hurt |= {place.lives[-1].pid for place in fleet.places}
         if fault == "kill":
             await _done(server.kill())
@@ -147,13 +147,13 @@ async def harm_store(server: Any, fleet: Fleet, random: Random, seen: Seen) -> N
 
 
 async def _done(result: Awaitable[None] | None) -> None:
-    """Await the result of a server's method, which is a coroutine for some servers only."""
+    """Await the result of a server's method if it is a coroutine; some servers are synchronous."""
     if inspect.isawaitable(result):
         await result
 
 
 async def check_owners(client: Client, seen: Seen) -> None:
-    """Check that the tasks of one principal do not exist for another."""
+    """Check that a principal cannot find the tasks of another."""
     for n, id in seen.tasks:
-        if n % 3 == 2:  # with a key, and therefore a principal
+        if n % 3 == 2:  # keyed, and therefore with a principal
             assert not await client.finds(id, "mallory"), f"task {id} is shown to others"

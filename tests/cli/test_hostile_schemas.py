@@ -8,7 +8,7 @@ from genmcp.cli.describe import argument_rows, describe_tool
 from genmcp.cli.values import check_arguments, choices_of, convert_arguments, types_of
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import ToolDefinition
-from tests.fuzz.hostile_schemas import hostile_schema
+from tests.support.hostile_schemas import hostile_schema
 
 LOOPS: list[Any] = [
     {"properties": {"a": {"anyOf": [{"$ref": "#/properties/a"}] * 100}}},

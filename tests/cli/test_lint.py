@@ -15,7 +15,7 @@ from genmcp.cli.target import ResolvedTarget
 from genmcp.client.options import ClientOptions
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import ToolDefinition
-from tests.fuzz.hostile_schemas import hostile_schema
+from tests.support.hostile_schemas import hostile_schema
 
 GOOD: dict[str, Any] = {
     "type": "object",

@@ -44,7 +44,8 @@ from genmcp.protocol.client_features import Root
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import PromptReference
 from genmcp.server import Server
-from tests.support.speaking import MODERN, VERSIONS
+from tests.support.asgi import MODERN
+from tests.support.speaking import VERSIONS
 
 LEGACY = VERSIONS[:-1]
 

@@ -86,7 +86,7 @@ def test_cache_is_emptied_of_the_lists_a_notification_names(method: str, gone: s
         assert (cache.get(each, "2") is None) is (each in gone)
 
 
-def test_cache_forgets_an_updated_resource_and_what_it_is_part_of() -> None:
+def test_cache_drops_an_updated_resource_and_those_above_it() -> None:
     """The update of a resource concerns those it is below, and no others."""
     cache = filled(*(("resources/read", uri) for uri in ("file:///a", "file:///a/b", "file:///c")))
     params = ResourceUpdatedNotificationParams(uri="file:///a/b")
@@ -99,7 +99,7 @@ def has(cache: ResultCache, uri: str) -> bool:
     return cache.get("resources/read", uri) is not None
 
 
-def test_cache_does_not_keep_a_result_that_was_asked_for_before_a_change() -> None:
+def test_cache_drops_a_result_requested_before_a_change() -> None:
     """A change that is announced during a request may concern its result."""
     cache = ResultCache(10, Clock(100.0))
     asked = cache.generation

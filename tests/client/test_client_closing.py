@@ -131,7 +131,7 @@ async def test_closing_in_a_hook_does_not_wait_for_the_hook(pids: Path) -> None:
     assert not running(pids)
 
 
-async def test_closing_survives_a_hook_that_waited_for_what_was_cancelled(pids: Path) -> None:
+async def test_closing_survives_a_hook_that_awaits_a_cancelled_task(pids: Path) -> None:
     """An exception in `terminate` is logged, also a CancelledError of another task."""
 
     class Broken(ClientHandler):
@@ -223,7 +223,7 @@ async def test_opening_anew_in_two_tasks_makes_one_connection() -> None:
     assert not client.is_open
 
 
-async def test_closing_while_a_request_waits_for_the_greeting_raises_closed() -> None:
+async def test_closing_during_the_handshake_raises_closed() -> None:
     """Nothing of the machine below is seen."""
     greeted = asyncio.Event()
 

@@ -10,7 +10,7 @@ import pytest
 from genmcp import Channel, Suite, Tool, ToolRequest
 from genmcp.client.client import Client
 from genmcp.client.options import ClientOptions
-from tests.support.speaking import MODERN
+from tests.support.asgi import MODERN
 
 LEGACY = "2025-06-18"
 BOTH = [MODERN, LEGACY]
@@ -77,7 +77,7 @@ async def test_copies_a_listing_is_the_callers(revision: str, cache: int) -> Non
 
 
 @pytest.mark.parametrize("revision", BOTH)
-async def test_copies_results_are_checked_against_what_the_server_listed(revision: str) -> None:
+async def test_copies_results_are_checked_against_the_listed_schema(revision: str) -> None:
     """Not against a result that the caller has changed."""
     async with kitchen(Weigh(), revision=revision) as client:
         (listed,) = await client.tools()

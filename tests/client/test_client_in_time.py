@@ -97,7 +97,7 @@ async def test_in_time_a_callback_that_hangs_does_not_keep_the_result() -> None:
     assert ended.is_set()
 
 
-async def test_in_time_a_callback_whose_wait_is_cancelled_does_not_cancel_the_call() -> None:
+async def test_in_time_cancelled_wait_in_a_callback_keeps_the_call() -> None:
     """Nor does a hook for notifications, of which the next one runs."""
     logged: list[object] = []
 
@@ -189,7 +189,7 @@ async def test_in_time_what_is_kept_is_nobodys_to_change() -> None:
             read.contents.clear()  # type: ignore[attr-defined]
 
 
-async def test_in_time_what_one_client_was_told_decides_for_itself_alone() -> None:
+async def test_in_time_revision_option_applies_to_its_client_only() -> None:
     """The next client of the server, without an era, negotiates by itself."""
     async with served(older) as url:
         async with Client(url, options=ClientOptions(revision="2025-03-26")):

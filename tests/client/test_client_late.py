@@ -123,7 +123,7 @@ async def test_client_says_what_it_could_not_send(caplog: pytest.LogCaptureFixtu
     assert "its ears are shut" in said
 
 
-async def test_client_closes_while_a_server_does_not_take_what_it_is_told() -> None:
+async def test_client_closes_while_a_server_reads_no_notification() -> None:
     """A message without a waiting caller does not delay the end, and is not sent after it."""
 
     class Slow(Late):

@@ -13,7 +13,7 @@ from genmcp.client.errors import ClientClosed
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.client.subscriptions import ChangeStream
-from tests.support.speaking import MODERN
+from tests.support.asgi import MODERN
 
 BOTH = [MODERN, "2025-11-25"]
 

@@ -66,7 +66,7 @@ async def test_offers_leave_out_a_tool_with_an_invalid_annotation(
         offers.headers("bad", {})
 
 
-async def test_offers_do_not_mind_annotations_where_nothing_is_mirrored() -> None:
+async def test_offers_ignore_annotations_without_mirrored_headers() -> None:
     """Over other transports annotations are ignored, valid or not."""
     offers = ToolCatalog("there", mirrors=False)
     tool = annotated("t", {"type": "number", "x-mcp-header": "A"})

@@ -23,8 +23,9 @@ from genmcp.client.options import ClientOptions, Command, HttpOptions
 from genmcp.client.transports.targets import Target
 from genmcp.protocol.params import LoggingMessageNotificationParams
 from tests.client.peer_servers import fastmcp, sdk
+from tests.support.asgi import MODERN
 from tests.support.serving import serve
-from tests.support.speaking import MODERN, VERSIONS
+from tests.support.speaking import VERSIONS
 
 REVISION_CACHE = [(None, MODERN), ("2025-11-25", "2025-11-25"), ("2025-03-26", "2025-03-26")]
 # Resources that the peers themselves leave open.

@@ -293,7 +293,7 @@ async def test_poll_is_not_repeated_past_the_time_of_its_call() -> None:
     assert "tasks/cancel" in oven.methods
 
 
-async def test_poll_does_not_wait_for_a_server_that_says_nothing_of_listening() -> None:
+async def test_poll_does_not_wait_for_a_silent_subscription() -> None:
     """A server that neither notifies nor declares it is polled meanwhile."""
 
     class Mute(Oven):
@@ -332,7 +332,7 @@ async def test_poll_answers_are_sent_again_and_asked_for_once() -> None:
     assert handler.asked == 1
 
 
-async def test_poll_answers_that_did_not_arrive_are_asked_for_by_who_waits() -> None:
+async def test_poll_asks_again_after_a_failed_update() -> None:
     """An update that failed has answered nothing."""
     handler = Agreeing()
     oven = Oven(ASKING, DONE, update=unavailable)
@@ -366,7 +366,7 @@ def test_poll_is_not_repeated_before_the_server_wants_it(header: str, seconds: f
     assert seconds == retry_delay(HttpStatusError("here", 503, headers={"retry-after": header}), 1)
 
 
-async def test_poll_that_is_refused_is_not_repeated_before_the_server_wants_it() -> None:
+async def test_poll_that_is_refused_obeys_retry_after() -> None:
     """`Retry-After` counts where the response holds an error of the protocol, too."""
 
     async def later(asked: Asked) -> None:

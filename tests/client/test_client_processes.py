@@ -125,7 +125,7 @@ class Thinking(ClientHandler[None]):
         return Accepted({})
 
 
-async def test_client_starts_a_server_again_that_ends_on_what_it_does_not_know(
+async def test_client_restarts_a_server_that_exits_on_the_probe(
     tmp_path: Path,
 ) -> None:
     """It is initialized then; the next client of the same command knows that it is to be."""
@@ -206,7 +206,7 @@ async def test_client_leaves_the_question_of_a_call_that_is_given_up() -> None:
         ).text == "The request that this belongs to was cancelled"
 
 
-async def test_client_that_gives_up_many_calls_of_a_stuck_server_leaves_nothing(
+async def test_client_cancels_many_calls_of_a_stuck_server_cleanly(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A request that was never written need not be cancelled, and closing logs no warning."""
@@ -224,7 +224,7 @@ async def test_client_that_gives_up_many_calls_of_a_stuck_server_leaves_nothing(
     assert [each for each in caplog.records if each.levelno > logging.INFO] == []
 
 
-async def test_client_says_that_a_tool_may_want_tasks_it_does_not_speak() -> None:
+async def test_client_error_explains_a_tool_that_requires_tasks() -> None:
     """2025-11-25, tasks: a call without a task is rejected with -32601."""
     source = """
         for message in messages:
@@ -250,7 +250,7 @@ async def test_client_does_without_a_level_of_log_messages(
     assert "no logging/setLevel" in caplog.text
 
 
-async def test_client_takes_what_crosses_with_a_cancellation_for_no_fault(
+async def test_client_ignores_messages_that_cross_a_cancellation(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Progress and a response for a call that was just cancelled cause no warning."""

@@ -128,7 +128,7 @@ def test_sync_client_leaves_nothing_behind() -> None:
     assert not [each for each in threading.enumerate() if each.name == "genmcp-client"]
 
 
-def test_sync_client_refuses_calls_that_would_wait_for_themselves() -> None:
+def test_sync_client_refuses_calls_from_its_own_loop() -> None:
     """A callback in its loop that calls it gets an error, and so does one that closes it."""
     faults: list[BaseException] = []
 

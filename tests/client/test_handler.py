@@ -77,7 +77,7 @@ async def answer(handler: ClientHandler[Any] | None, method: str, params: Any = 
         await answering.close()
 
 
-async def test_handler_without_hooks_declares_nothing_and_answers_a_ping() -> None:
+async def test_handler_without_hooks_declares_nothing_and_pongs() -> None:
     """A client without a handler gets no questions, but responds to pings."""
     assert HandlerRunner().capabilities == ClientCapabilities()
     assert await answer(None, "ping") == {}
@@ -308,7 +308,7 @@ async def test_handler_is_asked_only_in_modes_that_are_declared() -> None:
     assert await answer(Url(), "elicitation/create", SENT) == ElicitResult("accept")
 
 
-async def test_handler_without_url_hook_is_asked_about_urls_as_about_forms(
+async def test_handler_without_url_hook_gets_urls_in_its_form_hook(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Where it declares URLs all the same; it is warned of once."""

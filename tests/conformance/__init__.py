@@ -1,1 +1,1 @@
-"""The server and client under test in the official conformance suite."""
+"""The server and the client that the official conformance suite tests."""

@@ -1,4 +1,4 @@
-"""The fixture client of the official suite: `python -m tests.conformance.client URL`.
+"""The client under test in the official suite: `python -m tests.conformance.client URL`.
 
 The suite names the scenario in `MCP_CONFORMANCE_SCENARIO`, the revision in
 `MCP_CONFORMANCE_PROTOCOL_VERSION`, and parameters as JSON in `MCP_CONFORMANCE_CONTEXT`.
@@ -30,7 +30,7 @@ Scenario = Callable[[Client], Awaitable[object]]
 
 
 class Fixture(ClientHandler[None]):
-    """Accepts every form, and prints that it does."""
+    """Accepts every form, and prints that it did."""
 
     capabilities = ClientCapabilities(
         roots={}, sampling=SamplingCapability(), elicitation=ElicitationCapability(form={})
@@ -39,13 +39,13 @@ class Fixture(ClientHandler[None]):
     async def handle_elicitation_create(
         self, message: str, schema: Mapping[str, Any], state: None
     ) -> Any:
-        """Confirm where a confirmation is required, and use the defaults elsewhere."""
+        """Confirm if a confirmation is required; otherwise use the defaults."""
         confirmable = "confirmed" in schema.get("properties", {})
         return Accepted({"confirmed": True} if confirmable else {})
 
 
 async def list_tools(client: Client) -> None:
-    """Look at the tools."""
+    """List the tools."""
     await client.tools()
 
 
@@ -56,13 +56,13 @@ async def add_numbers(client: Client) -> None:
 
 
 async def accept_defaults(client: Client) -> None:
-    """Answer a form with its defaults."""
+    """Answer a form with its default values."""
     await client.tools()
     await client.call("test_client_elicitation_defaults", {})
 
 
 async def reconnect(client: Client) -> None:
-    """Call a tool, and resume its broken stream."""
+    """Call a tool, and resume its interrupted stream."""
     await client.tools()
     await client.call("test_reconnection", {})
 
@@ -77,21 +77,21 @@ async def use_everything(client: Client) -> None:
         await client.prompt(prompt.name, {})
 
 
-async def call_as_told(client: Client) -> None:
-    """Make the calls of the context, and no others."""
+async def call_from_context(client: Client) -> None:
+    """Make exactly the calls in the context."""
     await client.tools()
     for call in context()["toolCalls"]:
         await client.call(call["name"], call["arguments"])
 
 
-async def call_what_is_left(client: Client) -> None:
-    """Call every tool that the client still shows."""
+async def call_listed_tools(client: Client) -> None:
+    """Call every tool that the client does not hide."""
     for tool in await client.tools():
         await client.call(tool.name, example_of(tool.input_schema))
 
 
 async def echo_schema(client: Client) -> None:
-    """Send a schema back as it came."""
+    """Send the schema of a tool back unchanged."""
     (schema,) = (
         tool.input_schema
         for tool in await client.tools()
@@ -101,7 +101,7 @@ async def echo_schema(client: Client) -> None:
 
 
 async def answer_questions(client: Client) -> None:
-    """Call tools that ask, with a state and without, and some that do not, side by side."""
+    """Call tools that ask, with and without a state, and others, concurrently."""
     await client.tools()
     async with asyncio.TaskGroup() as calls:
         for name in ("test_mrtr_echo_state", "test_mrtr_unrelated", "test_mrtr_no_state"):
@@ -110,12 +110,12 @@ async def answer_questions(client: Client) -> None:
 
 
 async def list_and_call(client: Client) -> None:
-    """List the tools, and call the one that demands more scopes where there is one."""
+    """List the tools, and call the one that requires more scopes, if there is one."""
     await client.tools()
     await client.call("test-tool", {})
 
 
-# The server or the authorization server of these must be refused.
+# In these scenarios the client must reject the server or the authorization server.
 REFUSED = (
     "auth/scope-retry-limit",
     "auth/resource-mismatch",
@@ -128,14 +128,14 @@ REFUSED = (
 
 
 async def browse(url: str) -> str:
-    """Follow the authorization URL, where the suite approves at once; return the redirect."""
+    """Follow the authorization URL, which the suite approves at once; return the redirect."""
     async with httpx.AsyncClient(trust_env=False) as browser:
         response = await browser.get(url)
     return response.headers["location"]
 
 
 async def issuer_of(url: str) -> str:
-    """Return the authorization server of the suite, which a user would have configured."""
+    """Return the suite's authorization server, which a user would have configured."""
     parts = urlsplit(url)
     metadata = f"/.well-known/oauth-protected-resource{parts.path}"
     async with httpx.AsyncClient(trust_env=False) as client:
@@ -190,8 +190,8 @@ SCENARIOS: Mapping[str, Scenario] = {
     "sse-retry": reconnect,
     "request-metadata": list_tools,
     "http-standard-headers": use_everything,
-    "http-custom-headers": call_as_told,
-    "http-invalid-tool-headers": call_what_is_left,
+    "http-custom-headers": call_from_context,
+    "http-invalid-tool-headers": call_listed_tools,
     "json-schema-ref-no-deref": list_tools,
     "json-schema-2020-12-preservation": echo_schema,
     "sep-2322-client-request-state": answer_questions,
@@ -205,14 +205,14 @@ def context() -> dict[str, Any]:
 
 
 def example_of(schema: Mapping[str, Any]) -> dict[str, Any]:
-    """Return arguments that fit the *schema* of a fixture."""
+    """Return arguments that match the *schema* of a tool."""
     examples = {"string": "value", "integer": 1, "number": 1, "boolean": True}
     properties: Mapping[str, Any] = schema.get("properties", {})
     return {name: examples.get(each.get("type"), "value") for name, each in properties.items()}
 
 
 async def run(url: str, name: str, scenario: Scenario, revision: str | None) -> None:
-    """Run the scenario."""
+    """Run a scenario."""
     options = ClientOptions(revision=revision, timeout=20)
     auth = await login(name, url) if name.startswith("auth/") else None
     try:

@@ -1,4 +1,4 @@
-"""The prompts the official suite expects."""
+"""The prompts that the official suite expects."""
 
 from typing import Any
 

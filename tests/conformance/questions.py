@@ -1,4 +1,4 @@
-"""The tools of the official suite that ask their client: one each for all revisions."""
+"""The tools of the official suite that ask their client. Each works in all revisions."""
 
 import json
 from typing import Any, Literal
@@ -96,7 +96,7 @@ CHOICES: dict[str, Any] = {
 
 
 def given(outcome: Outcome) -> Any:
-    """Return the client's answer; raise the error of a failed wait."""
+    """Return the client's answer, or raise the error of a failed wait."""
     match outcome:
         case Done(value):
             return value
@@ -105,13 +105,13 @@ def given(outcome: Outcome) -> Any:
 
 
 def filled(answer: Any) -> Any:
-    """Return the content of the form; raise if the user did not accept."""
+    """Return the content of the form. Raises if the user did not accept."""
     if isinstance(answer, Accepted):
         return answer.content
     raise ToolError("The user did not say.")
 
 
-def told(outcome: Outcome) -> str:
+def text_of(outcome: Outcome) -> str:
     """Return the user's action and the content as text."""
     match given(outcome):
         case Accepted(content):
@@ -155,7 +155,7 @@ class Elicitation(Tool[Message]):
         return Continue("account", elicit(request.arguments.message, Account))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
-        return f"User response: {told(outcome)}"
+        return f"User response: {text_of(outcome)}"
 
 
 class Form(Tool):
@@ -169,7 +169,7 @@ class Form(Tool):
         return Continue("form", elicit("Please fill in the form", self.form))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
-        return f"Elicitation completed: {told(outcome)}"
+        return f"Elicitation completed: {text_of(outcome)}"
 
 
 class Greeting(Tool):
@@ -220,7 +220,7 @@ class Remembering(Tool):
         return Continue("confirm", elicit("Please confirm", Agreement))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
-        return f"{channel.assigns['remembered']}, {told(outcome)}"
+        return f"{channel.assigns['remembered']}, {text_of(outcome)}"
 
 
 class AllAtOnce(Tool):

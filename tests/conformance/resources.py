@@ -1,4 +1,4 @@
-"""The resources the official suite expects."""
+"""The resources that the official suite expects."""
 
 from typing import Any
 

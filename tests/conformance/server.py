@@ -1,4 +1,4 @@
-"""The fixture server of the official suite: `python -m tests.conformance.server --port N`."""
+"""The server under test in the official suite: `python -m tests.conformance.server --port N`."""
 
 import argparse
 

@@ -76,8 +76,8 @@ class SlowCompute(Tool[Computation]):
     name = "slow_compute"
 
     async def call(self, request: ToolRequest[Computation], channel: Channel) -> Continue:
-        asked = request.arguments
-        return Continue("computed", compute.job(asked.seconds, asked.label))
+        arguments = request.arguments
+        return Continue("computed", compute.job(arguments.seconds, arguments.label))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
         return given(outcome)

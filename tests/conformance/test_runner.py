@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 
 RUNNER = Path(__file__).parents[2] / "scripts" / "conformance"
 
-# It has two scenarios of clients, one of which only skips its second check.
+# The stand-in has two client scenarios; one of them skips its second check.
 SUITE = """
 import json, pathlib, sys
 if sys.argv[1] == "list":
@@ -41,7 +41,7 @@ def runner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Any:
 
 
 def run(runner: Any, passed: int, skipped: dict[str, list[str]], **options: Any) -> int:
-    """Run the client scenarios of the stand-in. The rest is what conformance.json contains."""
+    """Run the client scenarios of the stand-in. The rest is taken from conformance.json."""
     suite, expected = runner.CACHE / "suite.py", runner.CACHE / "conformance.json"
     suite.write_text(SUITE)
     expected.write_text(json.dumps({"passed": {"client": passed}, "skipped": {"why": skipped}}))
@@ -54,7 +54,7 @@ def run(runner: Any, passed: int, skipped: dict[str, list[str]], **options: Any)
 def test_runner_names_every_skip_with_its_reason(
     runner: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """ "0 failed" and "PASS" alone would hide that nobody has looked."""
+    """ "0 failed" and "PASS" alone would hide checks that did not run."""
     status = run(runner, 4, EXPECTED, selections=["2025-11-25"])
 
     assert status == 0
@@ -83,7 +83,7 @@ def test_runner_fails_on_a_list_that_is_out_of_date(
     runner: Any,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Each revision has the two scenarios; README shows the numbers of the list."""
+    """Each revision has the two scenarios. The README shows the numbers of the list."""
     status = run(runner, passed, EXPECTED | skipped)
 
     *_, line, _, _, counts = capsys.readouterr().out.splitlines()
@@ -95,7 +95,7 @@ def test_runner_fails_on_a_list_that_is_out_of_date(
 def test_runner_accepts_a_run_that_is_as_recorded(
     runner: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """.ci/run searches for the last line."""
+    """`.ci/run` searches for the last line of the output."""
     assert run(runner, 4, EXPECTED) == 0
     assert capsys.readouterr().out.splitlines()[-1] == "4 passed, 0 failed"
 
@@ -103,7 +103,7 @@ def test_runner_accepts_a_run_that_is_as_recorded(
 def test_runner_fails_on_a_skip_that_is_not_listed(
     runner: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A feature that is no longer offered makes the suite skip its checks."""
+    """The suite skips checks of a feature that the server no longer offers."""
     status = run(runner, 4, {"client skills": []}, selections=["2025-11-25"])
 
     _, line, check, _, counts = capsys.readouterr().out.splitlines()

@@ -1,4 +1,4 @@
-"""The tools the official suite expects, as its documentation describes them."""
+"""The tools that the official suite expects, as its documentation describes them."""
 
 import asyncio
 import struct
@@ -36,7 +36,7 @@ SCHEMA: dict[str, Any] = {
 
 
 def png() -> bytes:
-    """Return a red pixel."""
+    """Return an image of one red pixel."""
 
     def chunk(kind: bytes, data: bytes) -> bytes:
         check = zlib.crc32(kind + data)

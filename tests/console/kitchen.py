@@ -1,4 +1,4 @@
-"""A server with everything that the console shows."""
+"""A server with an example of everything that the console shows."""
 
 import asyncio
 import base64

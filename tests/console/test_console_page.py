@@ -1,4 +1,4 @@
-"""The console as an HTTP resource: who gets it, and what it may do."""
+"""The console as an HTTP resource: when it is served, and its security policy."""
 
 import gzip
 import re

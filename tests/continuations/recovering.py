@@ -1,7 +1,7 @@
-"""A process whose calls another one finishes: `python -m tests.continuations.recovering FD FOLDER`.
+"""A process whose calls another completes: `python -m tests.continuations.recovering FD FOLDER`.
 
-FD is a listening socket inherited from the parent. FOLDER has the store, notes of the jobs,
-and the file `go`, for which they wait.
+FD is a listening socket inherited from the parent. FOLDER has the store, the notes of the jobs, and
+the file `go`, for which the jobs wait.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ def work(run: Run) -> str:
 
 
 class Works(Tool):
-    """Has a job done, and may ask then."""
+    """Runs a job, and then asks a question if requested."""
 
     on_worker_lost = "rerun"
 
@@ -72,7 +72,7 @@ class Works(Tool):
 
 
 class Waits(Tool):
-    """Waits in its process, for good."""
+    """Waits in this process for ever."""
 
     name = "waits"
 

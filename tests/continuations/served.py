@@ -1,6 +1,6 @@
-"""A process that serves a tool that asks: `python -m tests.continuations.served FD STORE`.
+"""A process with a tool that asks: `python -m tests.continuations.served FD STORE`.
 
-FD is a socket that listens, which it has from its parent.
+FD is a listening socket inherited from the parent.
 """
 
 import os
@@ -15,7 +15,7 @@ from genmcp import Channel, Continue, Done, Endpoint, Mux, Outcome, Suite, Tool,
 
 
 class Ask(Tool):
-    """Asks for the roots, and returns the processes in which its hooks ran."""
+    """Asks for the roots, and returns the ids of the processes in which its hooks ran."""
 
     name = "ask"
 

@@ -1,4 +1,4 @@
-"""Calls that wait for something in this process: `Continue(tag, awaitable)`."""
+"""Calls that wait for an awaitable of this process: `Continue(tag, awaitable)`."""
 
 import asyncio
 import gc
@@ -28,8 +28,8 @@ from genmcp import (
     WorkRaised,
     elicit,
 )
-from tests.continuations.asking import Waits, text_of
 from tests.support.asgi import ALL, Client, serving, until
+from tests.support.asking import Waits, text_of
 
 pytestmark = pytest.mark.slow
 
@@ -42,7 +42,7 @@ async def soon(value: Any) -> Any:
 
 
 class Awaitable:
-    """An awaitable class of a third party."""
+    """An awaitable object of a third party."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -56,21 +56,21 @@ def task(value: Any) -> asyncio.Future[Any]:
 
 
 def future(value: Any) -> asyncio.Future[Any]:
-    """Return a future that is completed in the next iteration of the loop."""
+    """Return a future that is completed in the next iteration of the event loop."""
     found = asyncio.get_running_loop().create_future()
     asyncio.get_running_loop().call_soon(end, found, value)
     return found
 
 
 def done(value: Any) -> asyncio.Future[Any]:
-    """Return a future that has ended already."""
+    """Return a future that is completed already."""
     found = asyncio.get_running_loop().create_future()
     end(found, value)
     return found
 
 
 def threaded(value: Any) -> futures.Future[Any]:
-    """Return a future that a thread ends."""
+    """Return a future that another thread completes."""
     found: futures.Future[Any] = futures.Future()
     threading.Thread(target=end, args=(found, value)).start()
     return found
@@ -101,7 +101,7 @@ KINDS: list[Callable[[Any], Any]] = [
 
 
 async def called(waits: Waits, version: str = ALL[0]) -> str:
-    """Return the text of a call of *waits*, which is one JSON body."""
+    """Return the text of a call of *waits*, whose response is one JSON body."""
     client = await Client.begin(serving(waits), version)
     answer = await client.send(client.call("wait"))
     assert not answer.is_stream
@@ -110,8 +110,8 @@ async def called(waits: Waits, version: str = ALL[0]) -> str:
 
 @pytest.mark.parametrize("version", ALL)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_awaitable_of_any_kind_brings_its_value(kind: Any, version: str) -> None:
-    """On every revision, in one JSON body; one that was done before it was returned as well."""
+async def test_awaitable_of_any_kind_returns_its_value(kind: Any, version: str) -> None:
+    """In every revision the response is one JSON body, even if the awaitable was already done."""
     waits = Waits(lambda arguments: kind({"at": 3}))
 
     assert str({"at": 3}) == await called(waits, version)
@@ -119,21 +119,21 @@ async def test_awaitable_of_any_kind_brings_its_value(kind: Any, version: str) -
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_awaitable_that_raises_tells_only_what_may_be_shown(
+async def test_awaitable_that_raises_hides_the_text(
     kind: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The text is in the log, under the reference of the failure; the original is its cause."""
+    """The client gets a reference. The log has the exception, which is the cause of the error."""
     original = KeyError("secret")
     waits = Waits(lambda arguments: kind(original))
 
-    said = await called(waits)
+    text = await called(waits)
 
     (outcome,) = waits.outcomes
     assert isinstance(outcome, Failed)
     assert isinstance(outcome.error, WorkRaised)
     assert outcome.error.__cause__ is original
     assert (outcome.error.type_name, outcome.error.message) == ("KeyError", None)
-    assert said == f"WorkRaised: it failed unexpectedly (reference {outcome.error.reference})"
+    assert text == f"WorkRaised: it failed unexpectedly (reference {outcome.error.reference})"
     (record,) = [each for each in caplog.records if each.levelno == logging.ERROR]
     assert outcome.error.reference in record.getMessage()
     assert record.exc_info is not None
@@ -142,10 +142,10 @@ async def test_awaitable_that_raises_tells_only_what_may_be_shown(
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("error", [ToolError("out of paper"), McpError("out of paper")])
-async def test_awaitable_that_raises_to_be_shown_is_shown(
+async def test_awaitable_that_raises_a_tool_error_shows_the_text(
     kind: Any, error: Exception, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """ToolError and McpError were raised to be read."""
+    """The texts of ToolError and McpError are for the client."""
     waits = Waits(lambda arguments: kind(error))
 
     assert await called(waits) == "WorkRaised: out of paper"
@@ -153,16 +153,16 @@ async def test_awaitable_that_raises_to_be_shown_is_shown(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_awaitable_that_times_out_says_so(kind: Any) -> None:
-    """A TimeoutError needs no reference."""
+async def test_awaitable_that_times_out_has_its_own_error(kind: Any) -> None:
+    """A TimeoutError has a text of its own, and no reference."""
     waits = Waits(lambda arguments: kind(TimeoutError()))
 
     assert await called(waits) == "WaitTimedOut: it took too long"
 
 
 @pytest.mark.parametrize("kind", KINDS)
-async def test_awaitable_may_fail_with_a_failure(kind: Any) -> None:
-    """A WaitError that work raises, perhaps the one of a wait of its own, is the outcome."""
+async def test_awaitable_may_raise_a_wait_error(kind: Any) -> None:
+    """A WaitError is the outcome itself, e.g. of another wait inside of the awaitable."""
     waits = Waits(lambda arguments: kind(WorkerLost()))
 
     await called(waits)
@@ -187,7 +187,7 @@ async def cancels_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "makes",
+    "factory",
     [
         cancelled_task,
         cancels_itself,
@@ -195,45 +195,45 @@ async def cancels_itself() -> None:
         lambda: cancelled_future(futures.Future),
     ],
 )
-async def test_awaitable_that_somebody_cancels_is_a_failure(makes: Any) -> None:
-    """The call continues: it was not cancelled itself."""
-    waits = Waits(lambda arguments: makes())
+async def test_awaitable_that_is_cancelled_is_a_failure(factory: Any) -> None:
+    """The call is not cancelled with its awaitable: it continues with the failure."""
+    waits = Waits(lambda arguments: factory())
 
     assert await called(waits) == "WaitCancelled: it was cancelled"
     assert waits.outcomes == [Failed(WaitCancelled())]
 
 
-@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
-async def test_future_that_nobody_keeps_is_lost(makes: Any) -> None:
-    """Its owner dropped the future, so that it cannot be completed; the call does not hang."""
-    kept = [makes()]
-    waits = Waits(lambda arguments: kept[0])
+@pytest.mark.parametrize("factory", [asyncio.Future, futures.Future])
+async def test_future_without_references_is_lost(factory: Any) -> None:
+    """A future without any reference can never be completed: the call continues with a failure."""
+    held = [factory()]
+    waits = Waits(lambda arguments: held[0])
     client = Client(serving(waits))
     async with client.open(client.call("wait")) as connection:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         gc.collect()
         assert not waits.outcomes
-        kept.clear()
+        held.clear()
         await connection.over()
 
     assert waits.outcomes == [Failed(WorkerLost())]
 
 
-async def test_future_at_the_address_of_one_that_was_lost_is_another() -> None:
-    """A new future is not confused with the one before it, whose call has not continued yet."""
-    kept = [asyncio.Future[str]()]
-    address = id(kept[0])
-    waits = Waits(lambda arguments: kept[0])
+async def test_future_at_the_address_of_a_lost_one_is_another() -> None:
+    """A new future with the same `id()` is not confused with the lost one."""
+    held = [asyncio.Future[str]()]
+    address = id(held[0])
+    waits = Waits(lambda arguments: held[0])
     client = Client(serving(waits))
     async with client.open(client.call("wait", id=1)) as first:
-        await waits.begun.acquire()
-        kept.clear()
-        while not kept or id(kept[0]) != address:
-            kept.insert(0, asyncio.Future[str]())
-            assert len(kept) < 10_000, "the address is not used again"
+        await waits.started.acquire()
+        held.clear()
+        while not held or id(held[0]) != address:
+            held.insert(0, asyncio.Future[str]())
+            assert len(held) < 10_000, "the address is not used again"
         async with client.open(client.call("wait", id=2)) as second:
-            await waits.begun.acquire()
-            kept[0].set_result("worked")
+            await waits.started.acquire()
+            held[0].set_result("worked")
             await second.over()
         await first.over()
 
@@ -241,13 +241,13 @@ async def test_future_at_the_address_of_one_that_was_lost_is_another() -> None:
     assert text_of(second) == "worked"
 
 
-async def test_task_that_nobody_keeps_runs_on() -> None:
-    """asyncio itself keeps none; here it is kept as long as it is waited for."""
+async def test_task_without_references_completes() -> None:
+    """asyncio holds only weak references to tasks: the call keeps the task alive."""
     go = asyncio.Event()
     waits = Waits(lambda arguments: asyncio.ensure_future(go.wait()))
     client = Client(serving(waits))
     async with client.open(client.call("wait")) as connection:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         gc.collect()
         go.set()
         await connection.over()
@@ -255,16 +255,16 @@ async def test_task_that_nobody_keeps_runs_on() -> None:
     assert text_of(connection) == "True"
 
 
-@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
-async def test_future_given_twice_is_refused_the_second_time(
-    makes: Any, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("factory", [asyncio.Future, futures.Future])
+async def test_future_of_a_second_call_is_rejected(
+    factory: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """-32603 for the second call; the first one gets its value."""
-    one = makes()
+    """The second call fails with -32603; the first gets the value."""
+    one = factory()
     waits = Waits(lambda arguments: one)
     client = Client(serving(waits))
     async with client.open(client.call("wait", id=1)) as first:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         second = await client.send(client.call("wait", id=2))
         assert first.status == 0
         one.set_result("worked")
@@ -276,14 +276,14 @@ async def test_future_given_twice_is_refused_the_second_time(
     assert waits.outcomes == [Done("worked")]
 
 
-@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
-async def test_future_given_again_once_its_call_is_over_is_fine(makes: Any) -> None:
-    """It has its value still."""
-    one = makes()
+@pytest.mark.parametrize("factory", [asyncio.Future, futures.Future])
+async def test_future_may_be_used_again_after_its_call(factory: Any) -> None:
+    """After the first call has ended, a second one gets the same value."""
+    one = factory()
     waits = Waits(lambda arguments: one)
     client = Client(serving(waits))
     async with client.open(client.call("wait", id=1)) as first:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         one.set_result("worked")
         await first.over()
 
@@ -291,7 +291,7 @@ async def test_future_given_again_once_its_call_is_over_is_fine(makes: Any) -> N
 
 
 async def test_future_of_another_event_loop_is_refused(caplog: pytest.LogCaptureFixture) -> None:
-    """It may be ended in another thread, which an asyncio.Future does not stand."""
+    """It may be completed in another thread, but asyncio.Future is not thread-safe."""
     other = asyncio.new_event_loop()
     one = other.create_future()
     client = Client(serving(Waits(lambda arguments: one)))
@@ -314,7 +314,7 @@ async def test_two_calls_with_one_tag_are_independent(version: str) -> None:
         client.open(client.call("wait", {"name": "second"}, id=2)) as second,
     ):
         for _ in ends:
-            await waits.begun.acquire()
+            await waits.started.acquire()
         ends["second"].set_result("2")
         await second.over()
         assert first.status == 0
@@ -324,28 +324,28 @@ async def test_two_calls_with_one_tag_are_independent(version: str) -> None:
     assert (text_of(first), text_of(second)) == ("1", "2")
 
 
-@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
-async def test_outcome_comes_once(makes: Any) -> None:
-    """A future that is dropped as soon as it has ended is not lost as well."""
-    kept = [makes()]
-    waits = Waits(lambda arguments: kept[0])
+@pytest.mark.parametrize("factory", [asyncio.Future, futures.Future])
+async def test_outcome_comes_once(factory: Any) -> None:
+    """A future that is dropped right after its completion is not also reported as lost."""
+    held = [factory()]
+    waits = Waits(lambda arguments: held[0])
     client = Client(serving(waits))
     async with client.open(client.call("wait")) as connection:
-        await waits.begun.acquire()
-        kept.pop().set_result("worked")
+        await waits.started.acquire()
+        held.pop().set_result("worked")
         await connection.over()
 
     assert waits.outcomes == [Done("worked")]
 
 
-@pytest.mark.parametrize("makes", [asyncio.Future, futures.Future])
-async def test_outcome_behind_the_end_of_its_call_is_dropped(makes: Any) -> None:
-    """Rows 11, 18 and 22: the call was cancelled; the future is its maker's, and is not."""
-    one = makes()
+@pytest.mark.parametrize("factory", [asyncio.Future, futures.Future])
+async def test_outcome_after_the_end_of_its_call_is_dropped(factory: Any) -> None:
+    """Rows 11, 18 and 22: the call was cancelled, but not the future, which belongs to the tool."""
+    one = factory()
     waits = Waits(lambda arguments: one)
     client = Client(serving(waits))
     async with client.open(client.call("wait")) as connection:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         connection.disconnect()
         await connection.over()
     assert not one.cancelled()
@@ -357,7 +357,7 @@ async def test_outcome_behind_the_end_of_its_call_is_dropped(makes: Any) -> None
 
 
 class Works:
-    """Work that remembers how it ended."""
+    """Work that records how it ended."""
 
     def __init__(self) -> None:
         self.go = asyncio.Event()
@@ -374,12 +374,12 @@ class Works:
 
 
 async def test_coroutine_is_cancelled_with_its_call() -> None:
-    """The coroutine belongs to the call, and has no other owner."""
+    """A coroutine belongs to the call."""
     works = Works()
     waits = Waits(lambda arguments: works.work())
     client = Client(serving(waits))
     async with client.open(client.call("wait")) as connection:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         connection.disconnect()
         await connection.over()
 
@@ -387,27 +387,27 @@ async def test_coroutine_is_cancelled_with_its_call() -> None:
     assert waits.outcomes == []
 
 
-async def test_task_is_its_makers_and_only_not_waited_for_any_more() -> None:
-    """It keeps running when its call is cancelled, and may be given to another call."""
+async def test_task_outlives_its_cancelled_call() -> None:
+    """It is not cancelled with its call, and another call may wait for it."""
     works = Works()
     task = asyncio.create_task(works.work())
     waits = Waits(lambda arguments: task)
     client = Client(serving(waits))
     async with client.open(client.call("wait", id=1)) as connection:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         connection.disconnect()
         await connection.over()
-    async with client.open(client.call("wait", id=2)) as again:
-        await waits.begun.acquire()
+    async with client.open(client.call("wait", id=2)) as second:
+        await waits.started.acquire()
         works.go.set()
-        await again.over()
+        await second.over()
 
     assert works.ended == ["worked"]
     assert waits.outcomes == [Done("worked")]
 
 
 class Steps(Tool):
-    """Continues in steps, with `def` and `async def` hooks alike."""
+    """Continues in three steps; its hooks are `def` and `async def`."""
 
     name = "steps"
 
@@ -425,7 +425,7 @@ class Steps(Tool):
 
 
 class Threaded(Steps):
-    """The same, in a thread."""
+    """Continues in three steps; its hooks run in a thread."""
 
     def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
         return channel.in_loop(super().continue_(tag, outcome, channel))
@@ -434,7 +434,7 @@ class Threaded(Steps):
 @pytest.mark.parametrize("version", ALL)
 @pytest.mark.parametrize("steps", [Steps, Threaded])
 async def test_steps_follow_each_other_on_one_response(steps: type[Tool], version: str) -> None:
-    """Each step has the assigns and the arguments of the call; progress in between is sent."""
+    """Each step has the assigns and arguments of the call. Progress between steps is sent."""
     client = await Client.begin(serving(steps), version)
 
     answer = await client.send(client.call("steps", {"x": 1}, progressToken="t"))
@@ -445,7 +445,7 @@ async def test_steps_follow_each_other_on_one_response(steps: type[Tool], versio
 
 
 async def test_steps_may_wait_for_one_future_twice() -> None:
-    """It is released before the next step."""
+    """The future is released before the next step."""
     one = asyncio.get_running_loop().create_future()
 
     class Twice(Tool):
@@ -464,23 +464,23 @@ async def test_steps_may_wait_for_one_future_twice() -> None:
 
 
 @pytest.mark.parametrize("on", [3, None, "text", soon, [asyncio.sleep]])
-def test_continue_takes_what_can_be_waited_for(on: Any) -> None:
-    """A TypeError at once, where it is made, and it names the tag."""
+def test_continue_rejects_what_is_not_awaitable(on: Any) -> None:
+    """Anything else is a TypeError of the constructor, with the tag."""
     with pytest.raises(TypeError, match=r"Continue\('found', \.\.\.\) cannot wait for"):
         Continue("found", on)
 
 
 @pytest.mark.parametrize("tag", [3, None, b"found"])
 def test_continue_tag_is_a_text(tag: Any) -> None:
-    """It travels on every carrier."""
+    """It is part of tasks and of the request state, which are JSON."""
     with pytest.raises(ContractError, match="the tag must be a text"):
         Continue(tag, elicit("Sure?"))
 
 
-async def test_continue_that_is_refused_leaves_no_coroutine_behind(
+async def test_rejected_continue_closes_its_coroutine(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """One that is never awaited would be warned of: it is closed."""
+    """Python warns of coroutines that are never awaited, so it is closed."""
 
     work = soon(1)
 
@@ -504,7 +504,7 @@ async def test_continue_that_is_refused_leaves_no_coroutine_behind(
 
 
 async def test_task_that_only_the_call_waits_for_is_kept() -> None:
-    """The event loop holds an asyncio.Task weakly: an unreferenced one would be collected."""
+    """The event loop holds tasks weakly: without the call, it would be garbage collected."""
     inner: list[weakref.ref[asyncio.Future[str]]] = []
 
     async def work() -> str:

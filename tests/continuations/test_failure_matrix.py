@@ -1,26 +1,26 @@
-"""What may go wrong with a call, row by row of one table; rows tested elsewhere are only named.
+"""The failures of a call, as rows of one table. Rows that are tested elsewhere are only named.
 
- 1, 3, 5   a hook returns nonsense or raises        here (`continue_`), test_modern_http,
+ 1, 3, 5   a hook raises, or returns no result      here (`continue_`), test_modern_http,
                                                      test_legacy_sessions, test_mux
  2         (of another framework)
  4         `continue_` raises                        here
- 6, 7      what is waited for raises                 test_awaitables
- 8         nobody is left who could end it           test_awaitables
+ 6, 7      the awaitable raises                      test_awaitables
+ 8         its future can never be completed         test_awaitables
  9         it was done before `call` returned        test_awaitables
-10, 11     it ends twice                             test_awaitables, test_questions_legacy
+10, 11     it is completed twice                     test_awaitables, test_questions_legacy
 12, 13, 14 one tag or one future for two             test_awaitables
-15         what cannot be waited for                 test_awaitables
-16         it never ends                             here; a question: test_questions_legacy
+15         not an awaitable                          test_awaitables
+16         it is never completed                     here; a question: test_questions_legacy
 17, 18     cancelled by its client                   here, test_cancellation; late: test_awaitables
-19, 20     its client leaves                         here, test_cancellation, test_legacy_streams
-21         something is said behind the end          here, test_cancellation
-22         `continue_` behind the end                here, test_awaitables
-23 to 26   no such tool, wrong arguments             test_modern_http, test_legacy_sessions
-27, 28, 29 errors and results behind progress        here, test_modern_http
-30         a call takes long                         test_modern_http, test_promotion
+19, 20     its client disconnects                    here, test_cancellation, test_legacy_streams
+21         a message after the response              here, test_cancellation
+22         `continue_` after the response            here, test_awaitables
+23 to 26   unknown tool, invalid arguments             test_modern_http, test_legacy_sessions
+27, 28, 29 errors and results after progress        here, test_modern_http
+30         a slow call                               test_modern_http, test_promotion
 31         another call of the same session          here, test_legacy_sessions
 32         the session ends                          here, test_legacy_sessions
-33         the tool is gone when its call goes on    here, test_suite_changes
+33         the tool is removed while its call waits  here, test_suite_changes
 34         two tools of one name                     test_suite
 35, 36, 37 notifications, responses, batches         test_legacy_sessions, test_modern_http,
                                                      test_batches, test_questions_legacy
@@ -46,8 +46,8 @@ from genmcp import (
     WorkRaised,
     elicit,
 )
-from tests.continuations.asking import YES, Asked, Waits, failure_of, text_of
 from tests.support.asgi import ALL, LEGACIES, MODERN, Client, Connection, serving, until
+from tests.support.asking import YES, AnsweringClient, Waits, failure_of, text_of
 
 
 @pytest.fixture(params=LEGACIES)
@@ -63,7 +63,7 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 class Fails(Tool):
-    """Fails after it has waited, as requested, optionally after a progress report."""
+    """Reports progress after its wait, and fails as requested."""
 
     name = "fail"
 
@@ -92,10 +92,10 @@ async def failing(version: str, how: str, **meta: Any) -> Connection:
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_row_1_continue_that_returns_nonsense_costs_its_call(
+async def test_row_1_continue_that_returns_no_result_is_an_error(
     streams: bool, version: str, caplog: Any
 ) -> None:
-    """-32603, as an event if there is a stream; the log has the tool's name and the type."""
+    """The call fails with -32603, as an event if there is a stream. The log has tool and type."""
     answer = await failing(version, "wrong", **({"progressToken": 1} if streams else {}))
 
     assert answer.messages[-1]["error"]["code"] == -32603
@@ -106,10 +106,10 @@ async def test_row_1_continue_that_returns_nonsense_costs_its_call(
 
 
 @pytest.mark.parametrize("streams", [False, True])
-async def test_row_4_continue_that_raises_costs_its_call(
+async def test_row_4_continue_that_raises_is_an_error(
     streams: bool, version: str, caplog: Any
 ) -> None:
-    """Nothing of the exception leaves but a reference to the log; a stream ends with it."""
+    """The client gets only a reference to the log. If there is a stream, it ends."""
     answer = await failing(version, "raise", **({"progressToken": 1} if streams else {}))
 
     assert "secret" not in answer.body.decode()
@@ -121,7 +121,7 @@ async def test_row_4_continue_that_raises_costs_its_call(
 
 
 async def test_wait_error_that_leaves_continue_is_a_result(version: str, caplog: Any) -> None:
-    """Its own text, which may be shown; the work that failed was logged where it failed."""
+    """Its text is written for the client. The exception of the work was logged before."""
     answer = await failing(version, "result")
 
     assert failure_of(answer) == "out of ink"
@@ -133,7 +133,7 @@ async def test_wait_error_that_leaves_continue_is_a_result(version: str, caplog:
 async def test_row_27_continue_may_end_its_call_with_an_error(
     streams: bool, how: str, code: int
 ) -> None:
-    """One that was raised to be shown, behind progress as well."""
+    """An McpError is sent with its code and data, also after progress."""
     answer = await failing(MODERN, how, **({"progressToken": 1} if streams else {}))
 
     *progress, error = answer.messages
@@ -141,13 +141,13 @@ async def test_row_27_continue_may_end_its_call_with_an_error(
     assert ["notifications/progress"] * streams == [each["method"] for each in progress]
 
 
-async def test_row_4_continue_may_say_what_the_model_should_read(version: str) -> None:
-    """ToolError, as from `call`."""
+async def test_row_4_continue_may_raise_a_tool_error(version: str) -> None:
+    """A ToolError is a result for the model, as when `call` raises it."""
     assert failure_of(await failing(version, "tool")) == "out of paper"
 
 
-async def test_row_16_what_never_ends_is_given_up_where_its_tool_says_so(legacy: str) -> None:
-    """After `max_hold` seconds the client gets the call's id, and no answer that was made up."""
+async def test_row_16_endless_wait_is_given_up_after_max_hold(legacy: str) -> None:
+    """The client then gets the id of the call instead of a result."""
     never: asyncio.Future[None] = asyncio.Future()
     waits = Waits(lambda arguments: never, max_hold=0.01)
     endpoint = serving(waits)
@@ -164,10 +164,10 @@ async def test_row_16_what_never_ends_is_given_up_where_its_tool_says_so(legacy:
 
 
 class Cancellable(Waits):
-    """Waits for a coroutine, and records its end and its cancellation."""
+    """Waits for a coroutine; records its cancellation and the run of `on_cancel`."""
 
-    def __init__(self, **said: Any) -> None:
-        super().__init__(lambda arguments: self.work(), **said)
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(lambda arguments: self.work(), **attributes)
         self.go = asyncio.Event()
         self.saw: list[Any] = []
         self.channel: Channel
@@ -185,18 +185,16 @@ class Cancellable(Waits):
         return "worked"
 
     def on_cancel(self, channel: Channel) -> None:
-        self.saw.append("told")
+        self.saw.append("on_cancel")
 
 
 @pytest.mark.parametrize("ends", ["notification", "delete"])
-async def test_rows_17_18_22_32_call_that_is_cancelled_goes_on_no_more(
-    ends: str, legacy: str
-) -> None:
-    """Its work and `on_cancel` are cancelled once; `continue_` does not run; no response."""
+async def test_rows_17_18_22_32_cancelled_call_does_not_continue(ends: str, legacy: str) -> None:
+    """Its work is cancelled and `on_cancel` runs, once. `continue_` does not run. No response."""
     waits = Cancellable()
     client = await Client.begin(serving(waits), legacy)
     async with client.open(client.call("wait", id=7)) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         if ends == "delete":
             await client.send(method="DELETE")
         else:
@@ -205,33 +203,33 @@ async def test_rows_17_18_22_32_call_that_is_cancelled_goes_on_no_more(
     waits.go.set()
 
     assert (call.status, call.body) == (202, b"")
-    assert waits.saw == ["cancelled", "told"]
+    assert waits.saw == ["cancelled", "on_cancel"]
     assert waits.outcomes == []
 
 
-async def test_rows_19_21_22_client_of_2026_that_leaves_cancels() -> None:
-    """2026-07-28: it MUST be; later messages are dropped without an error."""
+async def test_rows_19_21_22_disconnect_cancels_on_2026_07_28() -> None:
+    """2026-07-28: a disconnect MUST cancel. Later messages are dropped without an error."""
     waits = Cancellable()
     client = Client(serving(waits))
     async with client.open(client.call("wait", progressToken=1)) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         call.disconnect()
         await call.over()
 
-    assert waits.saw == ["cancelled", "told"]
+    assert waits.saw == ["cancelled", "on_cancel"]
     assert waits.outcomes == []
     assert waits.channel.closed
     assert not await waits.channel.progress(1)
 
 
-async def test_row_19_client_before_that_leaves_does_not_cancel(legacy: str) -> None:
-    """It should not count as a cancellation: `continue_` gets the value."""
+async def test_row_19_disconnect_does_not_cancel_before_2026_07_28(legacy: str) -> None:
+    """Before 2026-07-28: a disconnect SHOULD NOT cancel, so `continue_` gets the value."""
     waits = Cancellable()
     client = await Client.begin(serving(waits), legacy)
     async with client.open(client.call("wait")) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         call.disconnect()
-        for _ in range(10):  # until it is known
+        for _ in range(10):  # until the app has seen the disconnect
             await asyncio.sleep(0)
         waits.go.set()
         await call.over()
@@ -240,12 +238,12 @@ async def test_row_19_client_before_that_leaves_does_not_cancel(legacy: str) -> 
     assert len(waits.outcomes) == 1
 
 
-async def test_row_19_answer_waits_for_a_client_that_comes_back() -> None:
+async def test_row_19_response_is_kept_for_a_resumed_stream() -> None:
     """2025-11-25, transports, "Resumability and Redelivery"."""
     waits = Cancellable()
     client = await Client.begin(serving(waits), "2025-11-25")
     async with client.open(client.call("wait")) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         waits.channel.start_stream()
         primed = await call.event()
         call.disconnect()
@@ -256,25 +254,25 @@ async def test_row_19_answer_waits_for_a_client_that_comes_back() -> None:
     assert text_of(resumed) == "worked"
 
 
-async def test_row_19_tool_may_want_a_disconnect_to_cancel(legacy: str) -> None:
-    """`on_disconnect = "cancel"`."""
+async def test_row_19_tool_option_cancels_on_disconnect(legacy: str) -> None:
+    """With `on_disconnect = "cancel"` the tool overrides the rule."""
     waits = Cancellable(on_disconnect="cancel")
     client = await Client.begin(serving(waits), legacy)
     async with client.open(client.call("wait")) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         call.disconnect()
         await call.over()
 
-    assert waits.saw == ["cancelled", "told"]
+    assert waits.saw == ["cancelled", "on_cancel"]
     assert waits.outcomes == []
 
 
 async def test_row_31_other_calls_of_a_session_do_not_wait(legacy: str) -> None:
-    """However long one of them waits."""
+    """A waiting call does not block the session."""
     waits, soon = Cancellable(), Waits(lambda arguments: asyncio.sleep(0, "soon"), name="soon")
     client = await Client.begin(serving(waits, soon), legacy)
     async with client.open(client.call("wait", id=1)) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         other = await client.send(client.call("soon", id=2))
         assert call.status == 0
         waits.go.set()
@@ -283,15 +281,15 @@ async def test_row_31_other_calls_of_a_session_do_not_wait(legacy: str) -> None:
     assert (text_of(other), text_of(call)) == ("soon", "worked")
 
 
-async def test_row_33_call_that_waits_here_goes_on_though_its_tool_is_removed(
+async def test_row_33_waiting_call_outlives_the_removal_of_its_tool(
     version: str,
 ) -> None:
-    """The next request does not find it; the one before does not notice."""
+    """The next call gets -32602, but the waiting one completes."""
     waits = Cancellable()
     suite = Suite(name="test", version="1", tools=[waits])
     client = await Client.begin(Endpoint(suite), version)
     async with client.open(client.call("wait", id=1)) as call:
-        await waits.begun.acquire()
+        await waits.started.acquire()
         suite.remove("wait")
         next_one = await client.send(client.call("wait", id=2))
         waits.go.set()
@@ -301,15 +299,15 @@ async def test_row_33_call_that_waits_here_goes_on_though_its_tool_is_removed(
     assert next_one.json["error"]["code"] == -32602
 
 
-async def test_row_33_call_whose_client_has_its_state_finds_no_tool_any_more() -> None:
-    """An answer is a request like any other: the tool does not exist."""
+async def test_row_33_retry_with_state_of_a_removed_tool_fails() -> None:
+    """A retry is a request of its own, for an unknown tool."""
     waits = Waits(lambda arguments: elicit("Sure?"))
     suite = Suite(name="test", version="1", tools=[waits])
-    client = Asked(Endpoint(suite))
-    asked = await client.send(client.call("wait"))
+    client = AnsweringClient(Endpoint(suite))
+    pending = await client.send(client.call("wait"))
 
     suite.remove("wait")
-    answer = await client.send(client.again(asked, waited=YES))
+    answer = await client.send(client.retry(pending, waited=YES))
 
     assert answer.json["error"]["code"] == -32602
     assert waits.outcomes == []

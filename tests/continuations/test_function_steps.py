@@ -1,4 +1,4 @@
-"""Functions under `@tool` and `@prompt` that wait: they continue in their steps."""
+"""Functions under `@tool` and `@prompt` that wait, and continue in steps."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -27,9 +27,9 @@ from genmcp import (
     tool,
     wait_for,
 )
-from tests.continuations.asking import Asked, failure_of, muxed, text_of
 from tests.prompts.answering import ASKABLE, request
 from tests.support.asgi import MODERN, TASKS, Client, Connection, until
+from tests.support.asking import AnsweringClient, failure_of, muxed, text_of
 
 OPEN: list[Mux] = []
 
@@ -90,7 +90,7 @@ def reserved(text: str, channel: Channel) -> str:
 
 @pytest.mark.parametrize("version", ASKABLE)
 async def test_function_continues_in_its_steps(version: str) -> None:
-    """A step gets the value, the arguments that it names, and the channel."""
+    """A step gets the value, the arguments it names, and the channel."""
     agreed = await call(serving(book), YES, version=version, room="Fjord", seats=2)
     declined = await call(serving(book), NO, version=version, room="Fjord")
     failed = await call(serving(book), YES, version=version, room="none")
@@ -101,7 +101,7 @@ async def test_function_continues_in_its_steps(version: str) -> None:
 
 
 async def test_function_is_called_as_without_its_decorator() -> None:
-    """So are its steps: tests of them need no server."""
+    """The function and its steps can be tested without a server."""
     channel: Any = type("Line", (), {"assigns": {}})()
 
     assert "<Continue 'sure'" in repr(await book("Fjord", channel))
@@ -109,19 +109,19 @@ async def test_function_is_called_as_without_its_decorator() -> None:
 
 
 async def test_function_continues_in_another_process() -> None:
-    """The step is found by its name there."""
+    """The other process finds the step by its name."""
     here, there = (muxed(book, secret="a secret that both processes have") for _ in range(2))
-    client = Asked(here)
-    asked = await client.send(client.call("book", {"room": "Fjord"}))
+    client = AnsweringClient(here)
+    pending = await client.send(client.call("book", {"room": "Fjord"}))
     client.app = there
 
-    answered = await client.send(client.again(asked, sure=NO))
+    answered = await client.send(client.retry(pending, sure=NO))
 
     assert text_of(answered) == "Fjord is left to others by phone: Declined()"
 
 
 class Stage:
-    """The outcomes that a tool here has received."""
+    """The outcomes that a tool of this module has received."""
 
     saw: list[Any]
     go: asyncio.Event
@@ -155,7 +155,7 @@ async def lasted(value: None) -> None: ...
 
 
 async def test_function_may_be_a_task() -> None:
-    """It takes each option that a class has, its hooks for `visible` and `on_cancel` as well."""
+    """The decorator has every option of the class, including `visible` and `on_cancel`."""
     Stage.saw = []
     client = Client(serving(lasting), capabilities=TASKS)
 
@@ -186,7 +186,7 @@ class Shop:
 
 
 async def test_method_continues_in_its_steps() -> None:
-    """Of the instance whose method was registered."""
+    """The steps run on the instance whose method was registered."""
     yes = {"action": "accept", "content": {}}
     for name in ("Ada", "Bo"):
         answered = await call(serving(Shop(name).buy), yes, tool="buy", item="tea")
@@ -209,7 +209,7 @@ async def ended(came: Outcome) -> str:
 
 
 async def test_step_may_take_the_outcome() -> None:
-    """As a method may."""
+    """A step gets Done or Failed if it is annotated so, like a method."""
     assert text_of(await call(serving(shows), tool="shows")) == "failed: there is no such room"
 
 
@@ -226,7 +226,7 @@ async def written(wish: Wish, to: str) -> str:
 
 @pytest.mark.parametrize("version", ASKABLE)
 async def test_prompt_function_continues_in_its_steps(version: str) -> None:
-    """As a tool does."""
+    """Prompts can wait and continue like tools."""
     params = {"name": "letter", "arguments": {"to": "Ada"}}
 
     answered = await request(serving(prompts=[letter]), version, "prompts/get", YES, **params)
@@ -251,7 +251,7 @@ async def loses(how: str) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("how", "says"),
+    ("how", "advice"),
     [
         ("tag", "it has no step in which to continue: decorate a function with @loses.step"),
         (
@@ -260,12 +260,14 @@ async def loses(how: str) -> Any:
         ),
     ],
 )
-async def test_function_without_the_step_says_what_to_do(how: str, says: str, caplog: Any) -> None:
-    """Where no annotation shows it before; the awaitable never starts."""
+async def test_function_without_the_step_fails_with_an_advice(
+    how: str, advice: str, caplog: Any
+) -> None:
+    """Without an annotation, each call fails with an advice; the awaitable never starts."""
     answered = await call(serving(loses), tool="loses", how=how)
 
     assert answered.messages[-1]["error"]["code"] == -32603
-    assert says in caplog.text
+    assert advice in caplog.text
 
 
 async def unknown(value: int, rooom: str) -> None: ...
@@ -279,7 +281,7 @@ async def description(value: int) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("function", "says"),
+    ("function", "advice"),
     [
         (unknown, "unknown must take the value of the wait first, .*; rooom is neither"),
         (takes_nothing, "takes_nothing must .*; it has no parameter for the value"),
@@ -293,14 +295,14 @@ async def description(value: int) -> None: ...
         (Shop, "@book.step is for functions, not for <class"),
     ],
 )
-def test_step_that_cannot_be_called_is_rejected(function: Any, says: str) -> None:
-    """When it is registered: otherwise each call would fail after the user has answered."""
-    with pytest.raises(ConfigurationError, match=says):
+def test_step_that_cannot_be_called_is_rejected(function: Any, advice: str) -> None:
+    """At registration. Otherwise each call would fail after the user has answered."""
+    with pytest.raises(ConfigurationError, match=advice):
         book.step(function)
 
 
 def test_function_with_steps_may_be_held_over() -> None:
-    """The result tool is listed for it, as for a class that continues."""
+    """The tool for results of held-over calls is listed, as for a class with `continue_`."""
 
     @tool
     async def plain() -> str:

@@ -1,4 +1,4 @@
-"""One tool, and not a line of it about revisions, with clients of all of them."""
+"""One tool, without any code about revisions, for clients of all revisions."""
 
 import asyncio
 from typing import Any
@@ -20,8 +20,8 @@ from genmcp import (
     roots,
     sample,
 )
-from tests.continuations.asking import ABLE, ROOTS, SAID, Asked, text_of
 from tests.support.asgi import MODERN, PATIENCE, Connection, serving
+from tests.support.asking import CAPABILITIES, ROOTS, SAMPLED, AnsweringClient, text_of
 
 
 class Confirm(msgspec.Struct):
@@ -29,7 +29,7 @@ class Confirm(msgspec.Struct):
 
 
 class Tidy(Tool):
-    """Deletes files, after it has listed them and asked for confirmation."""
+    """Deletes files, after listing them and asking for confirmation."""
 
     name = "tidy"
 
@@ -61,17 +61,17 @@ class Tidy(Tool):
 
 ANSWERS = {
     "roots/list": ROOTS,
-    "sampling/createMessage": SAID,
+    "sampling/createMessage": SAMPLED,
     "elicitation/create": {"action": "accept", "content": {"sure": True}},
 }
 TASKS: dict[str, Any] = {"extensions": {"io.modelcontextprotocol/tasks": {}}}
 
 
-async def with_retries(client: Asked, call: dict[str, Any]) -> str:
-    """Call as a client of 2026-07-28 does: with the answers, the request is sent again."""
+async def with_retries(client: AnsweringClient, call: dict[str, Any]) -> str:
+    """Call as a client of 2026-07-28: send the request again with the answers."""
     answer = await client.send(call)
     while answer.json["result"]["resultType"] == "input_required":
-        answer = await client.send(client.again(answer, **answered(answer.json["result"])))
+        answer = await client.send(client.retry(answer, **answered(answer.json["result"])))
     return text_of(answer)
 
 
@@ -80,8 +80,8 @@ def answered(result: dict[str, Any]) -> dict[str, Any]:
     return {name: ANSWERS[each["method"]] for name, each in result["inputRequests"].items()}
 
 
-async def with_requests(client: Asked, call: dict[str, Any]) -> str:
-    """Call as an earlier client: requests of the server are answered while the call is held."""
+async def with_requests(client: AnsweringClient, call: dict[str, Any]) -> str:
+    """Call as an earlier client: respond to requests of the server during the call."""
     async with client.open(call) as connection:
         while "method" in (message := await connection.message()):
             await client.respond(message, ANSWERS[message["method"]])
@@ -89,46 +89,46 @@ async def with_requests(client: Asked, call: dict[str, Any]) -> str:
     return text_of(connection)
 
 
-async def with_a_task(client: Asked, call: dict[str, Any]) -> str:
-    """Call as a client with tasks: it polls, and answers the task's questions."""
+async def with_a_task(client: AnsweringClient, call: dict[str, Any]) -> str:
+    """Call as a client with tasks: poll the task, and answer its questions."""
     result = (await client.send(call)).json["result"]
     task = {"taskId": result["taskId"]}
 
-    async def said(method: str, **params: Any) -> Connection:
+    async def send(method: str, **params: Any) -> Connection:
         request = client.request(method, {**task, **params})
         return await client.send(request, headers={"mcp-name": task["taskId"]})
 
     async with asyncio.timeout(PATIENCE):
         while result["status"] != "completed":
             if result["status"] == "input_required":
-                await said("tasks/update", inputResponses=answered(result))
-            result = (await said("tasks/get")).json["result"]
+                await send("tasks/update", inputResponses=answered(result))
+            result = (await send("tasks/get")).json["result"]
     text: str = result["result"]["content"][0]["text"]
     return text
 
 
 @pytest.mark.parametrize(
-    ("version", "able", "calls", "asks"),
+    ("version", "capabilities", "calls", "asks"),
     [
-        (MODERN, ABLE, with_retries, True),
-        (MODERN, {**ABLE, **TASKS}, with_retries, True),
-        (MODERN, {**ABLE, **TASKS}, with_a_task, True),
-        ("2025-11-25", ABLE, with_requests, True),
-        ("2025-06-18", ABLE, with_requests, True),
-        ("2025-03-26", ABLE, with_requests, False),  # the client has no elicitation
+        (MODERN, CAPABILITIES, with_retries, True),
+        (MODERN, {**CAPABILITIES, **TASKS}, with_retries, True),
+        (MODERN, {**CAPABILITIES, **TASKS}, with_a_task, True),
+        ("2025-11-25", CAPABILITIES, with_requests, True),
+        ("2025-06-18", CAPABILITIES, with_requests, True),
+        ("2025-03-26", CAPABILITIES, with_requests, False),  # the client has no elicitation
     ],
 )
 async def test_one_tool_asks_clients_of_all_revisions(
-    version: str, able: Any, calls: Any, asks: bool
+    version: str, capabilities: Any, calls: Any, asks: bool
 ) -> None:
-    """Two questions at once, work in this process, and a question, wherever the call waits."""
+    """Two questions at once, work in this process, and another question, in each kind of call."""
     tool = Tidy()
     if calls is with_a_task:
         tool.task = "always"
-    client = await Asked.begin(serving(tool), version, able=able)
+    client = await AnsweringClient.begin(serving(tool), version, capabilities=capabilities)
 
-    said = await calls(client, client.call("tidy", {"who": "Ada"}))
+    text = await calls(client, client.call("tidy", {"who": "Ada"}))
     await client.app.aclose()
 
     own = {"begun": True, "where": "file:///home", "how": "Paris", "files": 12}
-    assert said == f"{own} by Ada{'' if asks else ', unasked'}"
+    assert text == f"{own} by Ada{'' if asks else ', unasked'}"

@@ -1,4 +1,4 @@
-"""Invalid policies of long calls and settings of stores are rejected at construction."""
+"""Invalid options for long calls and for stores are rejected by the constructor."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def tool_with(**attributes: Any) -> Tool:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "told"),
+    ("attributes", "message"),
     [
         ({"task": "sometimes"}, "Odd.task must be 'never' or 'auto' or 'always', not 'sometimes'"),
         (
@@ -40,16 +40,16 @@ def tool_with(**attributes: Any) -> Tool:
     ],
 )
 def test_policy_that_is_wrong_is_refused_with_its_tool(
-    attributes: dict[str, Any], told: str
+    attributes: dict[str, Any], message: str
 ) -> None:
-    """The error names the class, the attribute, and the accepted values."""
-    with pytest.raises(ConfigurationError, match=told.replace("(", r"\(")):
+    """The error has the class, the attribute, and the accepted values."""
+    with pytest.raises(ConfigurationError, match=message.replace("(", r"\(")):
         Suite(name="test", version="1", tools=[tool_with(**attributes)])
 
 
 @pytest.mark.parametrize("name", ["queue", "task"])
 def test_own_attribute_with_the_name_of_an_option_is_named(name: str) -> None:
-    """`self.queue` and `self.task` are everyday words; the error states that they are options."""
+    """`self.queue` and `self.task` are common names: the error states that they are options."""
 
     class Prints(Tool):
         """Prints."""
@@ -69,27 +69,27 @@ def test_own_attribute_with_the_name_of_an_option_is_named(name: str) -> None:
 
 
 class Bare(MemoryStore):
-    """A store that carries no jobs."""
+    """A store without support for jobs."""
 
     deliveries = None  # type: ignore[assignment]
 
 
 @pytest.mark.parametrize(
-    ("store", "told"),
+    ("store", "message"),
     [
         (Bare(), "does not deliver jobs: implement Store.deliveries"),
         (7, "store must be a Store or its URL, not 7"),
         ("mongo://x", "store: 'mongo://x' is not supported"),
     ],
 )
-def test_store_that_cannot_be_used_is_refused(store: Any, told: str) -> None:
-    """At construction; the message names the accepted values."""
-    with pytest.raises(ConfigurationError, match=told):
+def test_store_that_cannot_be_used_is_refused(store: Any, message: str) -> None:
+    """By the constructor; the message has the accepted values."""
+    with pytest.raises(ConfigurationError, match=message):
         Mux(Suite(name="test", version="1"), store=store)
 
 
-def test_json_that_nests_too_deep_is_told_with_its_path() -> None:
-    """The error has the path."""
+def test_json_that_nests_too_deep_is_reported_with_its_path() -> None:
+    """The error has the path of the value."""
     value: Any = "x"
     for _ in range(100):
         value = [value]
@@ -99,22 +99,22 @@ def test_json_that_nests_too_deep_is_told_with_its_path() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "message"),
     [
         (float("inf"), "own is inf, which JSON does not have"),
         ({"a": [1.5, {1: 2}]}, r"own\.a\[1\] has the key 1; in JSON keys are texts"),
         ({"at": {1, 2}}, "own.at is set, which is not JSON"),
     ],
 )
-def test_json_is_told_from_what_only_looks_like_it(value: Any, told: str) -> None:
-    """The first value that is not JSON is named; JSON passes."""
+def test_value_that_is_not_json_is_reported(value: Any, message: str) -> None:
+    """The first value that is not JSON is reported with its path."""
     check_json("own", {"a": [None, True, 1, 1.5, "x", ()]})
-    with pytest.raises(ContractError, match=told):
+    with pytest.raises(ContractError, match=message):
         check_json("own", value)
 
 
-def test_names_of_questions_never_come_twice() -> None:
-    """However often a key occurs, and whatever names other keys have taken."""
+def test_names_of_questions_are_unique_in_a_call() -> None:
+    """A key that is used again gets a new name, different from all other keys."""
     continuation = Continuation("id", 1, "tool", "asked", {})
     names = []
     for _ in range(3):
@@ -126,8 +126,8 @@ def test_names_of_questions_never_come_twice() -> None:
     assert names[:3] == ["a", "a.2", "a.3"]
 
 
-def test_failures_are_equal_by_what_they_say() -> None:
-    """The same on every carrier, so that they can be compared and kept in sets."""
+def test_failures_with_the_same_text_are_equal() -> None:
+    """Errors with the same text are equal, even after they were stored, and can be in a set."""
     failures = {
         WorkRaised("r", "KeyError"),
         WorkRaised("r", "KeyError"),

@@ -1,7 +1,7 @@
-"""Questions to clients of the revisions before 2026-07-28: requests of the server's own.
+"""Questions to clients of revisions before 2026-07-28: requests from the server.
 
-2025-11-25, transports, "Sending Messages to the Server": they come on the stream of the call, and
-are answered in a POST of their own.
+2025-11-25, transports, "Sending Messages to the Server": they are sent on the stream of the call,
+and each response comes in a POST of its own.
 """
 
 from typing import Any, Literal
@@ -24,16 +24,16 @@ from genmcp import (
     roots,
     sample,
 )
-from tests.continuations.asking import (
+from tests.support.asgi import serving
+from tests.support.asking import (
     ROOTS,
-    SAID,
-    Asked,
+    SAMPLED,
+    AnsweringClient,
     Waits,
     failure_of,
     muxed,
     text_of,
 )
-from tests.support.asgi import serving
 
 ELICITING = ["2025-11-25", "2025-06-18"]
 LEGACY = [*ELICITING, "2025-03-26"]
@@ -43,8 +43,8 @@ class Person(msgspec.Struct):
     name: str
 
 
-def where(arguments: Any) -> Any:
-    """Ask a question that clients of every revision can answer."""
+def ask_roots(arguments: Any) -> Any:
+    """Return a question that clients of every revision can answer."""
     return roots()
 
 
@@ -59,26 +59,26 @@ def version(request: pytest.FixtureRequest) -> str:
 
 
 async def test_question_comes_on_the_stream_of_its_call(version: str) -> None:
-    """Its answer is accepted with 202; the result follows on the same stream, which ends."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), version)
+    """The answer is accepted with 202. The result follows on the stream, which then ends."""
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait", id="call")) as call:
         question = await call.message()
-        told = await client.respond(question, ROOTS)
+        accepted = await client.respond(question, ROOTS)
         await call.over()
 
     assert call.is_stream
     assert question["method"] == "roots/list"
-    assert (told.status, told.body) == (202, b"")
+    assert (accepted.status, accepted.body) == (202, b"")
     assert call.messages[-1]["id"] == "call"
     assert "file:///home" in text_of(call)
 
 
 @pytest.mark.parametrize("version", ELICITING)
-async def test_question_for_a_form_is_in_the_words_of_the_revision(version: str) -> None:
-    """2025-06-18 has no modes; the answer has the requested type."""
+async def test_question_for_a_form_is_translated_to_the_revision(version: str) -> None:
+    """2025-06-18 has no `mode`. The answer is converted to the requested type."""
     waits = Waits(lambda arguments: elicit("Who are you?", Person))
-    client = await Asked.begin(serving(waits), version)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
         question = await call.message()
         await client.respond(question, {"action": "accept", "content": {"name": "Ada"}})
@@ -91,26 +91,26 @@ async def test_question_for_a_form_is_in_the_words_of_the_revision(version: str)
 
 
 async def test_questions_asked_at_once_are_answered_in_any_order(version: str) -> None:
-    """Each has an id of its own, by which its answer is known."""
+    """Each question has its own id, to which the answer refers."""
     waits = Waits(several)
-    client = await Asked.begin(serving(waits), version)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
-        asked = [await call.message(), await call.message()]
-        await client.respond(asked[1], SAID)
+        questions = [await call.message(), await call.message()]
+        await client.respond(questions[1], SAMPLED)
         assert not waits.outcomes
-        await client.respond(asked[0], ROOTS)
+        await client.respond(questions[0], ROOTS)
         await call.over()
 
-    assert [each["method"] for each in asked] == ["roots/list", "sampling/createMessage"]
+    assert [each["method"] for each in questions] == ["roots/list", "sampling/createMessage"]
     (outcome,) = waits.outcomes
     assert isinstance(outcome, Done)
     assert list(outcome.value) == ["where", "what"]
 
 
 async def test_error_of_the_client_is_a_failure(version: str) -> None:
-    """Its text may be shown: it came from the client."""
+    """Its text is shown, since it came from the client."""
     waits = Waits(several)
-    client = await Asked.begin(serving(waits), version)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
         question = await call.message()
         await client.refuse(question, "no folders here")
@@ -122,29 +122,29 @@ async def test_error_of_the_client_is_a_failure(version: str) -> None:
     assert isinstance(outcome.error, WorkRaised)
 
 
-async def test_silence_of_the_client_is_a_failure(version: str) -> None:
-    """After `Limits.input_timeout` seconds; the client is notified that the request was cancelled.
+async def test_question_without_an_answer_times_out(version: str) -> None:
+    """After `Limits.input_timeout` the wait fails, and the client gets `notifications/cancelled`.
 
     2025-11-25, lifecycle, "Timeouts": SHOULD.
     """
-    waits = Waits(where)
-    client = await Asked.begin(muxed(waits, limits=Limits(input_timeout=0.01)), version)
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(muxed(waits, limits=Limits(input_timeout=0.01)), version)
     async with client.open(client.call("wait")) as call:
         question = await call.message()
-        told = await call.message()
+        cancelled = await call.message()
         await call.over()
     late = await client.respond(question, ROOTS)
 
     assert waits.outcomes == [Failed(WaitTimedOut())]
-    assert told["method"] == "notifications/cancelled"
-    assert question["id"] == told["params"]["requestId"]
+    assert cancelled["method"] == "notifications/cancelled"
+    assert question["id"] == cancelled["params"]["requestId"]
     assert (late.status, late.json["error"]["code"]) == (400, -32600)
 
 
-async def test_answer_that_does_not_fit_is_a_failure_that_says_why(version: str) -> None:
-    """The error has the place in the answer, and the expected type."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), version)
+async def test_invalid_answer_is_a_failure_with_the_reason(version: str) -> None:
+    """The error has the place in the answer and the expected type."""
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
         question = await call.message()
         answered = await client.respond(question, {"roots": [{"uri": "https://a.example"}]})
@@ -159,9 +159,9 @@ async def test_answer_that_does_not_fit_is_a_failure_that_says_why(version: str)
 
 @pytest.mark.parametrize("result", [None, 3, "text", [], {}])
 async def test_answer_of_another_shape_is_a_failure(result: Any) -> None:
-    """Whatever JSON it is, the call ends in order."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), LEGACY[0])
+    """Any JSON value ends the wait with a failure."""
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), LEGACY[0])
     async with client.open(client.call("wait")) as call:
         await client.respond(await call.message(), result)
         await call.over()
@@ -169,10 +169,10 @@ async def test_answer_of_another_shape_is_a_failure(result: Any) -> None:
     assert text_of(call).startswith("WorkRaised: ")
 
 
-async def test_answer_that_is_none_is_refused_and_the_question_stays() -> None:
-    """A response has a result or an error."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), LEGACY[0])
+async def test_answer_without_result_or_error_is_rejected() -> None:
+    """A response needs a result or an error; without either, the question stays open."""
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), LEGACY[0])
     async with client.open(client.call("wait")) as call:
         question = await call.message()
         empty = await client.send({"jsonrpc": "2.0", "id": question["id"]})
@@ -184,12 +184,14 @@ async def test_answer_that_is_none_is_refused_and_the_question_stays() -> None:
     assert "file:///home" in text_of(call)
 
 
-async def test_answer_of_somebody_else_is_refused(version: str) -> None:
-    """Of another session, of another principal: the question waits for the one it was put to."""
-    endpoint = muxed(waits := Waits(where))
-    client = await Asked.begin(endpoint, version, who="ada")
-    others = [await Asked.begin(endpoint, version, who=who) for who in ("ada", "bob", None)]
-    thief = Asked(endpoint, version, who="bob")
+async def test_answer_of_another_session_or_principal_is_rejected(version: str) -> None:
+    """An answer of another session or principal is rejected, and the question stays open."""
+    endpoint = muxed(waits := Waits(ask_roots))
+    client = await AnsweringClient.begin(endpoint, version, who="ada")
+    others = [
+        await AnsweringClient.begin(endpoint, version, who=who) for who in ("ada", "bob", None)
+    ]
+    thief = AnsweringClient(endpoint, version, who="bob")
     thief.session = client.session
     async with client.open(client.call("wait")) as call:
         question = await call.message()
@@ -205,9 +207,9 @@ async def test_answer_of_somebody_else_is_refused(version: str) -> None:
 
 
 @pytest.mark.parametrize("id", ["forged", 1, None, "g1" + "A" * 200])
-async def test_answer_to_nothing_is_refused(id: Any) -> None:
-    """An answer without a question has no effect."""
-    client = await Asked.begin(serving(Waits(where)), LEGACY[0])
+async def test_answer_to_an_unknown_question_is_rejected(id: Any) -> None:
+    """An answer to an unknown question has no effect."""
+    client = await AnsweringClient.begin(serving(Waits(ask_roots)), LEGACY[0])
 
     answer = await client.send({"jsonrpc": "2.0", "id": id, "result": {}})
 
@@ -215,9 +217,9 @@ async def test_answer_to_nothing_is_refused(id: Any) -> None:
 
 
 async def test_answer_that_comes_again_is_dropped(version: str) -> None:
-    """The call continues once."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), version)
+    """A repeated answer does not continue the call a second time."""
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait")) as call:
         question = await call.message()
         first, second = [await client.respond(question, ROOTS) for _ in range(2)]
@@ -229,41 +231,39 @@ async def test_answer_that_comes_again_is_dropped(version: str) -> None:
 
 
 class Cancellable(Waits):
-    """Remembers that it was cancelled."""
+    """Records that it was cancelled."""
 
     async def on_cancel(self, channel: Channel) -> None:
         self.outcomes.append(Done("cancelled"))
 
 
 @pytest.mark.parametrize("ends", ["notification", "delete"])
-async def test_question_of_a_call_that_was_cancelled_is_open_no_more(
-    ends: str, version: str
-) -> None:
-    """Its stream ends without a response, `on_cancel` runs, and a late answer has no effect."""
+async def test_question_of_a_cancelled_call_is_closed(ends: str, version: str) -> None:
+    """The stream ends without a response, `on_cancel` runs, and a late answer has no effect."""
     waits = Cancellable(several)
-    client = await Asked.begin(serving(waits), version)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait", id=9)) as call:
-        asked = [await call.message(), await call.message()]
+        questions = [await call.message(), await call.message()]
         if ends == "delete":
             await client.send(method="DELETE")
         else:
             await client.send(client.notification("notifications/cancelled", requestId=9))
         await call.over()
-    late = await client.respond(asked[0], ROOTS)
+    late = await client.respond(questions[0], ROOTS)
 
     assert call.complete
-    assert asked == [each for each in call.messages if "id" in each]
+    assert questions == [each for each in call.messages if "id" in each]
     assert waits.outcomes == [Done("cancelled")]
     assert (404 if ends == "delete" else 202) == late.status
 
 
-async def test_question_waits_for_a_client_that_comes_back() -> None:
-    """A disconnect is not a cancellation: 2025-11-25, transports, "Resumability and Redelivery".
+async def test_question_is_redelivered_on_a_resumed_stream() -> None:
+    """A disconnect is no cancellation: 2025-11-25, transports, "Resumability and Redelivery".
 
     The question is redelivered and answered; the result follows.
     """
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), "2025-11-25")
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), "2025-11-25")
     async with client.open(client.call("wait")) as call:
         primed = await call.event()
         question = await call.message()
@@ -277,9 +277,9 @@ async def test_question_waits_for_a_client_that_comes_back() -> None:
 
 
 async def test_client_without_event_streams_cannot_be_asked(version: str) -> None:
-    """There is no stream for the question; the tool gets the failure, and responds as JSON."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), version)
+    """The question needs a stream. The tool gets a failure, and its result is one JSON body."""
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), version)
 
     answer = await client.send(client.call("wait"), headers={"accept": "application/json"})
 
@@ -289,7 +289,7 @@ async def test_client_without_event_streams_cannot_be_asked(version: str) -> Non
 
 
 class Escapes(Waits):
-    """Lets the failure escape."""
+    """Does not handle the failure."""
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
         assert isinstance(outcome, Failed)
@@ -315,13 +315,13 @@ UNABLE: list[tuple[str, Any, dict[str, Any], dict[str, Any] | None]] = [
 ]
 
 
-@pytest.mark.parametrize(("version", "question", "able", "lacking"), UNABLE)
-async def test_question_that_the_client_cannot_be_asked_is_not_asked(
-    version: str, question: Any, able: Any, lacking: Any
+@pytest.mark.parametrize(("version", "question", "capabilities", "lacking"), UNABLE)
+async def test_question_without_the_capability_is_not_sent(
+    version: str, question: Any, capabilities: Any, lacking: Any
 ) -> None:
-    """It has not declared that it can, or its revision does not know such questions."""
+    """The client has not declared the capability, or its revision does not have it."""
     waits = Waits(lambda arguments: question)
-    client = await Asked.begin(serving(waits), version, able=able)
+    client = await AnsweringClient.begin(serving(waits), version, capabilities=capabilities)
 
     answer = await client.send(client.call("wait"))
 
@@ -332,12 +332,14 @@ async def test_question_that_the_client_cannot_be_asked_is_not_asked(
     assert len(answer.messages) == 1
 
 
-@pytest.mark.parametrize(("version", "question", "able", "lacking"), UNABLE)
-async def test_capability_that_is_missing_is_a_result_that_names_it(
-    version: str, question: Any, able: Any, lacking: Any
+@pytest.mark.parametrize(("version", "question", "capabilities", "lacking"), UNABLE)
+async def test_missing_capability_is_an_error_result(
+    version: str, question: Any, capabilities: Any, lacking: Any
 ) -> None:
-    """Before 2026-07-28 there is no error code for it."""
-    client = await Asked.begin(serving(Escapes(lambda arguments: question)), version, able=able)
+    """Before 2026-07-28 there is no error code for a missing capability."""
+    client = await AnsweringClient.begin(
+        serving(Escapes(lambda arguments: question)), version, capabilities=capabilities
+    )
 
     answer = await client.send(client.call("wait"))
 
@@ -345,10 +347,10 @@ async def test_capability_that_is_missing_is_a_result_that_names_it(
     assert ("elicitation" in failure_of(answer)) or ("sampling" in failure_of(answer))
 
 
-async def test_calls_of_one_session_are_asked_each_for_itself(version: str) -> None:
-    """The answer to one question is not used for the other."""
-    waits = Waits(where)
-    client = await Asked.begin(serving(waits), version)
+async def test_calls_of_one_session_have_their_own_questions(version: str) -> None:
+    """Two calls with the same question each get their own answer."""
+    waits = Waits(ask_roots)
+    client = await AnsweringClient.begin(serving(waits), version)
     async with client.open(client.call("wait")) as one, client.open(client.call("wait")) as two:
         first, second = await one.message(), await two.message()
         await client.respond(second, ROOTS)

@@ -1,7 +1,7 @@
 """Questions of calls that wait for a job, to clients without tasks.
 
-Such a call is in the store. The process that holds its response follows it, and forwards its
-questions.
+Such a call runs as a record in the store. The process with the open response follows the record and
+forwards its questions.
 """
 
 from typing import Any
@@ -21,8 +21,8 @@ from genmcp import (
     elicit,
     job,
 )
-from tests.continuations.asking import YES, Asked, text_of
 from tests.support.asgi import MODERN, serving
+from tests.support.asking import YES, AnsweringClient, text_of
 
 
 @job(name="asking.weigh")
@@ -36,7 +36,7 @@ async def lift(run: Run, weight: int) -> str:
 
 
 class Lift(Tool):
-    """Weighs, asks, and lifts: a job, two questions, and a job."""
+    """Runs a job, asks two questions, and runs another job."""
 
     name = "lift"
 
@@ -61,32 +61,32 @@ class Lift(Tool):
         return "Left alone."
 
 
-async def test_question_of_a_job_is_asked_on_the_response_that_is_held() -> None:
-    """2026-07-28: `input_required`; the call sent again answers it, and follows the rest."""
+async def test_question_of_a_job_is_an_input_required_result() -> None:
+    """2026-07-28: the result is `input_required`; the retry answers and waits for the rest."""
     tool = Lift()
     endpoint = serving(tool)
-    client = Asked(endpoint)
+    client = AnsweringClient(endpoint)
 
-    asked = await client.send(client.call("lift", {"what": "stone"}))
-    part = await client.send(client.again(asked, sure=YES))
-    lifted = await client.send(client.again(part, now=YES))
-    again = await client.send(client.again(part, now={"action": "decline"}))
+    pending = await client.send(client.call("lift", {"what": "stone"}))
+    part = await client.send(client.retry(pending, sure=YES))
+    lifted = await client.send(client.retry(part, now=YES))
+    retried = await client.send(client.retry(part, now={"action": "decline"}))
     await endpoint.aclose()
 
-    messages = [q["params"]["message"] for q in asked.json["result"]["inputRequests"].values()]
+    messages = [q["params"]["message"] for q in pending.json["result"]["inputRequests"].values()]
     assert messages == ["Lift 5?", "Now?"]
     assert list(part.json["result"]["inputRequests"]) == ["now"]
     assert text_of(lifted) == "lifted 5"
-    # Another answer to the same question is late: it gets the outcome of the first.
-    assert text_of(again) == "lifted 5"
+    # A second answer to the same question is late: it gets the outcome of the first.
+    assert text_of(retried) == "lifted 5"
     assert len(tool.outcomes) == 3
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18"])
-async def test_question_of_a_job_is_asked_on_the_stream_that_is_held(version: str) -> None:
-    """Before, it is a request of the server's own."""
+async def test_question_of_a_job_is_sent_on_the_stream_of_its_call(version: str) -> None:
+    """Before 2026-07-28 it is a request on the stream of the call."""
     endpoint = serving(Lift)
-    client = await Asked.begin(endpoint, version)
+    client = await AnsweringClient.begin(endpoint, version)
     async with client.open(client.call("lift", {"what": "stone"})) as call:
         for _ in range(2):
             await client.respond(await call.message(), YES)
@@ -96,10 +96,10 @@ async def test_question_of_a_job_is_asked_on_the_stream_that_is_held(version: st
     assert text_of(call) == "lifted 5"
 
 
-async def test_question_of_a_job_that_the_client_refuses_has_failed() -> None:
-    """The call continues in the store with the client's answer."""
+async def test_question_of_a_job_fails_with_the_client_error() -> None:
+    """If the client responds with an error, the call in the store continues with that failure."""
     endpoint = serving(Lift)
-    client = await Asked.begin(endpoint, "2025-11-25")
+    client = await AnsweringClient.begin(endpoint, "2025-11-25")
     async with client.open(client.call("lift", {"what": "stone"})) as call:
         await client.refuse(await call.message(), "nobody is here")
         await call.over()
@@ -109,10 +109,10 @@ async def test_question_of_a_job_that_the_client_refuses_has_failed() -> None:
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
-async def test_question_of_a_job_that_the_client_cannot_be_asked_has_failed(version: str) -> None:
-    """A client may be known to lack a capability long before there is a question."""
+async def test_question_of_a_job_fails_without_the_capability(version: str) -> None:
+    """The missing capability may be known long before there is a question."""
     endpoint = serving(Lift)
-    client = await Asked.begin(endpoint, version, able={})
+    client = await AnsweringClient.begin(endpoint, version, capabilities={})
 
     answer = await client.send(client.call("lift", {"what": "stone"}))
     await endpoint.aclose()
@@ -120,17 +120,17 @@ async def test_question_of_a_job_that_the_client_cannot_be_asked_has_failed(vers
     assert text_of(answer).startswith("CapabilityMissing: ")
 
 
-async def test_question_of_a_job_fails_once_its_client_can_be_asked_no_more() -> None:
-    """A retry without the capability is not asked again, and ends in the store too."""
+async def test_question_of_a_job_fails_once_the_capability_is_gone() -> None:
+    """A retry without the capability is not asked again, and the call in the store ends, too."""
     tool = Lift()
     endpoint = serving(tool)
-    client = Asked(endpoint)
-    asked = await client.send(client.call("lift", {"what": "stone"}))
+    client = AnsweringClient(endpoint)
+    pending = await client.send(client.call("lift", {"what": "stone"}))
 
-    again = client.again(asked, sure=YES)
-    again["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {}
-    unable = await client.send(again)
-    late = await client.send(client.again(asked, sure=YES, now=YES))
+    retried = client.retry(pending, sure=YES)
+    retried["params"]["_meta"]["io.modelcontextprotocol/clientCapabilities"] = {}
+    unable = await client.send(retried)
+    late = await client.send(client.retry(pending, sure=YES, now=YES))
     await endpoint.aclose()
 
     assert text_of(unable).startswith("CapabilityMissing: ")

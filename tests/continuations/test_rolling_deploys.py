@@ -1,4 +1,4 @@
-"""Two releases of a server over one store: a step unknown to one is taken by the other."""
+"""Two releases of a server with one store: a step unknown to one release runs in the other."""
 
 import asyncio
 import inspect
@@ -98,7 +98,7 @@ class Asks(Tool):
 async def release(
     version: str, folder: Path, *tools: Tool, timeout: float = 60.0
 ) -> AsyncIterator[Endpoint]:
-    """Serve one release over the store in *folder*."""
+    """Serve one release with the store in *folder*."""
     store = SQLiteStore(folder / "store.db")
     mux = Mux(
         Suite(name="deployed", version=version, tools=tools),
@@ -114,14 +114,14 @@ async def release(
         await store.aclose()
 
 
-async def begun(client: Client, tool: str) -> str:
+async def task_id(client: Client, tool: str) -> str:
     answer = await client.send(client.call(tool))
     id: str = answer.json["result"]["taskId"]
     return id
 
 
-async def shown(client: Client, id: str, *statuses: str) -> Any:
-    """Return a task when it has one of *statuses*."""
+async def task_with(client: Client, id: str, *statuses: str) -> Any:
+    """Poll a task until it has one of *statuses*; return it."""
     async with asyncio.timeout(PATIENCE):
         while True:
             answer = await client.send(client.request("tasks/get", {"taskId": id}))
@@ -132,13 +132,13 @@ async def shown(client: Client, id: str, *statuses: str) -> Any:
 
 
 async def text_of(client: Client, id: str) -> str:
-    task = await shown(client, id, "completed", "failed")
+    task = await task_with(client, id, "completed", "failed")
     text: str = task["result"]["content"][0]["text"]
     return text
 
 
 async def passed_on(app: Endpoint, id: str) -> None:
-    """Wait until a task was left to another process."""
+    """Wait until a process has returned the task for others to run."""
     async with asyncio.timeout(PATIENCE):
         while True:
             task = await app.mux.tasks.service.get(id, None)
@@ -151,34 +151,34 @@ async def passed_on(app: Endpoint, id: str) -> None:
 @pytest.mark.parametrize(
     ("new", "old"), [([Works()], []), ([Works("of_2")], [Works("of_1")])], ids=["tool", "tag"]
 )
-async def test_continuation_goes_to_the_release_that_knows_it(
+async def test_continuation_runs_in_the_release_that_has_it(
     tmp_path: Path, new: list[Tool], old: list[Tool]
 ) -> None:
-    """A new tool, or a new tag of a tool, and the old process is the first to take the step."""
+    """The old process gets the step of a new tool or tag first, and passes it on."""
     async with release("2", tmp_path, *new) as app:
-        id = await begun(Client(app, capabilities=TASKS), "works")
+        id = await task_id(Client(app, capabilities=TASKS), "works")
     Stage.go.set()
     async with release("1", tmp_path, *old) as app:
         await passed_on(app, id)
-    # The old process has stopped: it would take some deliveries, and pass them on later.
+    # The old process has stopped. Otherwise it would claim some deliveries and pass them on later.
     async with release("2", tmp_path, *new) as app:
         assert "worked under" in await text_of(Client(app, capabilities=TASKS), id)
 
 
 async def test_continuation_that_no_release_knows_fails_in_time(tmp_path: Path) -> None:
-    """The tool was removed permanently: the error states so, once the limit is reached."""
+    """The tool was removed for good: after a time limit the task fails with that reason."""
     async with release("1", tmp_path, Works()) as app:
-        id = await begun(Client(app, capabilities=TASKS), "works")
+        id = await task_id(Client(app, capabilities=TASKS), "works")
     Stage.go.set()
     async with release("2", tmp_path, Asks(), timeout=0.1) as app:
-        task = await shown(Client(app, capabilities=TASKS), id, "failed")
+        task = await task_with(Client(app, capabilities=TASKS), id, "failed")
 
     assert task["error"]["code"] == -32603
     assert "tools/call works is not there any more" in task["error"]["message"]
 
 
 async def test_tag_that_its_own_release_does_not_know_fails_at_once(tmp_path: Path) -> None:
-    """A missing case is a defect of this release: no other process would do better."""
+    """A missing case in the same release is a defect, which no other process would fix."""
 
     class Forgets(Works):
         def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
@@ -187,7 +187,7 @@ async def test_tag_that_its_own_release_does_not_know_fails_at_once(tmp_path: Pa
     Stage.go.set()
     async with release("1", tmp_path, Forgets()) as app:
         client = Client(app, capabilities=TASKS)
-        task = await shown(client, await begun(client, "works"), "failed", "completed")
+        task = await task_with(client, await task_id(client, "works"), "failed", "completed")
 
     assert "Internal error" in task["error"]["message"]
 
@@ -199,7 +199,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
 
 
 def later(register: Callable[..., Any], *parameters: str) -> Any:
-    """Register a job that has other *parameters* in each release, under one name."""
+    """Register a job whose *parameters* differ between the releases."""
 
     async def grown(run: Run, **given: Any) -> Any:
         return [run.attempt, given]
@@ -210,8 +210,8 @@ def later(register: Callable[..., Any], *parameters: str) -> Any:
     return register(grown)
 
 
-async def test_job_goes_to_a_worker_that_knows_it(bench: Bench) -> None:
-    """A job that is unknown here, or has other parameters, does not count as an attempt."""
+async def test_job_runs_in_a_worker_that_has_it(bench: Bench) -> None:
+    """A worker without the job, or with other parameters, passes it on; that is not an attempt."""
     jobs = bench.jobs()
     arguments = {"url": "x"}
     await jobs.create(made(Working(Job(name="deploy.later", arguments=arguments))), b"")
@@ -229,7 +229,7 @@ async def test_job_goes_to_a_worker_that_knows_it(bench: Bench) -> None:
 async def test_job_that_no_worker_knows_fails_in_time(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The tool gets an error with a safe text; the log names the job."""
+    """The tool gets a text without details; the log has the name of the job."""
     jobs = bench.jobs(unknown_timeout=0.1)
     await jobs.create(made(Working(Job(name="deploy.never", arguments={}, retries=3))), b"")
 
@@ -248,14 +248,14 @@ async def answered(client: Client, id: str, content: Any) -> Any:
 
 
 @pytest.mark.parametrize("changed", ["required", "gone"])
-async def test_answer_to_what_was_shown_is_taken(
+async def test_answer_to_an_earlier_form_is_accepted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: str
 ) -> None:
-    """The type changed during the question: the tool gets the failure, or another process does."""
+    """The type has changed since: the tool gets a failure, or another process continues."""
     async with release("1", tmp_path, Asks()) as app:
         client = Client(app, capabilities=ASKS)
-        id = await begun(client, "asks")
-        await shown(client, id, "input_required")
+        id = await task_id(client, "asks")
+        await task_with(client, id, "input_required")
 
     class Grown(Struct):
         name: str
@@ -277,12 +277,12 @@ async def test_answer_to_what_was_shown_is_taken(
             assert await text_of(client, id) == "It is Ann"
 
 
-async def test_answer_that_fits_nothing_is_refused_aloud(tmp_path: Path) -> None:
-    """An empty success would acknowledge the answer; the question stays open."""
+async def test_answer_that_fits_no_release_is_an_error(tmp_path: Path) -> None:
+    """An empty success would acknowledge it, so it is an error, and the question stays open."""
     async with release("1", tmp_path, Asks()) as app:
         client = Client(app, capabilities=ASKS)
-        id = await begun(client, "asks")
-        await shown(client, id, "input_required")
+        id = await task_id(client, "asks")
+        await task_with(client, id, "input_required")
 
         error = (await answered(client, id, {"name": 7}))["error"]
         await answered(client, id, {"name": "Ann"})
@@ -302,7 +302,7 @@ async def begins(run: Run) -> str:
 
 
 class AsksThenWorks(Tool):
-    """Asks twice, and has a job done."""
+    """Asks two questions, and runs a job."""
 
     name = "asks"
 
@@ -324,7 +324,7 @@ OLD, NEW = "the old secret of 16 bytes", "the new secret of 16 bytes"
 
 
 async def test_answer_begins_one_job_while_the_secret_is_rotated(tmp_path: Path) -> None:
-    """Copies of both answers reach the processes of before and after, in every order."""
+    """Both answers reach processes with the old and the new secret, in every order."""
     BEGUN.clear()
     stores = [SQLiteStore(tmp_path / "store.db") for _ in range(2)]
     muxes = [
@@ -335,16 +335,16 @@ async def test_answer_begins_one_job_while_the_secret_is_rotated(tmp_path: Path)
     for mux in muxes:
         await mux.tasks.service.start()
 
-    async def answer(client: Client, asked: Any, name: str) -> Any:
+    async def answer(client: Client, pending: Any, name: str) -> Any:
         again = client.call("asks")
         again["params"] |= {
-            "requestState": asked["requestState"],
+            "requestState": pending["requestState"],
             "inputResponses": {name: {"action": "accept", "content": {"name": "Ann"}}},
         }
         return (await client.send(again)).json["result"]
 
-    asked = (await before.send(before.call("asks"))).json["result"]
-    second = [await answer(each, asked, "first") for each in (after, before)]
+    pending = (await before.send(before.call("asks"))).json["result"]
+    second = [await answer(each, pending, "first") for each in (after, before)]
     seconds = [(after, second[0]), (after, second[1]), (before, second[1])]
     tasks = [await answer(client, each, "second") for client, each in seconds]
     for task in tasks:

@@ -1,4 +1,4 @@
-"""Waits that continue in a method: `elicit(...).then(self.book)`, and the same on every wait."""
+"""Waits that continue in a method: `elicit(...).then(self.book)`, and the same for every wait."""
 
 import asyncio
 import datetime
@@ -44,9 +44,9 @@ from genmcp import (
     roots,
     wait_for,
 )
-from tests.continuations.asking import Asked, failure_of, muxed, text_of
 from tests.prompts.answering import ASKABLE, request
 from tests.support.asgi import MODERN, PATIENCE, TASKS, Client, Connection
+from tests.support.asking import AnsweringClient, failure_of, muxed, text_of
 
 OPEN: list[Mux] = []
 
@@ -92,7 +92,7 @@ class Book(Tool[Room]):
 
 
 class Asks(Book):
-    """Asks before it does nothing."""
+    """Asks a question, and has an empty result."""
 
     name = "asks"
 
@@ -131,19 +131,19 @@ async def call(app: Any, *answers: Any, version: str = MODERN, **arguments: Any)
     return await request(app, version, "tools/call", *answers, name=name, arguments=arguments)
 
 
-# The value a method gets
+# The value that a method gets
 
 
 @pytest.mark.parametrize("version", ASKABLE)
 async def test_call_continues_in_methods_in_every_revision(version: str) -> None:
-    """With its typed arguments, the typed value, and the assigns of the steps before."""
+    """A method gets the typed arguments, the typed value, and the assigns of earlier steps."""
     answered = await call(serving(Book), YES, version=version, name="Fjord", seats=2)
 
     assert text_of(answered) == "2 in Fjord, with breakfast by phone"
 
 
 async def test_task_continues_in_methods() -> None:
-    """A client that polls the task and answers its questions."""
+    """The client polls the task and answers its questions."""
 
     class Always(Book):
         name = "always"
@@ -156,11 +156,11 @@ async def test_task_continues_in_methods() -> None:
     client = Client(serving(Always), capabilities=TASKS)
     answer = await client.send(client.call("always", {"name": "Fjord"}))
 
-    result = await over(client, answer.json["result"]["taskId"])
+    result = await completed(client, answer.json["result"]["taskId"])
     assert result["content"][0]["text"] == "3 in Fjord, without breakfast by task"
 
 
-async def over(client: Client, id: str) -> Any:
+async def completed(client: Client, id: str) -> Any:
     async with asyncio.timeout(PATIENCE):
         while True:
             answer = await client.send(client.request("tasks/get", {"taskId": id}))
@@ -170,21 +170,21 @@ async def over(client: Client, id: str) -> Any:
 
 
 async def test_call_continues_in_another_process() -> None:
-    """The name of the method is sealed into the state: any process with the secret continues."""
+    """The name of the method is in the sealed state: any process with the secret can continue."""
     here, there = (muxed(Asks, secret="a secret that both processes have") for _ in range(2))
-    client = Asked(here)
-    asked = await client.send(client.call("asks", {"name": "Fjord"}))
+    client = AnsweringClient(here)
+    pending = await client.send(client.call("asks", {"name": "Fjord"}))
     client.app = there
 
-    (key,) = asked.json["result"]["inputRequests"]
-    answered = await client.send(client.again(asked, **{key: NO}))
+    (key,) = pending.json["result"]["inputRequests"]
+    answered = await client.send(client.retry(pending, **{key: NO}))
 
     assert key == "sure"
     assert text_of(answered) == "Fjord: Declined"
 
 
 class Waits(Tool):
-    """Waits for the given wait, and returns the value that the method got."""
+    """Waits for *wait*, and returns the value that the method gets."""
 
     name = "waits"
 
@@ -230,26 +230,26 @@ AGREED = {"action": "accept", "content": {}}
 async def test_every_kind_of_wait_continues_in_a_method(
     wait: Any, answers: list[Any], shown: str
 ) -> None:
-    """The method gets the value of the wait, or the content of the form."""
+    """The method gets the value of the wait, or the content of a form."""
     app = serving(Waits(wait))
 
-    answered = await asked_all(app, answers)
+    answered = await answer_all(app, answers)
 
     assert shown == text_of(answered)
 
 
-async def asked_all(app: Any, answers: list[Any]) -> Connection:
-    """Call `waits`, and give all answers at once."""
-    client = Asked(app)
+async def answer_all(app: Any, answers: list[Any]) -> Connection:
+    """Call `waits`, and answer all questions at once."""
+    client = AnsweringClient(app)
     answer = await client.send(client.call("waits"))
     if answers:
         keys = answer.json["result"]["inputRequests"]
-        answer = await client.send(client.again(answer, **dict(zip(keys, answers, strict=True))))
+        answer = await client.send(client.retry(answer, **dict(zip(keys, answers, strict=True))))
     return answer
 
 
 class Queue(ExternalQueue):
-    """A queue whose jobs have all ended."""
+    """A queue whose jobs have all completed."""
 
     scheme = "queue"
 
@@ -263,7 +263,7 @@ class Queue(ExternalQueue):
 
 
 async def test_external_job_continues_in_a_method() -> None:
-    """Its result is read as the type that the method annotates."""
+    """Its result is converted to the annotated type."""
 
     class Follows(Waits):
         name = "follows"
@@ -279,7 +279,7 @@ async def test_external_job_continues_in_a_method() -> None:
     assert text_of(await call(app, tool="follows")) == "7 done"
 
 
-# The value of a job is JSON, and is decoded to the annotated type
+# The value of a job is JSON, which is converted to the annotated type
 
 
 @dataclass
@@ -305,13 +305,13 @@ class Level(enum.IntEnum):
 
 
 class Named(Protocol):
-    """A type that msgspec does not convert to."""
+    """A type that msgspec cannot convert to."""
 
     name: str
 
 
 class Reads(Tool):
-    """Reads the value of a job."""
+    """Has a method with an annotation for the value of a job."""
 
     name = "reads"
 
@@ -359,7 +359,7 @@ class Reads(Tool):
 
 
 class Model:
-    """Stands for a pydantic model."""
+    """Stands in for a pydantic model."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -392,8 +392,8 @@ class Model:
         ("protocol", "a", "'a'"),
     ],
 )
-async def test_value_of_a_job_is_read_as_its_type(how: str, value: Any, shown: str) -> None:
-    """As far as its type can be read: an annotation may be there only for a type checker."""
+async def test_value_of_a_job_is_converted_to_its_type(how: str, value: Any, shown: str) -> None:
+    """An annotation that cannot be resolved at run time is ignored: it may be for type checkers."""
     assert shown == text_of(await call(serving(Reads), tool="reads", how=how, value=value))
 
 
@@ -408,7 +408,7 @@ async def test_value_of_a_job_is_read_as_its_type(how: str, value: Any, shown: s
     ],
 )
 async def test_value_of_another_type_is_a_contract_error(how: str, value: Any, caplog: Any) -> None:
-    """The log names the fault and its place; the client gets a reference."""
+    """The log has the fault and its place; the client gets a reference."""
     answered = await call(serving(Reads), tool="reads", how=how, value=value)
 
     assert answered.messages[-1]["error"]["code"] == -32603
@@ -426,21 +426,21 @@ async def test_value_of_another_type_is_a_contract_error(how: str, value: Any, c
         (NEITHER, "Fjord: Cancelled", "The user cancelled the question."),
     ],
 )
-async def test_question_that_is_declined_ends_elsewhere(
+async def test_declined_question_continues_in_the_second_method(
     answer: Any, method: str, default: str, version: str
 ) -> None:
-    """In the second method; without one the call ends with a plain text."""
+    """The second method runs; without one the result is a plain text."""
     app = serving(Book, Asks)
 
-    told = await call(app, answer, version=version, tool="asks", name="Fjord")
+    answered = await call(app, answer, version=version, tool="asks", name="Fjord")
     untold = await call(app, answer, version=version, name="Fjord")
 
-    assert method == text_of(told)
+    assert method == text_of(answered)
     assert default == text_of(untold)
 
 
-async def test_one_of_several_questions_that_is_declined_counts_for_all() -> None:
-    """The second method gets each answer."""
+async def test_one_declined_question_of_several_declines_the_wait() -> None:
+    """The second method runs, and gets all answers."""
     wait = {"a": elicit("A?", Wish), "b": elicit("B?")}
 
     class Both(Waits):
@@ -450,15 +450,15 @@ async def test_one_of_several_questions_that_is_declined_counts_for_all() -> Non
         async def refused(self, request: ToolRequest, answers: Any, channel: Channel) -> str:
             return repr(answers)
 
-    refused = await asked_all(serving(Both(None)), [YES, NO])
-    default = await asked_all(serving(Waits(lambda: wait_for(wait))), [YES, NO])
+    refused = await answer_all(serving(Both(None)), [YES, NO])
+    default = await answer_all(serving(Waits(lambda: wait_for(wait))), [YES, NO])
 
     assert repr({"a": Accepted(Wish(True)), "b": Declined()}) == text_of(refused)
     assert text_of(default) == "The user declined."
 
 
 async def test_otherwise_gets_the_answers_unconverted() -> None:
-    """An annotation of a single answer must not turn the dict into a `Declined` of its own."""
+    """An annotation for one answer must not convert the dict of answers."""
 
     class Both(Waits):
         async def call(self, request: ToolRequest, channel: Channel) -> Any:
@@ -468,30 +468,30 @@ async def test_otherwise_gets_the_answers_unconverted() -> None:
         async def refused(self, request: ToolRequest, answers: Declined, channel: Channel) -> str:
             return repr(answers)
 
-    refused = await asked_all(serving(Both(None)), [YES, NEITHER])
+    refused = await answer_all(serving(Both(None)), [YES, NEITHER])
 
     assert repr({"a": Accepted(Wish(True)), "b": Cancelled()}) == text_of(refused)
 
 
 async def test_declined_question_needs_only_the_method_that_runs() -> None:
-    """A release that renamed the first method still handles a decline of the release before."""
+    """A release that renamed the first method can still handle a decline."""
 
     class Renamed(Asks):
         name = "asks"
         sure = None  # type: ignore[assignment]
 
     old, new = (muxed(each, secret="a secret that both have, of 32 b") for each in (Asks, Renamed))
-    client = Asked(old)
-    asked = await client.send(client.call("asks", {"name": "Fjord"}))
+    client = AnsweringClient(old)
+    pending = await client.send(client.call("asks", {"name": "Fjord"}))
     client.app = new
 
-    answered = await client.send(client.again(asked, sure=NO))
+    answered = await client.send(client.retry(pending, sure=NO))
 
     assert text_of(answered) == "Fjord: Declined"
 
 
 async def test_declined_question_of_a_tool_with_data_is_an_error() -> None:
-    """A text is not a result where a schema requires data."""
+    """A text is not a valid result where an output schema requires data."""
 
     class Typed(Book):
         name = "typed"
@@ -509,7 +509,7 @@ async def breaks(run: Run) -> str:
 
 async def test_wait_that_failed_is_an_error_with_its_text() -> None:
     """The method does not run."""
-    assert failure_of(await asked_all(serving(Waits(breaks.job)), [])) == "out of paper"
+    assert failure_of(await answer_all(serving(Waits(breaks.job)), [])) == "out of paper"
 
 
 class Outcomes(Tool):
@@ -545,7 +545,7 @@ class Outcomes(Tool):
 async def test_method_may_take_the_outcome(
     method: str, on: str, answers: list[Any], shown: str
 ) -> None:
-    """If its parameter is called `outcome` or is annotated so; then it gets all outcomes."""
+    """If its parameter is named `outcome` or annotated as one, it gets failures as well."""
     app = serving(Outcomes)
 
     answered = await call(app, *answers, tool="outcomes", method=method, on=on)
@@ -553,9 +553,9 @@ async def test_method_may_take_the_outcome(
     assert shown == text_of(answered)
 
 
-async def test_client_that_cannot_be_asked_is_told_so() -> None:
+async def test_client_without_the_capability_gets_an_error() -> None:
     """-32021 with the capability, as when `continue_` raises it (2026-07-28)."""
-    client = Asked(serving(Book), able={})
+    client = AnsweringClient(serving(Book), capabilities={})
 
     answer = await client.send(client.call("book", {"name": "Fjord"}))
 
@@ -563,22 +563,22 @@ async def test_client_that_cannot_be_asked_is_told_so() -> None:
 
 
 async def test_method_may_give_an_empty_result() -> None:
-    """As from `call`: None is an empty result, since the method was named explicitly."""
+    """None is an empty result, as from `call`, because the method was named explicitly."""
 
     class Quiet(Waits):
         async def shown(self, request: ToolRequest, value: Any, channel: Channel) -> None:  # type: ignore[override]
             return None
 
-    answered = await asked_all(serving(Quiet(lambda: wait_for(nine()))), [])
+    answered = await answer_all(serving(Quiet(lambda: wait_for(nine()))), [])
 
     assert answered.json["result"]["content"] == []
 
 
-# Methods that a call cannot continue in
+# Methods in which a call cannot continue
 
 
 class Wrong(Tool):
-    """Names a method that cannot be a step."""
+    """Passes a method to `then` that cannot be a step."""
 
     name = "wrong"
 
@@ -608,7 +608,7 @@ async def nowhere(request: Any, value: Any, channel: Any) -> None: ...
 
 
 @pytest.mark.parametrize(
-    ("how", "says"),
+    ("how", "advice"),
     [
         ("another tool's", r"then(Reads.point) must be given a method of Wrong"),
         ("a function", r"then(nowhere) must be given a method of Wrong"),
@@ -618,38 +618,38 @@ async def nowhere(request: Any, value: Any, channel: Any) -> None: ...
     ],
 )
 async def test_method_that_cannot_continue_a_call_is_reported(
-    how: str, says: str, caplog: Any
+    how: str, advice: str, caplog: Any
 ) -> None:
-    """At once, with its name; the awaitable never starts."""
+    """The call fails with the name of the method; the awaitable never starts."""
     answered = await call(serving(Wrong), tool="wrong", how=how)
 
     assert answered.messages[-1]["error"]["code"] == -32603
-    assert says in caplog.text
+    assert advice in caplog.text
 
 
 async def test_step_that_names_a_wrong_method_is_reported(caplog: Any) -> None:
-    """Also where a later step returns it."""
+    """Also when a later step returns the wait."""
 
     class Later(Waits):
         async def shown(self, request: ToolRequest, value: Any, channel: Channel) -> Any:
             return wait_for(never()).then(nowhere)
 
-    answered = await asked_all(serving(Later(lambda: wait_for(nine()))), [])
+    answered = await answer_all(serving(Later(lambda: wait_for(nine()))), [])
 
     assert answered.messages[-1]["error"]["code"] == -32603
     assert "Later.shown (tool 'waits'): then(nowhere) must be given a method of" in caplog.text
 
 
 @pytest.mark.parametrize("method", [lambda request, value, channel: None, "sure", None])
-async def test_method_without_a_name_is_refused_where_it_is_given(method: Any) -> None:
-    """Another process could not find it."""
+async def test_method_without_a_name_is_rejected_by_then(method: Any) -> None:
+    """`then` rejects it, because another process could not find it."""
     for wait in (wait_for(never()), elicit("Sure?")):
         with pytest.raises(ContractError, match="has no such name"):
             wait.then(method)
 
 
 async def test_method_name_too_long_for_a_question_is_rejected() -> None:
-    """The name is the key of the question; a wait for something else has no such key."""
+    """The name is the key of the question. Other waits have no such limit."""
 
     async def method(request: Any, value: Any, channel: Any) -> None: ...
 
@@ -661,24 +661,24 @@ async def test_method_name_too_long_for_a_question_is_rejected() -> None:
 
 
 async def test_second_method_without_a_name_is_refused() -> None:
-    """As the first one."""
+    """The rule for the first method applies to the second."""
     unnamed: Any = 3
     with pytest.raises(ContractError, match="3 has no such name"):
         wait_for(never()).then(nowhere, unnamed)
 
 
 async def test_method_of_the_class_continues_as_that_of_the_instance() -> None:
-    """It is found by its name in the tool."""
+    """A method is found by its name."""
 
     class Named(Waits):
         async def call(self, request: ToolRequest, channel: Channel) -> Any:
             return wait_for(nine()).then(Waits.shown)
 
-    assert text_of(await asked_all(serving(Named(None)), [])) == "9"
+    assert text_of(await answer_all(serving(Named(None)), [])) == "9"
 
 
 async def test_method_that_a_release_lacks_fails_the_call(caplog: Any) -> None:
-    """As for a tag that no case of `continue_` knows."""
+    """Like a tag without a case in `continue_`."""
 
     class Old(Tool):
         name = "versioned"
@@ -693,17 +693,17 @@ async def test_method_that_a_release_lacks_fails_the_call(caplog: Any) -> None:
         gone = None  # type: ignore[assignment]
 
     old, new = (muxed(each, secret="a secret that both processes have") for each in (Old, New))
-    client = Asked(old)
-    asked = await client.send(client.call("versioned"))
+    client = AnsweringClient(old)
+    pending = await client.send(client.call("versioned"))
     client.app = new
-    answered = await client.send(client.again(asked, gone=AGREED))
+    answered = await client.send(client.retry(pending, gone=AGREED))
 
     assert answered.json["error"]["code"] == -32603
     assert "New has no method gone, in which this call continues (tool 'versioned')" in caplog.text
 
 
 def test_tool_that_returns_a_wait_needs_somewhere_to_continue() -> None:
-    """Seen when the class is made: it is annotated so, and has no method for it."""
+    """A class whose `call` is annotated to wait, but has no method for it, is rejected."""
     with pytest.raises(ConfigurationError, match=r"or pass a method to \.then\(\)"):
 
         class Nowhere(Tool):
@@ -715,7 +715,7 @@ def test_tool_that_returns_a_wait_needs_somewhere_to_continue() -> None:
 
 
 def test_tool_that_continues_in_methods_may_be_held_over() -> None:
-    """As one with `continue_`: the result tool is listed for it, and calls have a `max_hold`."""
+    """The result tool is listed for it, and `max_hold` applies, as with `continue_`."""
     holds = [
         Suite(name="test", version="1", tools=[each]).find("tools/call", "get_call_result")
         for each in (Book, Reads, Plain)
@@ -725,7 +725,7 @@ def test_tool_that_continues_in_methods_may_be_held_over() -> None:
 
 
 class Plain(Tool):
-    """Has a method that is not a step."""
+    """Passes a method to `then` that is not a step."""
 
     name = "plain"
 
@@ -813,7 +813,7 @@ ALL = (Letter, Letters, Page, Pages)
 async def test_prompts_and_resources_continue_in_methods(
     method: str, params: Any, shown: str, version: str
 ) -> None:
-    """A prompt gets its typed arguments, a resource the key that `read` got."""
+    """A method of a prompt gets its typed arguments, one of a resource the key from `read`."""
     answered = await request(serving(*ALL), version, method, YES, **params)
     refused = await request(serving(*ALL), version, method, NO, **params)
 
@@ -869,7 +869,7 @@ class Printed(Page):
 async def test_declined_prompts_and_resources_run_otherwise(
     method: str, params: Any, shown: str, version: str
 ) -> None:
-    """As tools do; it gets the same first argument as the first method."""
+    """The second method gets the same first argument as the first, as in tools."""
     answered = await request(serving(Asking, AskedPage), version, method, NO, **params)
 
     assert shown in answered.body.decode()
@@ -883,7 +883,7 @@ async def test_declined_prompts_and_resources_run_otherwise(
     ],
 )
 async def test_failed_job_fails_prompts_and_resources(method: str, params: Any) -> None:
-    """As an error with the text of the failure: they have no result with `isError`."""
+    """They fail with the text as an error, since their results have no `isError`."""
     answered = await request(serving(Asking, Printed), MODERN, method, **params)
 
     assert "out of paper" in answered.messages[-1]["error"]["message"]

@@ -245,7 +245,7 @@ def test_client_gets_at_most_one_response(start: CallPhase) -> None:
     assert not [step for step in reachable(start) if "second response" in step[2][1]]
 
 
-def test_call_ends_with_a_response_unless_its_client_cancelled_it() -> None:
+def test_call_gets_a_response_unless_its_client_cancelled_it() -> None:
     """A hook that the host interrupts is answered where that arrives."""
     silent = {
         (state[0], event)

@@ -22,7 +22,7 @@ from tests.core.client_lines import (
 )
 
 
-def test_client_known_server_remembered_older_version_is_tried_first() -> None:
+def test_client_known_server_cached_older_era_is_tried_first() -> None:
     """The caller caches the era by the server's address, which saves the probe.
 
     The newest revision of that era is proposed: the server may support it by now.
@@ -35,7 +35,7 @@ def test_client_known_server_remembered_older_version_is_tried_first() -> None:
 @pytest.mark.parametrize(
     "refusal", [error(1, -32601), error(1, UNSUPPORTED, **versions("2026-07-28"))]
 )
-def test_client_known_server_remembered_version_that_does_not_hold_is_found_anew(
+def test_client_known_server_wrong_cached_era_is_negotiated_anew(
     refusal: bytes,
 ) -> None:
     """The client probes again if the cached era fails, and falls back at most once more."""
@@ -73,7 +73,7 @@ def test_client_known_server_told_version_is_the_only_one() -> None:
         assert isinstance(failed, ConnectionFailed)
 
 
-def test_client_known_server_told_version_must_be_among_those_discovered() -> None:
+def test_client_known_server_version_option_must_be_discovered() -> None:
     """A server that does not list it is not spoken to in another one."""
     client = machine(revision="2026-07-28")
     client.begin(0)
@@ -129,7 +129,7 @@ def test_client_known_server_unknown_version_is_a_wrong_option() -> None:
         machine(revision="1999-01-01")
 
 
-def test_client_known_server_session_that_is_gone_is_begun_anew_once() -> None:
+def test_client_known_server_lost_session_is_renewed_once() -> None:
     """2025-11-25, transports, "Session Management": a rejected request did not run."""
     client, why = legacy(per_message=True), ValueError("gone")
     id, _ = client.request("tools/list", now=0)
@@ -151,7 +151,7 @@ def test_client_known_server_session_that_is_gone_is_begun_anew_once() -> None:
     assert [ConnectionFailed(why)] == client.failed(id, gone, 0)[1:]
 
 
-def test_client_known_server_session_that_was_of_use_may_be_begun_anew_again() -> None:
+def test_client_known_server_used_session_may_be_renewed_again() -> None:
     """Once something was answered in it, its end is as good as the first one's."""
     client = legacy(per_message=True)
     gone = TransportFailure(ValueError("gone"), 404, session=True)
@@ -164,7 +164,7 @@ def test_client_known_server_session_that_was_of_use_may_be_begun_anew_again() -
         client.received(result(id + 2, {"tools": []}), 0)
 
 
-def test_client_known_server_session_that_is_gone_leaves_what_is_under_way() -> None:
+def test_client_known_server_lost_session_keeps_open_responses() -> None:
     """A response that is still open may yet bring its answer."""
     client = legacy(per_message=True)
     lost, open_ = (client.request("tools/list", now=0)[0] for _ in range(2))
@@ -176,7 +176,7 @@ def test_client_known_server_session_that_is_gone_leaves_what_is_under_way() -> 
     assert open_ == answered.id  # type: ignore[union-attr]
 
 
-def test_client_known_server_session_in_which_it_spoke_may_end_any_number_of_times() -> None:
+def test_client_known_server_session_in_use_may_end_many_times() -> None:
     """The session was known before: this is not a server that loses every session at once."""
     client, why = legacy(per_message=True), ValueError("gone")
     for id in (2, 3, 4):
@@ -201,7 +201,7 @@ def test_client_known_server_ids_go_on_after_a_reset() -> None:
     assert send.id == 2  # type: ignore[union-attr]
 
 
-def test_client_known_server_reset_of_what_never_connected_remembers_the_option() -> None:
+def test_client_known_server_early_reset_keeps_the_option() -> None:
     """Only a revision that was negotiated can be remembered."""
     client = machine(remembered="2025-06-18")
     client.begin(0)

@@ -122,7 +122,7 @@ def test_client_opening_error_without_an_id_is_about_the_probe() -> None:
 @pytest.mark.parametrize(
     "body", [result(1, {}), result(1, []), result(1, {"supportedVersions": 1}), message(id=1)]
 )
-def test_client_opening_what_is_no_discover_result_means_an_older_server(body: bytes) -> None:
+def test_client_opening_bad_discover_result_means_older_server(body: bytes) -> None:
     """Anything that is neither a DiscoverResult nor a modern error is of the era before."""
     client = machine()
     client.begin(0)
@@ -130,7 +130,7 @@ def test_client_opening_what_is_no_discover_result_means_an_older_server(body: b
     assert is_initialize(client.received(body, 0))
 
 
-def test_client_opening_silence_on_one_channel_means_an_older_server() -> None:
+def test_client_opening_silence_on_stdio_means_an_older_server() -> None:
     """stdio, third outcome: no response within a reasonable time."""
     client = machine(probe_timeout=5)
     client.begin(10)
@@ -153,7 +153,7 @@ def test_client_opening_silence_over_http_is_no_answer() -> None:
 
 
 @pytest.mark.parametrize("status", [400, 404, 405, 406, 415, 422, 500, 501])
-def test_client_opening_http_error_without_a_message_means_an_older_server(status: int) -> None:
+def test_client_opening_bare_http_error_means_an_older_server(status: int) -> None:
     """Streamable HTTP: a body that is empty, or not a modern error, falls back to initialize."""
     client = machine(per_message=True)
     client.begin(0)
@@ -195,7 +195,7 @@ def test_client_opening_modern_error_never_falls_back(code: int) -> None:
     assert code == failed.error.code
 
 
-def test_client_opening_unsupported_version_is_asked_again_with_a_supported_one() -> None:
+def test_client_opening_unsupported_version_is_negotiated_again() -> None:
     """Even with the same: a server may have meant something else."""
     client = machine()
     client.begin(0)
@@ -209,7 +209,7 @@ def test_client_opening_unsupported_version_is_asked_again_with_a_supported_one(
     ]
 
 
-def test_client_opening_server_that_never_makes_up_its_mind_is_given_up() -> None:
+def test_client_opening_gives_up_after_three_version_errors() -> None:
     """The probe is sent three times."""
     client = machine()
     client.begin(0)
@@ -222,7 +222,7 @@ def test_client_opening_server_that_never_makes_up_its_mind_is_given_up() -> Non
     assert isinstance(failed, ConnectionFailed)
 
 
-def test_client_opening_older_version_that_is_offered_is_initialized() -> None:
+def test_client_opening_offered_older_version_is_initialized() -> None:
     """The newest that both speak, by the means that version has."""
     offered = machine()
     offered.begin(0)
@@ -252,7 +252,7 @@ def test_client_opening_keeps_a_refusal_that_names_no_version(more: dict[str, An
 
 
 @pytest.mark.parametrize("supported", [[], ["2031-01-01"]])
-def test_client_opening_discover_result_without_a_common_version_fails(supported: Any) -> None:
+def test_client_opening_discovery_without_common_version_fails(supported: Any) -> None:
     """The error names the versions of both."""
     client = machine()
     client.begin(0)
@@ -335,7 +335,7 @@ def test_client_opening_answer_without_a_version_is_taken() -> None:
 
 
 @pytest.mark.parametrize("version", ["1999-01-01", "2026-07-28"])
-def test_client_opening_answer_with_a_version_nobody_speaks_fails(version: str) -> None:
+def test_client_opening_response_with_an_unknown_version_fails(version: str) -> None:
     """2025-11-25, lifecycle: the client SHOULD disconnect. The error names the version."""
     client = machine(revision="2025-11-25")
     client.begin(0)
@@ -358,7 +358,7 @@ def test_client_opening_welcome_that_is_none_fails() -> None:
     assert isinstance(failed.error, PeerFault)
 
 
-def test_client_opening_initialize_that_is_refused_or_silent_fails() -> None:
+def test_client_opening_refused_or_silent_initialize_fails() -> None:
     """The error is the server's, or has the elapsed time; no cancellation is sent."""
     client = machine()
     client.begin(0)
@@ -385,7 +385,7 @@ def test_client_opening_initialize_that_cannot_be_sent_fails() -> None:
     assert [ConnectionFailed(why)] == client.failed(2, TransportFailure(why, 404), 0)
 
 
-def test_client_opening_late_discover_result_counts_if_initialize_is_refused() -> None:
+def test_client_opening_late_discovery_counts_without_initialize() -> None:
     """A modern server that was slow to start answers both, in their order."""
     client = machine()
     client.begin(0)
@@ -415,7 +415,7 @@ def test_client_opening_late_anything_else_counts_for_nothing(late: bytes) -> No
     assert connected.revision == "2025-11-25"
 
 
-def test_client_opening_probe_that_is_answered_when_all_is_said_is_dropped() -> None:
+def test_client_opening_late_response_to_the_probe_is_dropped() -> None:
     """Once the connection is ready, the response to the probe is late."""
     client = machine()
     client.begin(0)
@@ -428,7 +428,7 @@ def test_client_opening_probe_that_is_answered_when_all_is_said_is_dropped() -> 
     assert client.pending == 0
 
 
-def test_client_opening_initialize_refused_by_a_modern_server_asks_again() -> None:
+def test_client_opening_modern_initialize_error_probes_again() -> None:
     """It SHOULD name supported revisions; else the probe was lost, or the cached era is wrong."""
     client = machine()
     client.begin(0)
@@ -454,7 +454,7 @@ def test_client_opening_such_a_server_is_not_asked_for_ever() -> None:
     assert sent == 6
 
 
-def test_client_opening_server_that_ends_on_the_probe_is_started_again() -> None:
+def test_client_opening_server_that_exits_on_probe_is_restarted() -> None:
     """2026-07-28, stdio, "Backward Compatibility": it is initialized then, and nothing else."""
     client, why = machine(), ValueError("it has ended")
     client.begin(0)
@@ -468,7 +468,7 @@ def test_client_opening_server_that_ends_on_the_probe_is_started_again() -> None
 
 
 @pytest.mark.parametrize("slow", [True, False])
-def test_client_opening_server_that_ends_on_initialize_too_is_given_up(slow: bool) -> None:
+def test_client_opening_server_that_exits_twice_is_given_up(slow: bool) -> None:
     """It is started once more, also where it was slow to read the first request."""
     client, why = machine(probe_timeout=5), ValueError("it has ended")
     client.begin(0)
@@ -491,7 +491,7 @@ def test_client_opening_server_that_ends_on_initialize_too_is_given_up(slow: boo
         ({"per_message": True}, ConnectionState.PROBING),
     ],
 )
-def test_client_opening_server_that_ends_is_not_started_again_for_nothing(
+def test_client_opening_server_is_not_restarted_in_vain(
     options: dict[str, Any], state: ConnectionState
 ) -> None:
     """That is, where there is no other handshake, or no process."""

@@ -247,7 +247,7 @@ def test_dispatch_plain_request_is_decoded_once() -> None:
 
 
 @pytest.mark.parametrize("name", ["=?base64?YWRk?=", "h\u00e9"])
-def test_dispatch_name_with_invalid_header_characters_is_rejected(name: str) -> None:
+def test_dispatch_name_with_invalid_header_chars_is_rejected(name: str) -> None:
     """An intermediary reads another name in such a header, or none."""
     with pytest.raises(HeaderMismatch):
         modern(params={"name": name, "_meta": META}, mcp_name=name)

@@ -1,4 +1,4 @@
-"""Authorization servers, servers and clients of others, for the tests of logins."""
+"""Third-party authorization servers, MCP servers and clients, for tests of logins."""
 
 import asyncio
 import json
@@ -44,21 +44,24 @@ from genmcp.auth import Bearer
 from genmcp.auth.bearer import Verifier
 from genmcp.client.auth import OAuth
 from tests.e2e.browsing import USER, browse, parameters
-from tests.e2e.npm import OIDC_PROVIDER, SDK, npm_package
 from tests.e2e.processes import kill, serving
+from tests.support.npm import OIDC_PROVIDER, SDK, npm_package
 from tests.support.oauth.server import OAuthServer
 
 SCRIPT = Path(__file__).with_name("oidc_provider.mjs")
 TYPESCRIPT = Path(__file__).with_name("typescript_client.mjs")
 SERVER_ID, SERVER_SECRET = "rs", "of-a-resource-server"  # to introspect tokens
 PROXY_ID = "proxy"  # with the same secret
-SIGNER_ID, SIGNER = "signer", jwk.ECKey.generate_key("P-256")  # a service with a key
+SIGNER_ID, SIGNER = (
+    "signer",
+    jwk.ECKey.generate_key("P-256"),
+)  # a service that authenticates with a key
 CLIENT_ID, REDIRECT = "app", "http://127.0.0.1:9999/callback"  # registered in advance
 
 
 @dataclass(frozen=True)
 class AuthorizationServer:
-    """An authorization server that runs: its identifier, and URLs of its metadata."""
+    """A running authorization server: its issuer identifier and metadata URLs."""
 
     issuer: str
     jwks_uri: str
@@ -67,7 +70,7 @@ class AuthorizationServer:
 
 
 async def found_at(issuer: str) -> AuthorizationServer:
-    """Return what the metadata of an issuer contains."""
+    """Fetch the metadata of an issuer."""
     async with httpx.AsyncClient() as http:
         found = (await http.get(f"{issuer}/.well-known/openid-configuration")).json()
     assert found["issuer"] == issuer
@@ -94,7 +97,7 @@ async def own_issuer(
 async def oidc_provider(
     resource: str, port: int, *, opaque: bool = False
 ) -> AsyncIterator[AuthorizationServer]:
-    """Run oidc-provider, of npm."""
+    """Run the npm package oidc-provider."""
     node, modules = npm_package(*OIDC_PROVIDER)
     public = json.dumps(SIGNER.as_dict(private=False))
     options = [str(port), str(modules), resource, "opaque" if opaque else "jwt", public]
@@ -103,7 +106,7 @@ async def oidc_provider(
 
 
 class Keys(TokenVerifier):
-    """Verifies tokens with the published keys, for the official server."""
+    """Verifies tokens by the published keys, for the official server."""
 
     def __init__(self, resource: str, server: AuthorizationServer) -> None:
         self.resource = resource
@@ -129,7 +132,7 @@ class Keys(TokenVerifier):
 class Verbatim(BaseModel):
     """A URL without the slash that `AnyHttpUrl` adds after a host.
 
-    With the slash the server names another issuer than the issuer itself: clients refuse it.
+    With the slash it would not equal the issuer's own identifier, and clients would reject it.
     """
 
     model_config = ConfigDict(url_preserve_empty_path=True)
@@ -142,7 +145,7 @@ def verbatim(url: str) -> AnyHttpUrl:
 
 
 def official_server(resource: str, server: AuthorizationServer) -> ASGIApp:
-    """Return a server of the official SDK."""
+    """Return a server made with the official SDK."""
     settings = AuthSettings(
         issuer_url=verbatim(server.issuer),
         resource_server_url=verbatim(resource),
@@ -167,7 +170,7 @@ async def fastmcp_whoami_tool() -> str:
 
 
 def fastmcp_server(resource: str, server: AuthorizationServer) -> ASGIApp:
-    """Return a server of FastMCP."""
+    """Return a server made with FastMCP."""
     verifier = JWTVerifier(
         jwks_uri=server.jwks_uri,
         issuer=server.issuer,
@@ -185,7 +188,7 @@ def fastmcp_server(resource: str, server: AuthorizationServer) -> ASGIApp:
 
 
 def fastmcp_with_authorization(resource: str) -> ASGIApp:
-    """Return a server of FastMCP that is its own authorization server, made with the SDK's."""
+    """Return a FastMCP server that contains the SDK's authorization server."""
     auth = InMemoryOAuthProvider(
         base_url=resource.removesuffix("/mcp"),
         client_registration_options=ClientRegistrationOptions(
@@ -206,7 +209,7 @@ def fastmcp_with_authorization(resource: str) -> ASGIApp:
 
 
 def fastmcp_proxy(resource: str, server: AuthorizationServer) -> ASGIApp:
-    """Return a server of FastMCP that registers clients, and logs in at *server* for them all."""
+    """Return a FastMCP server that registers clients itself, and logs in at *server* for them."""
     auth = OIDCProxy(
         config_url=f"{server.issuer}/.well-known/openid-configuration",
         client_id=PROXY_ID,
@@ -238,14 +241,14 @@ async def write(channel: Channel) -> str:
 def own_server(
     resource: str, server: AuthorizationServer, verify: Verifier | None = None, **options: Any
 ) -> ASGIApp:
-    """Return a server of ours; *options* are further ones of `Bearer`."""
+    """Return a genmcp server; *options* are added to those of `Bearer`."""
     auth = Bearer(resource, issuers=[server.issuer], scopes=["read"], verify=verify, **options)
     endpoint = Endpoint(Suite(name="own", version="1", tools=[whoami, write]), auth=auth)
     return Starlette(routes=endpoint.routes("/mcp"))
 
 
 class Kept(TokenStorage):
-    """The tokens of the official client, in memory."""
+    """The token storage of the official client, in memory."""
 
     def __init__(self, *, registered: bool = False) -> None:
         self.tokens: OAuthToken | None = None
@@ -273,7 +276,7 @@ class Kept(TokenStorage):
 
 
 def official_auth(url: str, storage: Kept) -> OAuthClientProvider:
-    """Return the authorization of the official client, with `browse` as browser."""
+    """Return the authorization of the official client, with `browse` as the browser."""
     ended = ""
 
     async def redirect(target: str) -> None:
@@ -310,13 +313,13 @@ async def official_whoami(url: str) -> str:
 
 
 async def own_whoami(url: str) -> str:
-    """Call `whoami` with our client."""
+    """Call `whoami` with genmcp's client."""
     async with OwnClient(url, auth=OAuth("own", ask=browse)) as client:
         return (await client.call("whoami")).text
 
 
 class Browserless(FastMCPOAuth):
-    """FastMCP's authorization; instead of a browser, `browse` goes to its listener."""
+    """FastMCP's authorization, where `browse` replaces the browser."""
 
     async def redirect_handler(self, authorization_url: str) -> None:
         self.visit = asyncio.create_task(self._visit(await browse(authorization_url)))
@@ -328,7 +331,7 @@ class Browserless(FastMCPOAuth):
                     await http.get(url)
                     return
                 except httpx.ConnectError:
-                    await asyncio.sleep(0.02)  # it starts its listener later
+                    await asyncio.sleep(0.02)  # the client starts its listener later
 
 
 async def fastmcp_whoami(url: str) -> str:
@@ -341,7 +344,7 @@ async def fastmcp_whoami(url: str) -> str:
 
 
 async def typescript_calls(url: str, *tools: str) -> list[str]:
-    """Call tools with the client of the TypeScript SDK, with as many logins as it wants."""
+    """Call tools with the client of the TypeScript SDK, which logs in as often as needed."""
     node, modules = npm_package(*SDK)
     process = await asyncio.create_subprocess_exec(
         node, str(TYPESCRIPT), url, str(modules), *tools, stdin=PIPE, stdout=PIPE

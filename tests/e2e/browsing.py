@@ -1,4 +1,4 @@
-"""A browser that logs in as the user of the tests. As a command, it is a value for $BROWSER."""
+"""A browser that logs in as the test user. Its command can be the value of $BROWSER."""
 
 import asyncio
 import sys
@@ -11,7 +11,7 @@ USER = "ann"
 
 
 class Form(HTMLParser):
-    """The last form of a page: where it goes, and the values of its fields."""
+    """The last form of a page: its target, and the values of its fields."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Form(HTMLParser):
 
 
 async def browse(url: str) -> str:
-    """Log in as `USER` and accept everything; return the URL that the browser is sent to."""
+    """Log in as `USER`, accept everything, and return the URL of the redirect."""
     end = parameters(url)["redirect_uri"]
     async with httpx.AsyncClient() as http:
         response = await http.get(url)
@@ -52,7 +52,7 @@ def parameters(url: str) -> dict[str, str]:
 
 
 async def visit(url: str) -> None:
-    """Log in, and go where the browser is sent to."""
+    """Log in, and follow the redirect."""
     async with httpx.AsyncClient() as http:
         await http.get(await browse(url))
 

@@ -1,12 +1,12 @@
-"""Fixtures of the tests with others' servers and clients."""
+"""Fixtures of tests with third-party servers and clients."""
 
 import pytest
 
-from tests.e2e.npm import OIDC_PROVIDER, SDK, npm_package
+from tests.support.npm import OIDC_PROVIDER, SDK, npm_package
 
 
 @pytest.fixture(scope="session")
 def npm_packages() -> None:
-    """Install the packages of the tests of logins, before the time of a test begins."""
+    """Install the packages for tests of logins, so that it does not count for a test's time."""
     for package in (OIDC_PROVIDER, SDK):
         npm_package(*package)

@@ -1,4 +1,4 @@
-"""Releases from PyPI that cannot be installed beside ours, each in a folder of .conformance/.
+"""Releases from PyPI that conflict with ours, each installed into a folder of .conformance/.
 
 The versions are exact. Later runs use the installation without the network.
 """
@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 
 MCP_1 = ("mcp==1.30.0",)
-#: Dependencies of FastMCP's tasks, besides FastMCP itself, which the tests install.
+#: Dependencies of FastMCP's tasks. FastMCP itself is a dependency of the tests.
 FASTMCP_TASKS = (
     "fastmcp-tasks==4.1.2",
     "pydocket==0.27.0",
@@ -28,12 +28,12 @@ _CACHE = Path(__file__).parents[2] / ".conformance"
 
 
 def pip_environment(*requirements: str, complete: bool = True) -> Mapping[str, str]:
-    """Install *requirements* once; return the environment of a process that imports them first.
+    """Install *requirements* once; return an environment whose Python imports them first.
 
-    complete: with all that they depend on; else only them.
+    With *complete*, their dependencies are installed as well.
 
     Raises:
-        CalledProcessError: one of them cannot be installed.
+        CalledProcessError: a package cannot be installed.
     """
     digest = sha256(repr(requirements).encode()).hexdigest()[:8]
     folder = _CACHE / f"pip-{requirements[0].replace('==', '-')}-{digest}"

@@ -1,4 +1,4 @@
-"""Processes of others, for the tests beside this file."""
+"""Third-party processes, for the tests in this folder."""
 
 import asyncio
 from asyncio.subprocess import Process
@@ -12,16 +12,16 @@ __all__ = ["kill", "serving"]
 async def serving(
     command: Sequence[str], port: int, environment: Mapping[str, str] | None = None
 ) -> AsyncIterator[Process]:
-    """Run *command*, which serves on *port*, from when it listens until it is killed or left.
+    """Run *command*, and wait until it listens on *port*. At the end it is killed.
 
     Raises:
-        RuntimeError: it ended before.
+        RuntimeError: the process ended before.
     """
     process = await asyncio.create_subprocess_exec(*command, env=environment)
     try:
         while True:
             with suppress(ConnectionRefusedError):
-                # From another address: a connection to a port of its own would take that port.
+                # From another address, so that the connection does not take *port* itself.
                 _, writer = await asyncio.open_connection(
                     "127.0.0.1", port, local_addr=("127.0.0.9", 0)
                 )
@@ -36,7 +36,7 @@ async def serving(
 
 
 async def kill(process: Process) -> None:
-    """Kill *process*, unless it has ended, and wait for its end."""
+    """Kill *process* if it still runs, and wait for its end."""
     with suppress(ProcessLookupError):
         process.kill()
     await process.wait()

@@ -1,4 +1,4 @@
-"""A thousand clients disconnect: calls are cancelled or complete, and nothing is left of them."""
+"""A thousand clients disconnect: calls are cancelled or complete, and no resource is leaked."""
 
 import asyncio
 import gc
@@ -15,7 +15,7 @@ from starlette.types import Receive, Scope, Send
 
 from genmcp import Channel, Endpoint, Limits, Mux, Suite, tool
 from tests.support.serving import serve
-from tests.support.sockets import Connection, begun, called, http
+from tests.support.sockets import Connection, called, http, initialize
 
 pytestmark = pytest.mark.e2e
 
@@ -26,7 +26,7 @@ PATIENCE = 10.0  # seconds
 
 
 class Counted:
-    """An app that records which requests are open and which tasks run in its event loop."""
+    """An app that records the open requests and the tasks in its event loop."""
 
     def __init__(self, endpoint: Endpoint) -> None:
         self._endpoint = endpoint
@@ -46,7 +46,7 @@ class Counted:
             self.open.discard(request)
 
     def tasks(self) -> set[str]:
-        """Return the tasks in the server's event loop, without those of the server itself."""
+        """Return the tasks in the event loop, without the server's own."""
         names = set()
         for task in asyncio.all_tasks(self.loop):
             name = task.get_coro().__qualname__  # type: ignore[union-attr]
@@ -60,12 +60,12 @@ class Counted:
 
 
 async def holds(condition: Callable[[], bool]) -> bool:
-    """Wait until *condition* holds; return whether it came to that."""
+    """Poll until *condition* is true; return False after a timeout."""
     until = time.monotonic() + PATIENCE
     while not condition():
         if time.monotonic() > until:
             return False
-        await asyncio.sleep(0.01)  # it holds in another thread: there is nothing to wait on
+        await asyncio.sleep(0.01)  # it becomes true in another thread, without an event
     return True
 
 
@@ -74,7 +74,7 @@ def files() -> int:
 
 
 async def leave(url: str, random: Random, request: bytes) -> None:
-    """Send *request*, or the beginning of it, and close the connection at any later point."""
+    """Send *request*, or a part of it, and disconnect at a random point."""
     async with await Connection.open(url) as connection:
         if random.random() < 0.1:
             await connection.send(request[: random.randrange(len(request))])
@@ -86,7 +86,7 @@ async def leave(url: str, random: Random, request: bytes) -> None:
             return
         chunks = (await connection.response()).chunks()
         for _ in range(random.randrange(4)):
-            # A reader that was faster than the answer may see its end.
+            # The response may end before that many chunks.
             with suppress(StopAsyncIteration):
                 await anext(chunks)
 
@@ -94,12 +94,12 @@ async def leave(url: str, random: Random, request: bytes) -> None:
 async def test_disconnects_leave_nothing_and_cancel_by_revision(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """On 2026-07-28 each hook is cancelled; before, each completes. No task remains."""
+    """On 2026-07-28 each hook is cancelled; before, each completes. No asyncio.Task remains."""
     ended: Counter[str] = Counter()
 
-    def count(channel: Channel, what: str) -> None:
+    def count(channel: Channel, step: str) -> None:
         era = "legacy" if channel.request.session else "modern"
-        ended[f"{era} {what}"] += 1
+        ended[f"{era} {step}"] += 1
 
     async def counted(channel: Channel, work: Any) -> str:
         count(channel, "begun")
@@ -135,12 +135,12 @@ async def test_disconnects_leave_nothing_and_cancel_by_revision(
     turn = asyncio.Semaphore(AT_ONCE)
 
     async def client(number: int, url: str) -> None:
-        """One client, of the one era or the other, which never gets to the end of a call."""
+        """Call as a client of either era, and disconnect before the response ends."""
         async with turn:
             session = None
             if number % 2:
                 async with await Connection.open(url) as connection:
-                    session = (await connection.ask(begun())).headers["mcp-session-id"]
+                    session = (await connection.ask(initialize())).headers["mcp-session-id"]
             for id in range(CALLS // CLIENTS):
                 name = "linger" if session else "wait"
                 request = called(name, {}, id=id, session=session)

@@ -1,4 +1,4 @@
-"""The client with tasks of a FastMCP server: it sends no changes, and wants a poll every 5 s."""
+"""The client with tasks of FastMCP, which sends no notifications and has a poll interval of 5 s."""
 
 import asyncio
 import sys
@@ -36,14 +36,14 @@ server.run("http", port=int(sys.argv[1]), show_banner=False, log_level="ERROR")
 
 @pytest.fixture(scope="session")
 def environment() -> Mapping[str, str]:
-    """The environment in which FastMCP has tasks."""
+    """Return the environment in which FastMCP has tasks."""
     return pip_environment(*FASTMCP_TASKS, complete=False)
 
 
 async def test_short_task_of_fastmcp_does_not_take_its_poll_interval(
     environment: Mapping[str, str], tmp_path: Path, free_port: int
 ) -> None:
-    """A task of 0.1 s is known to be over long before the server's 5 s."""
+    """A task of 0.1 s completes long before the interval of 5 s."""
     script = tmp_path / "server.py"
     script.write_text(SERVER)
     url = f"http://127.0.0.1:{free_port}/mcp"

@@ -1,4 +1,4 @@
-"""A gateway from HTTP to stdio that starts a process of our server for every request."""
+"""A third-party gateway from HTTP to stdio that starts our server anew for every request."""
 
 import asyncio
 import os
@@ -9,8 +9,8 @@ import pytest
 
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
-from tests.e2e.npm import GATEWAY, npm_package
 from tests.e2e.processes import serving
+from tests.support.npm import GATEWAY, npm_package
 
 # The first run installs it.
 pytestmark = [
@@ -41,7 +41,7 @@ suite = Suite(name="gated", version="1", tools=[Transcribe])
 async def test_gateway_with_a_process_for_each_request_keeps_tasks(
     shared: bool, tmp_path: Path, free_port: int
 ) -> None:
-    """Possible only if the processes share a store and a secret, as docs/stdio.md states."""
+    """The processes share a store and a secret, as docs/stdio.md requires."""
     (tmp_path / "gated.py").write_text(SERVER)
     node, modules = npm_package(*GATEWAY)
     own = f"{sys.executable} -m genmcp serve gated:suite --stdio"

@@ -1,4 +1,4 @@
-"""A hub of third-party servers: registered, used, killed and reconnected."""
+"""A hub of third-party servers: registered, called, killed and reconnected."""
 
 import asyncio
 import os
@@ -60,14 +60,14 @@ def text(result: CallToolResult) -> str:
 
 
 @pytest.mark.parametrize("stranger", STRANGERS)
-async def test_hub_gets_along_with_a_stranger(stranger: str, tmp_path: Path) -> None:
-    """It lists, calls, reads, prompts, is killed, comes back, and is served to others."""
+async def test_hub_works_with_a_third_party_server(stranger: str, tmp_path: Path) -> None:
+    """Everything works, also after the server was killed, and for clients of the hub."""
     path = tmp_path / "server.py"
     path.write_text(STRANGERS[stranger])
-    again = asyncio.Event()
+    reconnected = asyncio.Event()
 
     async def sleep(delay: float) -> None:
-        again.set()
+        reconnected.set()
 
     async with asyncio.timeout(50), Hub(backoff=Backoff(sleep)) as hub:
         endpoint = Endpoint(hub.server())
@@ -83,7 +83,7 @@ async def test_hub_gets_along_with_a_stranger(stranger: str, tmp_path: Path) -> 
 
         before = text(await hub.call("it/pid"))
         os.kill(int(before), signal.SIGKILL)
-        await again.wait()
+        await reconnected.wait()
         assert text(await hub.call("it/pid")) != before
 
         async with Client(endpoint) as client:
@@ -93,8 +93,8 @@ async def test_hub_gets_along_with_a_stranger(stranger: str, tmp_path: Path) -> 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::ResourceWarning")
 @pytest.mark.parametrize("revision", [None, "2025-11-25"])
-async def test_hub_gets_along_with_strangers_over_http(revision: str | None) -> None:
-    """The same of servers that are reached by a URL, on both eras, side by side."""
+async def test_hub_works_with_third_party_servers_over_http(revision: str | None) -> None:
+    """The same with servers over HTTP, of both eras, side by side."""
     sdks, fasts = sdk().streamable_http_app(), fastmcp().http_app()
     options = ClientOptions(revision=revision)
     async with (

@@ -22,12 +22,12 @@ CONFORMANCE = Path(__file__).parents[2] / "scripts" / "conformance"
 
 @pytest.mark.parametrize("secret", [None, "known to both"])
 async def test_issuer_passes_the_official_suite(secret: str | None, free_port: int) -> None:
-    """Its metadata, and a whole code grant, for a public client and one with a secret."""
+    """Its metadata, and a complete code grant of a public client and of one with a secret."""
     redirect = f"http://127.0.0.1:{free_port}/callback"
     issuer = OAuthServer(resources=["https://mcp.example.com/mcp"])
     method = "client_secret_post" if secret else "none"
     issuer.add_client("suite", secret=secret, redirect_uris=[redirect], method=method)
-    # Where "none" is listed as well, the suite (0.2.0-alpha.12) does not send its secret.
+    # If "none" is listed as well, the suite (0.2.0-alpha.12) does not send its secret.
     issuer.faults.metadata = {"token_endpoint_auth_methods_supported": [method]}
     command: list[str] = runpy.run_path(str(CONFORMANCE))["suite_command"]()
     client = ["--client-id", "suite", *(["--client-secret", secret] if secret else [])]

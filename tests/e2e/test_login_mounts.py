@@ -1,4 +1,4 @@
-"""Logins of several clients to a server of ours, for each way to mount it."""
+"""Logins of several clients to a genmcp server, for each way to mount it."""
 
 import asyncio
 import socket
@@ -70,13 +70,13 @@ def registry(auth: Bearer) -> ASGIApp:
         (fastapi, "/api/mcp"),
         (mount, "/api/mcp"),
         (mount_and_root, "/api/mcp"),
-        (registry, "/api"),  # whose server `mcp` is the one that is called
+        (registry, "/api"),  # the tests call its server `mcp`
     ],
 )
 async def test_client_finds_the_metadata(
     application: Callable[[Bearer], ASGIApp], path: str, client: str, free_port: int
 ) -> None:
-    """Below a mount without a route at the root, the challenge is the only way to it."""
+    """Mounted at a path, without a route at the root, only the challenge leads to it."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         login_port: int = listener.getsockname()[1]

@@ -1,4 +1,4 @@
-"""Logins: clients and servers of several projects, with two authorization servers."""
+"""Logins between clients, servers and authorization servers of several projects."""
 
 import asyncio
 import socket
@@ -74,14 +74,14 @@ def resource(free_port: int) -> str:
         for client in CLIENTS
         for server in SERVERS
         for name in AUTHORIZATION_SERVERS
-        # Without ours, Issuer is under test; it needs no other beside it.
+        # Pairs without genmcp only test `Issuer`.
         if "own" in (client, server) or name == "issuer"
     ],
 )
 async def test_client_logs_in(
     client: str, server: str, name: str, resource: str, free_port: int, login_port: int
 ) -> None:
-    """It registers itself, its user logs in, and the tool knows who it is."""
+    """It registers itself, its user logs in, and the tool gets the user's identity."""
     async with (
         asyncio.timeout(60),
         AUTHORIZATION_SERVERS[name](resource, login_port) as issuer,
@@ -94,10 +94,10 @@ async def test_client_logs_in(
 async def test_official_client_steps_up(
     start: Any, resource: str, free_port: int, login_port: int
 ) -> None:
-    """The tool needs a scope that it did not ask for: HTTP 403, and a second authorization.
+    """The tool needs a scope that was not requested: HTTP 403, and a second authorization.
 
-    The client is registered in advance. When it registers itself, then for the scopes of the first
-    challenge (python-sdk 2.3.0), and oidc-provider refuses further ones (RFC 7591, 2: `scope`).
+    The client is registered in advance. It would register itself only for the scopes of the first
+    challenge (python-sdk 2.3.0), and oidc-provider rejects further ones (RFC 7591, 2: `scope`).
     """
     storage = Kept(registered=True)
     async with (
@@ -116,9 +116,9 @@ async def test_official_client_steps_up(
 
 
 async def test_typescript_client_steps_up(resource: str, free_port: int, login_port: int) -> None:
-    """It asks for the scopes of the challenge alone, so the challenge has to name all.
+    """It requests only the scopes of the challenge, so the challenge must list all.
 
-    It has registered for those of the first challenge, which oidc-provider would enforce.
+    It registers for the scopes of the first challenge, which oidc-provider would enforce.
     """
     async with (
         asyncio.timeout(60),
@@ -135,7 +135,7 @@ async def test_typescript_client_steps_up(resource: str, free_port: int, login_p
 async def test_own_client_steps_up(
     start: Any, resource: str, free_port: int, login_port: int
 ) -> None:
-    """The second authorization is for all scopes at once; the next call needs none."""
+    """The second authorization has all scopes, so that the next call needs none."""
     logins = []
 
     async def ask(url: str) -> str:
@@ -161,7 +161,7 @@ async def test_own_client_steps_up(
 async def test_opaque_token_is_introspected_until_revoked(
     start: Any, mode: str, resource: str, free_port: int, login_port: int
 ) -> None:
-    """RFC 7662; once the client has revoked it, the server asks it to log in again."""
+    """RFC 7662. Once the client has revoked it, the server requires a new login."""
     storage = Kept()
     async with asyncio.timeout(60), start(resource, login_port, opaque=True) as issuer:
         verify = Introspection(issuer.introspection, SERVER_ID, SERVER_SECRET, cache=0)
@@ -177,9 +177,9 @@ async def test_opaque_token_is_introspected_until_revoked(
             async with httpx.AsyncClient() as http:
                 headers = {"authorization": f"Bearer {token}"}
                 refused = await http.post(resource, json={}, headers=headers)
-            again: Any = await client.call_tool("whoami", {})
+            second: Any = await client.call_tool("whoami", {})
 
-    assert result.content[0].text == again.content[0].text == USER
+    assert result.content[0].text == second.content[0].text == USER
     assert "." not in token
     assert refused.status_code == 401
     assert 'error="invalid_token"' in refused.headers["www-authenticate"]
@@ -189,7 +189,7 @@ async def test_opaque_token_is_introspected_until_revoked(
 async def revoke(
     issuer: AuthorizationServer, token: str, client_id: str, secret: str | None, method: str | None
 ) -> None:
-    """Revoke a token (RFC 7009) as the client that it was issued to."""
+    """Revoke a token (RFC 7009) as the client to which it was issued."""
     form = {"token": token}
     auth: Any = None
     if method == "client_secret_basic":
@@ -197,15 +197,15 @@ async def revoke(
     else:
         form |= {"client_id": client_id, "client_secret": secret or ""}
     async with httpx.AsyncClient() as http:
-        gone = await http.post(issuer.revocation, data=form, auth=auth)
-    assert gone.status_code == 200, gone.text
+        response = await http.post(issuer.revocation, data=form, auth=auth)
+    assert response.status_code == 200, response.text
 
 
 @by_authorization_server
 async def test_own_client_renews_its_token_without_a_login(
     start: Any, resource: str, free_port: int, login_port: int, tmp_path: Path
 ) -> None:
-    """Both servers rotate refresh tokens; a later connection continues with those in the file."""
+    """Both servers rotate refresh tokens. A later connection uses those in the file."""
     logins = []
 
     async def ask(url: str) -> str:
@@ -234,7 +234,7 @@ async def test_own_client_renews_its_token_without_a_login(
 async def test_own_client_logs_in_by_a_proxy(
     resource: str, free_port: int, login_port: int
 ) -> None:
-    """FastMCP's proxy registers the client, asks for consent, and logs in at an issuer."""
+    """FastMCP's proxy registers the client, shows a consent page, and logs in at an issuer."""
     async with (
         asyncio.timeout(60),
         authorizing.own_issuer(resource, login_port) as issuer,
@@ -246,7 +246,7 @@ async def test_own_client_logs_in_by_a_proxy(
 async def test_own_client_logs_in_where_the_server_issues_its_tokens(
     resource: str, free_port: int
 ) -> None:
-    """An authorization server of the official SDK, in FastMCP: it wants the client id twice."""
+    """The official SDK's authorization server in FastMCP requires the client id twice."""
     tokens, key, renewals = MemoryTokens(), record_key(resource, "own"), []
     async with (
         asyncio.timeout(60),

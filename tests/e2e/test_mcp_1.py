@@ -1,4 +1,4 @@
-"""Servers and clients of mcp 1.x, the release most of those in use are made with."""
+"""Servers and clients made with mcp 1.x, which most of those in use are."""
 
 import asyncio
 import logging
@@ -54,17 +54,17 @@ asyncio.run(main())
 
 @pytest.fixture(scope="session")
 def environment() -> Mapping[str, str]:
-    """The environment in which `mcp` is 1.x."""
+    """Return the environment in which `mcp` is 1.x."""
     return pip_environment(*MCP_1)
 
 
-async def test_mcp_1_server_is_met_without_warnings(
+async def test_mcp_1_server_causes_no_warnings(
     environment: Mapping[str, str],
     tmp_path: Path,
     free_port: int,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Its answer to `server/discover`, an error under the id "server-error", is a normal one."""
+    """Its response to `server/discover`, an error with the id "server-error", is expected."""
     caplog.set_level(logging.WARNING)
     script = tmp_path / "server.py"
     script.write_text(SERVER)
@@ -87,7 +87,7 @@ async def test_mcp_1_server_is_met_without_warnings(
 async def test_forced_revision_fails_on_mcp_1_stdio_server(
     environment: Mapping[str, str], tmp_path: Path
 ) -> None:
-    """It does not support 2026-07-28, and is not used as if it did."""
+    """It does not support 2026-07-28, so the client raises an error."""
     script = tmp_path / "server.py"
     script.write_text(SERVER)
     command = Command(

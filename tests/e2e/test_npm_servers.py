@@ -1,4 +1,4 @@
-"""The client and the hub with servers from npm, over stdio: used, killed, connected to again."""
+"""The client and the hub with npm servers over stdio: called, killed, and reconnected."""
 
 import asyncio
 import os
@@ -20,7 +20,7 @@ from genmcp.hub.hub import Hub
 from genmcp.protocol.client_features import CreateMessageRequestParams
 from genmcp.protocol.content import ImageContent, TextContent
 from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
-from tests.e2e.npm import npm_servers
+from tests.support.npm import npm_servers
 
 # The first run installs them.
 pytestmark = [
@@ -34,12 +34,12 @@ GRAPH = "memory://knowledge-graph"
 
 @pytest.fixture(scope="session")
 def npm() -> Callable[[str], list[str]]:
-    """Returns the command of a server."""
+    """Return a function from the name of a server to its command."""
     return npm_servers()
 
 
 class Host(ClientHandler[None]):
-    """Answers every request of the servers."""
+    """Responds to every request of the servers."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -71,7 +71,7 @@ async def connected(
 
 
 async def test_client_uses_everything(npm: Callable[[str], list[str]], tmp_path: Path) -> None:
-    """Tools, progress, resources, prompts, completions, and requests of the server."""
+    """Tools, progress, resources, prompts, completions, and requests from the server."""
     command = npm("server-everything")
     async with connected(command, "stdio", handler=Host(tmp_path)) as client:
         assert client.server_info is not None
@@ -87,13 +87,13 @@ async def test_client_uses_everything(npm: Callable[[str], list[str]], tmp_path:
         assert image.data.startswith("iVBORw0KGgo")
         assert (await client.call("get-sum", {"a": "none"})).is_error
 
-        said: list[Any] = []
+        reports: list[Any] = []
         await client.call(
             "trigger-long-running-operation",
             {"duration": 0.1, "steps": 3},
-            progress=lambda *report: said.append(report),
+            progress=lambda *report: reports.append(report),
         )
-        assert said == [(1, 3, None), (2, 3, None), (3, 3, None)]
+        assert reports == [(1, 3, None), (2, 3, None), (3, 3, None)]
 
         assert (
             "Rain, likely."
@@ -119,7 +119,7 @@ async def test_client_uses_everything(npm: Callable[[str], list[str]], tmp_path:
 
 
 async def test_client_uses_the_filesystem(npm: Callable[[str], list[str]], tmp_path: Path) -> None:
-    """Files are written, listed and read below the root, and nowhere else."""
+    """Files are written, listed and read below the root only."""
     async with connected(npm("server-filesystem"), str(tmp_path)) as client:
         path = str(tmp_path / "note.txt")
         await client.call("write_file", {"path": path, "content": "Rain.\n" * 50_000})
@@ -131,7 +131,7 @@ async def test_client_uses_the_filesystem(npm: Callable[[str], list[str]], tmp_p
 
 
 async def test_client_uses_the_memory(npm: Callable[[str], list[str]], tmp_path: Path) -> None:
-    """An entity that one process stores is read by the next."""
+    """The next process can read what another has stored."""
     command, env = npm("server-memory"), {"MEMORY_FILE_PATH": str(tmp_path / "memory.jsonl")}
     async with connected(command, env=env) as client:
         await client.call("create_entities", {"entities": [ADA]})
@@ -142,18 +142,18 @@ async def test_client_uses_the_memory(npm: Callable[[str], list[str]], tmp_path:
 
 
 class Pids:
-    """The numbers of the processes that a command has started, the newest last."""
+    """The ids of the processes that a command has started, newest last."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def config(self, name: str, command: list[str], **more: Any) -> ServerConfig:
-        """Return *command* as a server of a hub, each process of which leaves its number."""
+        """Return *command* as a server of a hub that records the ids of its processes."""
         args = ["-c", 'echo $$ >> "$0"; exec "$@"', str(self.path), *command]
         return ServerConfig(name, command="/bin/sh", args=args, **more)
 
     def kill(self) -> int:
-        """Kill the newest, and return how many there were."""
+        """Kill the newest process, and return how many there were."""
         pids = self.path.read_text().split()
         os.kill(int(pids[-1]), signal.SIGKILL)
         return len(pids)
@@ -162,10 +162,10 @@ class Pids:
         return len(self.path.read_text().split())
 
 
-async def test_client_says_that_a_server_was_killed(
+async def test_client_reports_that_a_server_was_killed(
     npm: Callable[[str], list[str]], tmp_path: Path
 ) -> None:
-    """The call under way has an unknown outcome, the next none; opened again, all is well."""
+    """The running call has an unknown outcome, the next one fails; a new connection works."""
     pids = Pids(tmp_path / "pids")
     config = pids.config("it", [*npm("server-everything"), "stdio"])
     assert config.command is not None
@@ -188,8 +188,10 @@ async def test_client_says_that_a_server_was_killed(
         assert pids.count() == 2
 
 
-async def test_hub_holds_servers_from_npm(npm: Callable[[str], list[str]], tmp_path: Path) -> None:
-    """Register, list, call, read and prompt; a killed server is reconnected, others stay usable."""
+async def test_hub_works_with_servers_from_npm(
+    npm: Callable[[str], list[str]], tmp_path: Path
+) -> None:
+    """Register, list, call, read and prompt. While one is reconnected, others stay usable."""
     pids = Pids(tmp_path / "pids")
     waiting, go_on = asyncio.Event(), asyncio.Event()
     memory = str(tmp_path / "memory.jsonl")
@@ -224,16 +226,16 @@ async def test_hub_holds_servers_from_npm(npm: Callable[[str], list[str]], tmp_p
             await call
         await waiting.wait()
         listed = await hub.call("files/list_directory", {"path": str(tmp_path)})
-        assert "[FILE] pids" in listed.text  # calls of the other servers succeed meanwhile
+        assert "[FILE] pids" in listed.text  # calls of other servers succeed in the meantime
         go_on.set()
         assert (await hub.call("all/echo", '{"message": "again"}')).text == "Echo: again"
         assert pids.count() == 2
 
 
-async def test_hub_server_tells_of_updates_at_a_server_from_npm(
+async def test_hub_server_forwards_updates_of_a_server_from_npm(
     npm: Callable[[str], list[str]],
 ) -> None:
-    """It is subscribed to for who listens to the hub."""
+    """The hub subscribes for its own subscribers."""
     uri = "demo://resource/dynamic/text/1"
     async with asyncio.timeout(60), Hub() as hub:
         await hub.register(of("all", npm("server-everything"), "stdio"))

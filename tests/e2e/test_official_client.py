@@ -1,12 +1,12 @@
-"""The official Python client, of both eras, against a real uvicorn.
+"""The official Python client, in both eras, with a real uvicorn server.
 
-Also against three servers over one store, behind a balancer without affinity: each has a mux, an
-event loop and connections of its own.
+Also with three servers over one store, behind a balancer without affinity: each server has its own
+mux, event loop and connections.
 """
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -164,7 +164,7 @@ async def replicas(store: str, held: Held, count: int) -> AsyncIterator[Balancer
 
 
 def closing(mux: Mux) -> Callable[[Any], Any]:
-    """Return a lifespan that closes *mux*, and its store, on the loop that it was used on."""
+    """Return a lifespan that closes *mux* and its store, on the event loop that used them."""
 
     @asynccontextmanager
     async def lifespan(app: Any) -> AsyncIterator[None]:
@@ -176,7 +176,7 @@ def closing(mux: Mux) -> Callable[[Any], Any]:
 
 @pytest.fixture(params=["one", *KINDS])
 async def url(request: pytest.FixtureRequest, held: Held, tmp_path: Path) -> AsyncIterator[str]:
-    """One server with a store in memory, or three over a store of each kind."""
+    """The URL of one server with a store in memory, or of three over a store of each kind."""
     if request.param == "one":
         endpoint = Endpoint(suite_of(held))
         async with serve(Starlette(routes=[endpoint.route("/mcp")])) as base:
@@ -197,7 +197,7 @@ def text_of(result: Any) -> str:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_official_client_lists_and_calls(url: str, mode: Any) -> None:
-    """Tools are listed and called in the era that was requested."""
+    """In the era that the client requests."""
     async with Client(url, mode=mode) as client:
         tools = (await client.list_tools()).tools
         result = await client.call_tool("add", {"a": 1, "b": 2})
@@ -213,12 +213,12 @@ async def test_official_client_lists_and_calls(url: str, mode: Any) -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_official_client_hears_progress_and_log_messages(url: str, mode: Any) -> None:
-    """In their order, before the result."""
-    heard: list[Any] = []
+async def test_official_client_gets_progress_and_log_messages(url: str, mode: Any) -> None:
+    """They arrive in order, before the result."""
+    reports: list[Any] = []
 
     async def report(progress: float, total: float | None, message: str | None) -> None:
-        heard.append((progress, total, message))
+        reports.append((progress, total, message))
 
     logged: list[Any] = []
 
@@ -229,13 +229,13 @@ async def test_official_client_hears_progress_and_log_messages(url: str, mode: A
         result = await client.call_tool("work", {"steps": 2}, progress_callback=report)
 
     assert text_of(result) == "done"
-    assert heard == [(1, 2, "step 1"), (2, 2, "step 2")]
+    assert reports == [(1, 2, "step 1"), (2, 2, "step 2")]
     assert logged == [("warning", {"step": 0}), ("warning", {"step": 1})]
 
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_official_client_reads_failures(url: str, mode: Any) -> None:
-    """ToolError and invalid arguments are results; an unknown tool is an error."""
+    """A ToolError and invalid arguments are results; an unknown tool is an error."""
     async with Client(url, mode=mode) as client:
         failed = await client.call_tool("fail", {})
         wrong = await client.call_tool("add", {"a": "x", "b": 2})
@@ -251,7 +251,7 @@ async def test_official_client_reads_failures(url: str, mode: Any) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_official_client_cancels(url: str, held: Held, mode: Any) -> None:
-    """Who gives a call up cancels it: by closing the connection, or by a notification."""
+    """A cancelled call closes its connection, or sends a notification, by era."""
     async with Client(url, mode=mode) as client:
         with anyio.CancelScope() as scope:
             async with anyio.create_task_group() as group:
@@ -269,8 +269,8 @@ async def test_official_client_cancels(url: str, held: Held, mode: Any) -> None:
     assert text_of(fine) == "3"
 
 
-async def test_official_client_comes_back_for_its_answer(url: str) -> None:
-    """A released connection is resumed by Last-Event-ID: nothing is lost, nothing comes twice."""
+async def test_official_client_resumes_a_released_connection(url: str) -> None:
+    """A released connection is resumed by Last-Event-ID: each message arrives exactly once."""
     logged: list[Any] = []
 
     async def log(params: Any) -> None:
@@ -285,7 +285,7 @@ async def test_official_client_comes_back_for_its_answer(url: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_official_clients_do_not_disturb_each_other(url: str, mode: Any) -> None:
-    """Ten clients at a time, each with calls of its own at a time."""
+    """Ten clients with concurrent calls."""
 
     async def one(number: int) -> list[str]:
         async with Client(url, mode=mode) as client:
@@ -299,7 +299,7 @@ async def test_official_clients_do_not_disturb_each_other(url: str, mode: Any) -
 
 @pytest.mark.filterwarnings("ignore:.*deprecated as of 2026-07-28")
 async def test_official_client_sets_levels_and_pings(url: str) -> None:
-    """Features that exist in sessions only."""
+    """Features of sessions, which 2026-07-28 does not have."""
     logged: list[Any] = []
 
     async def log(params: Any) -> None:
@@ -315,23 +315,23 @@ async def test_official_client_sets_levels_and_pings(url: str) -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 async def test_official_client_answers_questions(url: str, mode: Any) -> None:
-    """By a new request, or by a response that may reach another replica than the question's."""
-    asked: list[str] = []
+    """By a retry, or by a response that may reach another replica than the call."""
+    questions: list[str] = []
 
     async def answer(context: Any, params: Any) -> ElicitResult:
-        asked.append(params.message)
+        questions.append(params.message)
         return ElicitResult(action="accept", content={"sure": True})
 
     async with Client(url, mode=mode, elicitation_callback=answer) as client:
         results = [text_of(await client.call_tool("asks", {})) for _ in range(4)]
 
     assert results == ["sure: True"] * 4
-    assert asked == ["Are you sure?"] * 4
+    assert questions == ["Are you sure?"] * 4
 
 
 @pytest.mark.filterwarnings("ignore:.*removed as of 2026-07-28")
 async def test_official_client_of_a_session_is_notified_of_changes(url: str) -> None:
-    """Its listening stream, its subscription and the change reach different replicas."""
+    """The listening stream, the subscription and the change are at different replicas."""
     updated = asyncio.Queue[str]()
 
     async def received(message: Any) -> None:
@@ -340,16 +340,18 @@ async def test_official_client_of_a_session_is_notified_of_changes(url: str) -> 
 
     async with Client(url, mode="legacy", message_handler=received) as client:
         await client.subscribe_resource(NOTE)
+        uri = None
         async with asyncio.timeout(PATIENCE):
-            while updated.empty():  # the listening stream may begin after the first change
+            while uri is None:  # the stream may start after the first change
                 await client.call_tool("change", {})
-                await asyncio.sleep(0.05)
+                with suppress(TimeoutError):
+                    uri = await asyncio.wait_for(updated.get(), 0.05)
 
-    assert updated.get_nowait() == NOTE
+    assert uri == NOTE
 
 
 async def test_official_client_listens_for_changes(url: str) -> None:
-    """The stream stays with its replica; the change is announced at another."""
+    """The stream is at one replica, and the change at another."""
     async with (
         asyncio.timeout(PATIENCE),
         Client(url) as client,

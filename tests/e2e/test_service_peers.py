@@ -1,4 +1,4 @@
-"""Services without a user, keys of clients, and single sign-on: peers on either side."""
+"""Services without a user, DPoP keys, and single sign-on, with peers on either side."""
 
 import asyncio
 import socket
@@ -59,7 +59,7 @@ def free_port() -> int:
 
 @asynccontextmanager
 async def guarded(start: Any, **options: Any) -> AsyncIterator[tuple[str, AuthorizationServer]]:
-    """Serve our server for the tokens of an authorization server; yield its URL, and that one."""
+    """Serve a server that accepts tokens of an authorization server; yield both URLs."""
     port = free_port()
     resource = f"http://127.0.0.1:{port}/mcp"
     async with (
@@ -71,7 +71,7 @@ async def guarded(start: Any, **options: Any) -> AsyncIterator[tuple[str, Author
 
 
 async def own_call(url: str, auth: Any) -> str:
-    """Call `whoami` with our client."""
+    """Call `whoami` with genmcp's client."""
     async with Client(url, auth=auth) as client:
         return (await client.call("whoami")).text
 
@@ -125,21 +125,21 @@ async def official_by_key(url: str, issuer: str) -> str:
 async def test_service_calls_without_a_user(
     start: Any, service: Callable[[str, str], Awaitable[str]], subject: str
 ) -> None:
-    """Client credentials, by a secret or by `private_key_jwt`; the client is the subject."""
+    """Client credentials, with a secret or `private_key_jwt`. The client is the subject."""
     async with guarded(start) as (url, server):
         assert await service(url, server.issuer) == subject
 
 
 @by_authorization_server
 async def test_token_is_bound_to_the_key_of_the_client(start: Any) -> None:
-    """DPoP is required by our server, and is not ours at oidc-provider."""
+    """Our server requires DPoP; the tokens are from oidc-provider."""
     async with guarded(start, dpop="required") as (url, _):
         assert await own_call(url, OAuth("own", ask=browse, dpop=True)) == USER
 
 
 @pytest.mark.parametrize("opaque", [False, True], ids=["jwt", "opaque"])
 async def test_nonces_of_another_authorization_server_are_honoured(opaque: bool) -> None:
-    """oidc-provider and our server demand nonces; `cnf` is in the token or its introspection."""
+    """oidc-provider and our server require nonces; `cnf` is in the token or its introspection."""
     port = free_port()
     resource = f"http://127.0.0.1:{port}/mcp"
     async with (
@@ -156,13 +156,13 @@ async def test_nonces_of_another_authorization_server_are_honoured(opaque: bool)
         key = SIGNER.as_dict(private=True)
         auth = ClientCredentials(SIGNER_ID, key=key, issuer=issuer.issuer, dpop=True)
         async with serve(server, port):
-            # Its introspection response names the client, but no subject.
+            # Its introspection response has a client, but no subject.
             assert await own_call(resource, auth) == ("None" if opaque else SIGNER_ID)
 
 
 @asynccontextmanager
 async def trusting(resource: str, port: int) -> AsyncIterator[AuthorizationServer]:
-    """Serve an issuer that accepts the assertions of `IDP`."""
+    """Serve an issuer that accepts ID-JAGs of `IDP`."""
     issuer = OAuthServer(resources=[resource])
     issuer.add_client("agent", secret="at the server")
     issuer.trust(IDP.url, IDP.jwks)
@@ -175,7 +175,7 @@ IDP.add_client("agent-at-idp", secret="at the provider", known_as="agent")
 
 
 async def test_own_client_signs_on_by_the_company() -> None:
-    """Enterprise-managed authorization: ID token, ID-JAG, access token; nobody is asked."""
+    """Enterprise-managed authorization: ID token, ID-JAG, access token, without a login."""
     async with IDP.serve(), guarded(trusting) as (url, server):
         auth = Enterprise(
             server.issuer,
@@ -190,7 +190,7 @@ async def test_own_client_signs_on_by_the_company() -> None:
 
 
 async def test_official_client_signs_on_by_the_company() -> None:
-    """It leaves the exchange at the identity provider to its user."""
+    """It leaves the exchange at the identity provider to its caller."""
 
     async def id_jag(audience: str, resource: str) -> str:
         form = {

@@ -9,8 +9,8 @@ import pytest
 from genmcp.client.client import Client
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from tests.e2e.npm import SDK, npm_package
 from tests.e2e.processes import kill, serving
+from tests.support.npm import SDK, npm_package
 
 # The first run installs it.
 pytestmark = [
@@ -31,7 +31,7 @@ def typescript() -> Callable[[int], list[str]]:
 async def test_client_survives_restarted_typescript_server(
     typescript: Callable[[int], list[str]], free_port: int
 ) -> None:
-    """It answers HTTP 400, not 404: a session is begun anew, and the request sent again."""
+    """It responds with HTTP 400, not 404: the client initializes again, and repeats the request."""
     command, url = typescript(free_port), f"http://127.0.0.1:{free_port}/mcp"
     async with asyncio.timeout(60), serving(command, free_port) as first, Client(url) as client:
         assert (await client.call("pid")).text == str(first.pid)
@@ -44,7 +44,7 @@ async def test_client_survives_restarted_typescript_server(
 async def test_hub_survives_restarted_typescript_server(
     typescript: Callable[[int], list[str]], free_port: int
 ) -> None:
-    """Its member stays registered, and is called as before."""
+    """Its member stays registered, and calls succeed."""
     command, url = typescript(free_port), f"http://127.0.0.1:{free_port}/mcp"
     async with asyncio.timeout(60), serving(command, free_port) as first, Hub() as hub:
         await hub.register(ServerConfig("it", url=url, retry=Retry(3)))

@@ -1,4 +1,4 @@
-"""The workshop behind a real uvicorn, here or in a process of its own, and clients at it."""
+"""The workshop behind a real uvicorn server, in this process or in its own, and its clients."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ Mode = Literal["auto", "legacy"]
 async def connected(
     path: Path, mode: Mode, *, user: str = "ines", **options: Any
 ) -> AsyncIterator[Client]:
-    """Serve the workshop on the database at `path`, and give a client of `user`.
+    """Serve the workshop with the database at `path`, and yield a client of `user`.
 
     `options` are those of the official client.
     """
@@ -45,7 +45,7 @@ async def connected(
 
 @asynccontextmanager
 async def command(folder: Path, **environment: str) -> AsyncIterator[Process]:
-    """Run `python -m example_app` in a folder, and stop it as Ctrl-C does, if it still runs."""
+    """Run `python -m example_app` in a folder. At the end it is stopped, as by Ctrl-C."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -69,7 +69,7 @@ async def command(folder: Path, **environment: str) -> AsyncIterator[Process]:
 
 
 async def until(process: Process, word: str) -> str:
-    """Return the output of a process up to the line that contains a word."""
+    """Return the output of a process up to the first line with a word."""
     assert process.stdout is not None
     lines: list[str] = []
     async with asyncio.timeout(PATIENCE):
@@ -81,7 +81,7 @@ async def until(process: Process, word: str) -> str:
 
 
 async def url_of(process: Process) -> str:
-    """Return the URL that a process prints once it accepts requests."""
+    """Return the URL that a process prints when it accepts requests."""
     return url_in(await until(process, '"mcpServers"'))
 
 

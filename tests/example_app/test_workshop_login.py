@@ -1,4 +1,4 @@
-"""The workshop with logins: an authorization server beside it, and a tool with a scope."""
+"""The workshop with logins: its authorization server, and a tool with a scope."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ DELIVERY = {"supplier": "Albatros", "csv": "number,quantity\nCH-103,2"}
 
 
 async def test_workshop_login_steps_up_for_deliveries(tmp_path: Path) -> None:
-    """The user logs in once for reading, and again for the scope of one tool."""
+    """The user logs in once to read, and again for the scope of one tool."""
     storage = Kept()
     async with command(tmp_path, PORT="0", EXAMPLE_LOGIN="1") as process:
         url = await url_of(process)
@@ -42,7 +42,7 @@ async def test_workshop_login_steps_up_for_deliveries(tmp_path: Path) -> None:
 async def test_workshop_login_prints_commands_that_work(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A newcomer pastes them: a login, a call, and a call that needs the scope."""
+    """The printed login, call, and call with a scope can be copied to a terminal."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setenv("BROWSER", f"{sys.executable} {BROWSER} %s")
     async with command(tmp_path, PORT="0", EXAMPLE_LOGIN="1") as process:
@@ -57,7 +57,7 @@ async def test_workshop_login_prints_commands_that_work(
 
 
 def pasted(line: str) -> tuple[int, str]:
-    """Run a command of genmcp at a terminal, as a shell reads it; return status and output."""
+    """Run a command of genmcp at a terminal, as a shell would; return its status and output."""
     shell = ["bash", "-c", f"printf '%s\\0' {line}"]
     arguments = subprocess.run(shell, capture_output=True, check=True).stdout.decode().split("\0")
     with at_terminal(*arguments[1:-1]) as user:
@@ -65,7 +65,7 @@ def pasted(line: str) -> tuple[int, str]:
 
 
 async def test_workshop_login_is_off_by_default(tmp_path: Path) -> None:
-    """Every tool is open then, also that with a scope."""
+    """Without it every tool can be called, even the one with a scope."""
     async with command(tmp_path, PORT="0", EXAMPLE_LOGIN="0") as process:
         url = await url_of(process)
         async with Client(url) as client, httpx.AsyncClient() as http:
@@ -79,7 +79,7 @@ async def test_workshop_login_is_off_by_default(tmp_path: Path) -> None:
 
 
 async def test_workshop_login_is_for_this_machine_only(tmp_path: Path) -> None:
-    """Anyone can log in at that authorization server."""
+    """Its authorization server accepts anyone."""
     async with command(tmp_path, PORT="0", HOST="0.0.0.0", EXAMPLE_LOGIN="1") as process:
         assert process.stdout
         printed = (await process.stdout.read()).decode()

@@ -1,4 +1,4 @@
-"""The workshop's pages, its start, and its output."""
+"""The workshop's web pages, its start, and its output."""
 
 import asyncio
 import re
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 
 async def test_workshop_pages_show_stock_and_repairs(tmp_path: Path) -> None:
-    """The application's own pages stand beside the endpoint."""
+    """The application serves web pages beside the endpoint."""
     async with (
         serve(create_app(tmp_path / "workshop.db")) as url,
         httpx.AsyncClient(base_url=url) as browser,
@@ -43,7 +43,7 @@ async def test_workshop_pages_show_stock_and_repairs(tmp_path: Path) -> None:
 
 
 async def test_workshop_pages_escape_input(tmp_path: Path) -> None:
-    """No text from the query, a header or the database becomes markup."""
+    """Text from a query, a header or the database never becomes markup."""
     path = tmp_path / "workshop.db"
     app = create_app(path, user_header="X-Forwarded-User")
     async with serve(app) as url, httpx.AsyncClient(base_url=url) as browser:
@@ -65,7 +65,7 @@ async def test_workshop_pages_escape_input(tmp_path: Path) -> None:
 def test_workshop_database_is_filled_once(
     tmp_path: Path,
 ) -> None:
-    """The first process fills it; the others wait, and a later start changes nothing."""
+    """One of several processes fills it; the others wait. A later start changes nothing."""
     path = tmp_path / "workshop.db"
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: Database(path).create(fill), range(8)))
@@ -77,7 +77,7 @@ def test_workshop_database_is_filled_once(
 
 
 async def test_workshop_command_prints_client_configuration(tmp_path: Path) -> None:
-    """`python -m example_app` names its URL, which a client can be pasted, and serves there."""
+    """`python -m example_app` serves at the URL that its output shows for clients."""
     async with command(tmp_path, PORT="0", EXAMPLE_DATABASE="other.db") as process:
         printed = await until(process, '"mcpServers"')
         url = url_in(printed)
@@ -90,7 +90,7 @@ async def test_workshop_command_prints_client_configuration(tmp_path: Path) -> N
 
 
 async def test_workshop_trusts_no_user_header_by_default(tmp_path: Path) -> None:
-    """Any client could send it: EXAMPLE_USER_HEADER names the header of a trusted proxy."""
+    """Any client could send it. EXAMPLE_USER_HEADER names the header that a trusted proxy sets."""
     options = ClientOptions(http=HttpOptions(headers={"x-forwarded-user": "director"}))
     users = []
     for header in (None, "X-Forwarded-User"):
@@ -101,8 +101,8 @@ async def test_workshop_trusts_no_user_header_by_default(tmp_path: Path) -> None
         ):
             found = (await client.call("search_parts", {"text": "chain 11"})).data
             opened = (await client.call("open_repair", {"bicycle": "b", "customer": "c"})).data
-            taken = {"part": found["parts"][0]["number"], "repair": opened["id"]}
-            await client.call("withdraw_part", taken)
+            arguments = {"part": found["parts"][0]["number"], "repair": opened["id"]}
+            await client.call("withdraw_part", arguments)
             sheet = (await client.call("repair_sheet", {"repair": opened["id"]})).data
         users.append(sheet["parts"][-1]["user"])
 
@@ -110,7 +110,7 @@ async def test_workshop_trusts_no_user_header_by_default(tmp_path: Path) -> None
 
 
 async def test_workshop_writes_only_beside_its_database(tmp_path: Path) -> None:
-    """So that the container runs with a read-only root: `docker run --read-only`."""
+    """The container can run with a read-only root: `docker run --read-only`."""
     data, cwd, home = tmp_path / "data", tmp_path / "cwd", tmp_path / "home"
     for folder in (data, cwd, home):
         folder.mkdir()
@@ -126,10 +126,10 @@ async def test_workshop_writes_only_beside_its_database(tmp_path: Path) -> None:
         assert (data / "workshop.secret").exists()
 
 
-async def test_workshop_command_refuses_a_port_that_is_no_number(tmp_path: Path) -> None:
-    """A wrong PORT is named, without a traceback."""
+async def test_workshop_command_rejects_an_invalid_port(tmp_path: Path) -> None:
+    """An invalid PORT is an error message without a traceback."""
     async with command(tmp_path, PORT="eighty") as process:
         output, _ = await asyncio.wait_for(process.communicate(), PATIENCE)
-        said = output.decode()
+        error = output.decode()
 
-    assert said.endswith("error: argument --port: invalid int value: 'eighty'\n")
+    assert error.endswith("error: argument --port: invalid int value: 'eighty'\n")

@@ -1,4 +1,4 @@
-"""The workshop's repair sheets and its letter, as the official client sees them."""
+"""The workshop's repair sheets and its letter, read by the official client."""
 
 import json
 from pathlib import Path
@@ -23,12 +23,12 @@ pytestmark = [
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """Where the workshop will make its database."""
+    """The path at which the workshop creates its database."""
     return tmp_path / "workshop.db"
 
 
 async def test_workshop_sheets_are_listed_and_read(database: Path, mode: Mode) -> None:
-    """Each repair is a resource; a new one is there at once."""
+    """Each repair is a resource; a new one is listed at once."""
     async with connected(database, mode) as client:
         before = (await client.list_resources()).resources
         opened = await client.call_tool(
@@ -53,15 +53,15 @@ async def test_workshop_sheets_are_listed_and_read(database: Path, mode: Mode) -
 
 
 async def test_workshop_sheet_of_no_repair_is_not_found(database: Path, mode: Mode) -> None:
-    """A number without a repair, and an invalid number."""
+    """For an unknown number and for an invalid one."""
     async with connected(database, mode) as client:
         for path in ("repairs/999", "repairs/x", "parts/none"):
             with pytest.raises(MCPError, match="not found"):
                 await client.read_resource(f"workshop://{path}")
 
 
-async def test_workshop_letter_brings_the_sheet_along(database: Path, mode: Mode) -> None:
-    """The arguments arrive as text and have the types of the prompt."""
+async def test_workshop_letter_embeds_the_sheet(database: Path, mode: Mode) -> None:
+    """The letter embeds the sheet. Arguments are sent as text, and converted to their types."""
     async with connected(database, mode) as client:
         (letter,) = (await client.list_prompts()).prompts
         got = await client.get_prompt("customer_letter", {"repair": "2", "language": "French"})

@@ -1,4 +1,4 @@
-"""The workshop's long-running tool: its job, its question, and how it outlives its process."""
+"""The workshop's long-running tool: its job, its question, and its restart after a crash."""
 
 import asyncio
 import json
@@ -31,18 +31,18 @@ MODES = pytest.mark.parametrize("mode", ["auto", "legacy"])
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """Where the workshop will make its database."""
+    """The path at which the workshop creates its database."""
     return tmp_path / "workshop.db"
 
 
 def minimums(database: Path) -> dict[str, int]:
-    """Return below how many of each part the workshop orders more."""
+    """Return the minimum stock of each part."""
     with closing(sqlite3.connect(database)) as connection:
         return dict(connection.execute("SELECT number, minimum FROM parts"))
 
 
 class Asked:
-    """The user's answer, and the questions that were received."""
+    """Answers questions with *answer*, and records them."""
 
     def __init__(self, action: Any, **content: Any) -> None:
         self.answer = ElicitResult(action=action, content=content or None)
@@ -55,7 +55,7 @@ class Asked:
 
 @MODES
 async def test_workshop_review_applies_approved_changes(database: Path, mode: Mode) -> None:
-    """A job with progress, a question with a form, and a change under the user's name."""
+    """A job with progress, a question with a form, and changes in the user's name."""
     user = Asked("accept", change="those that rise")
     steps: list[float] = []
 
@@ -72,9 +72,9 @@ async def test_workshop_review_applies_approved_changes(database: Path, mode: Mo
 
     review = result.structured_content
     assert isinstance(review, dict)
-    (asked,) = user.questions
-    assert asked.message.endswith("Change them?")
-    choices = asked.requested_schema["properties"]["change"]["enum"]
+    (question,) = user.questions
+    assert question.message.endswith("Change them?")
+    choices = question.requested_schema["properties"]["change"]["enum"]
     assert choices == ["all", "those that rise", "those that fall"]
     assert steps == sorted(steps)
     assert steps[-1] == 45
@@ -90,7 +90,7 @@ async def test_workshop_review_applies_approved_changes(database: Path, mode: Mo
 async def test_workshop_review_changes_nothing_without_a_yes(
     database: Path, mode: Mode, action: str
 ) -> None:
-    """A user who declines or cancels gets a review without changes."""
+    """If the user declines or cancels, the result has no changes."""
     async with connected(database, mode, elicitation_callback=Asked(action)) as client:
         before = minimums(database)
         result = await client.call_tool(
@@ -103,7 +103,7 @@ async def test_workshop_review_changes_nothing_without_a_yes(
 
 @MODES
 async def test_workshop_review_without_changes_asks_nothing(database: Path, mode: Mode) -> None:
-    """The same review once more finds that everything is as it should be."""
+    """A second review finds nothing to change."""
     user = Asked("accept", change="all")
     async with connected(database, mode, elicitation_callback=user) as client:
         for _ in range(2):
@@ -117,7 +117,7 @@ async def test_workshop_review_without_changes_asks_nothing(database: Path, mode
 
 @MODES
 async def test_workshop_review_requires_elicitation(database: Path, mode: Mode) -> None:
-    """Which capability is missing is an error on 2026-07-28, and before that a text to read."""
+    """The missing capability is an error on 2026-07-28, and a text before."""
     arguments = {"category": "lights", "simulations": 100}
     async with connected(database, mode) as client:
         if mode != "legacy":
@@ -133,13 +133,13 @@ async def test_workshop_review_requires_elicitation(database: Path, mode: Mode) 
 
 
 class Speaker:
-    """A client of 2026-07-28 that knows tasks, by hand."""
+    """A minimal client of 2026-07-28 with tasks."""
 
     def __init__(self, http: httpx.AsyncClient) -> None:
         self.http = http
 
     def posted(self, method: str, params: dict[str, Any]) -> dict[str, Any]:
-        """Return the headers and body of a request."""
+        """Return the headers and the body of a request."""
         headers = {
             "accept": "application/json, text/event-stream",
             "mcp-protocol-version": MODERN,
@@ -158,7 +158,7 @@ class Speaker:
         return response.json()["result"]
 
     async def until(self, id: str, *statuses: str) -> Any:
-        """Listen until a task has one of these statuses, and return it."""
+        """Listen until a task has one of these statuses; return it."""
         wanted = self.posted("subscriptions/listen", {"notifications": {"taskIds": [id]}})
         async with (
             asyncio.timeout(PATIENCE),
@@ -174,7 +174,7 @@ class Speaker:
 
 @asynccontextmanager
 async def process_in(folder: Path) -> AsyncIterator[tuple[Speaker, Callable[[], Awaitable[int]]]]:
-    """Run the workshop in a process; yield a client of it and a function that kills it."""
+    """Run the workshop in a process; yield a client and a function that kills the process."""
     async with command(folder, PORT="0") as process:
         url = httpx.URL(await url_of(process)).copy_with(path="/")
 
@@ -197,10 +197,10 @@ async def test_workshop_review_outlives_its_process(tmp_path: Path) -> None:
         await kill()
     async with process_in(tmp_path) as (client, kill):
         task = await client.until(task["taskId"], "input_required", "completed", "failed")
-        (asked,) = task["inputRequests"]
+        (name,) = task["inputRequests"]
         await kill()
     async with process_in(tmp_path) as (client, _):
-        answer = {asked: {"action": "accept", "content": {"change": "all"}}}
+        answer = {name: {"action": "accept", "content": {"change": "all"}}}
         await client.request("tasks/update", taskId=task["taskId"], inputResponses=answer)
         task = await client.until(task["taskId"], "completed", "failed")
 
@@ -211,8 +211,8 @@ async def test_workshop_review_outlives_its_process(tmp_path: Path) -> None:
     assert minimums(tmp_path / "example.db") == {**before, **changed}
 
 
-async def test_workshop_review_is_cancelled_where_it_is(tmp_path: Path) -> None:
-    """A review of many minutes ends at once when its client does not want it any more."""
+async def test_workshop_review_can_be_cancelled(tmp_path: Path) -> None:
+    """A long review ends at once when its client cancels it."""
     async with process_in(tmp_path) as (client, _):
         task = await client.request(
             "tools/call", name="review_minimums", arguments={"simulations": 1_000_000}
@@ -224,7 +224,7 @@ async def test_workshop_review_is_cancelled_where_it_is(tmp_path: Path) -> None:
 
 
 def test_workshop_processes_share_one_secret(database: Path) -> None:
-    """The first process creates it, readable by its owner only; no temporary file remains."""
+    """The first process creates it, readable by its owner only, without a temporary file."""
     with ThreadPoolExecutor(8) as pool:
         (secret,) = set(pool.map(lambda _: secret_for(database), range(8)))
 
@@ -235,7 +235,7 @@ def test_workshop_processes_share_one_secret(database: Path) -> None:
 
 
 def test_workshop_database_is_for_its_owner(database: Path) -> None:
-    """No other user of the machine can read the customers of the workshop."""
+    """No other user of the machine can read the customers' data."""
     Database(database).create(fill)
 
     assert database.stat().st_mode & 0o777 == 0o600
@@ -244,10 +244,10 @@ def test_workshop_database_is_for_its_owner(database: Path) -> None:
 def test_workshop_secret_is_that_of_the_environment(
     database: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A secret from the environment is not written to a file."""
-    monkeypatch.setitem(os.environ, "GENMCP_SECRET", "given by who deploys it")
+    """A secret in the environment is not written to a file."""
+    monkeypatch.setitem(os.environ, "GENMCP_SECRET", "set at deployment")
 
-    assert secret_for(database) == "given by who deploys it"
+    assert secret_for(database) == "set at deployment"
     assert not [*database.parent.iterdir()]
 
 

@@ -1,4 +1,4 @@
-"""The workshop's tools, called by the official client, which speaks both eras."""
+"""The workshop's tools, called by the official client in both eras."""
 
 import sqlite3
 from contextlib import closing
@@ -24,7 +24,7 @@ def text_of(result: CallToolResult) -> str:
 
 
 async def structured(client: Client, tool: str, **arguments: Any) -> Any:
-    """Return the structured content of a call that goes well."""
+    """Return the structured content of a call that succeeds."""
     result = await client.call_tool(tool, arguments)
     assert not result.is_error, text_of(result)
     return result.structured_content
@@ -32,12 +32,12 @@ async def structured(client: Client, tool: str, **arguments: Any) -> Any:
 
 @pytest.fixture
 def database(tmp_path: Path) -> Path:
-    """Where the workshop will make its database."""
+    """The path at which the workshop creates its database."""
     return tmp_path / "workshop.db"
 
 
 async def test_workshop_speaks_the_revision_of_each_era(database: Path, mode: Mode) -> None:
-    """One URL serves the newest revision of either era."""
+    """The same URL serves the newest revision of both eras."""
     async with connected(database, mode) as client:
         assert client.protocol_version == {"auto": "2026-07-28", "legacy": "2025-11-25"}[mode]
         assert client.server_info is not None
@@ -46,10 +46,10 @@ async def test_workshop_speaks_the_revision_of_each_era(database: Path, mode: Mo
 
 
 @pytest.mark.parametrize("repair", [2**63, -(2**70), 10**30])
-async def test_workshop_has_no_repair_of_more_than_64_bits(
+async def test_workshop_number_of_more_than_64_bits_is_not_found(
     database: Path, mode: Mode, repair: int
 ) -> None:
-    """JSON has integers of any size, SQLite does not: an answer, not an OverflowError."""
+    """JSON integers have any size, unlike SQLite's: an error result, not an OverflowError."""
     async with connected(database, mode) as client:
         for tool, more in (
             ("repair_sheet", {}),
@@ -63,7 +63,7 @@ async def test_workshop_has_no_repair_of_more_than_64_bits(
 
 
 async def test_workshop_lists_its_tools(database: Path, mode: Mode) -> None:
-    """Every tool is listed in order, with title, description and annotations."""
+    """In order, with title, description and annotations."""
     async with connected(database, mode) as client:
         tools = (await client.list_tools()).tools
 
@@ -77,7 +77,7 @@ async def test_workshop_lists_its_tools(database: Path, mode: Mode) -> None:
         "repair_sheet",
         "open_repair",
         "close_repair",
-        "get_call_result",  # of the suite: some of these can be held over
+        "get_call_result",  # added by the suite, because some tools can be held over
     ]
     assert all(tool.title and tool.description and tool.annotations for tool in tools)
     reading = [tool.name for tool in tools if tool.annotations and tool.annotations.read_only_hint]
@@ -93,7 +93,7 @@ async def test_workshop_lists_its_tools(database: Path, mode: Mode) -> None:
 async def test_workshop_search_finds_by_words_category_and_stock(
     database: Path, mode: Mode
 ) -> None:
-    """All words must match, filters combine, and `total` includes the matches beyond `limit`."""
+    """All words must match, filters combine, and `total` counts matches beyond `limit`."""
     async with connected(database, mode) as client:
         chains = await structured(client, "search_parts", text="11-SPEED chain", limit=2)
         low = await structured(
@@ -108,13 +108,13 @@ async def test_workshop_search_finds_by_words_category_and_stock(
 
 
 async def test_workshop_withdrawal_records_the_user(database: Path, mode: Mode) -> None:
-    """The stock decreases; the user comes from the header, through the middleware."""
+    """The stock decreases. The user comes from a header, by way of the middleware."""
     async with connected(database, mode, user="tomasz") as client:
         repair = await structured(
             client, "open_repair", bicycle="Folding bike", customer="P. Osei", checklist=["chain"]
         )
         before = await structured(client, "search_parts", text="IT-104")
-        taken = await client.call_tool(
+        result = await client.call_tool(
             "withdraw_part", {"part": "IT-104", "repair": repair["id"], "quantity": 2}
         )
         after = await structured(client, "search_parts", text="IT-104")
@@ -122,7 +122,7 @@ async def test_workshop_withdrawal_records_the_user(database: Path, mode: Mode) 
 
     (part,) = before["parts"]
     left = part["stock"] - 2
-    assert text_of(taken) == (
+    assert text_of(result) == (
         f"Took 2 x Inner tube 28 inch, Albatros from shelf {part['shelf']} for repair "
         f"{repair['id']}. {left} left."
     )
@@ -139,13 +139,13 @@ async def test_workshop_withdrawal_records_the_user(database: Path, mode: Mode) 
 
 
 async def test_workshop_logs_low_stock(database: Path, mode: Mode) -> None:
-    """A withdrawal below the minimum sends a warning to clients that have set that level."""
-    heard: list[LoggingMessageNotificationParams] = []
+    """A withdrawal below the minimum sends a warning to clients with that log level."""
+    messages: list[LoggingMessageNotificationParams] = []
 
-    async def hear(message: LoggingMessageNotificationParams) -> None:
-        heard.append(message)
+    async def receive(message: LoggingMessageNotificationParams) -> None:
+        messages.append(message)
 
-    async with connected(database, mode, logging_callback=hear, log_level="info") as client:
+    async with connected(database, mode, logging_callback=receive, log_level="info") as client:
         (part,) = (await structured(client, "search_parts", text="IT-104"))["parts"]
         surplus = part["stock"] - part["minimum"]
         for quantity in (surplus, 1):
@@ -153,7 +153,7 @@ async def test_workshop_logs_low_stock(database: Path, mode: Mode) -> None:
                 "withdraw_part", {"part": "IT-104", "repair": 2, "quantity": quantity}
             )
 
-    (warning,) = heard
+    (warning,) = messages
     assert (warning.level, warning.data) == (
         "warning",
         {"part": "IT-104", "stock": part["minimum"] - 1},
@@ -161,7 +161,7 @@ async def test_workshop_logs_low_stock(database: Path, mode: Mode) -> None:
 
 
 async def test_workshop_delivery_is_atomic(database: Path, mode: Mode) -> None:
-    """A note's lines are added up by part number and come onto the shelves."""
+    """Lines of the same part are added up, and all of them are booked or none."""
     note = "number,quantity\nCH-103,4\nIT-104, 10\nCH-103,1\n"
     async with connected(database, mode) as client:
         before = (await structured(client, "search_parts", text="CH-103"))["parts"][0]["stock"]
@@ -174,7 +174,7 @@ async def test_workshop_delivery_is_atomic(database: Path, mode: Mode) -> None:
 
 
 async def test_workshop_plan_reports_progress_and_orders(database: Path, mode: Mode) -> None:
-    """Progress rises to its total while the plan is made; the plan is structured."""
+    """Progress reaches its total; the plan is structured content."""
     steps: list[tuple[float, float | None, str | None]] = []
 
     async def step(progress: float, total: float | None, message: str | None) -> None:
@@ -195,20 +195,20 @@ async def test_workshop_plan_reports_progress_and_orders(database: Path, mode: M
 
 
 async def test_workshop_lists_open_repairs(database: Path, mode: Mode) -> None:
-    """A repair that is closed leaves the list of open ones; closing it again changes nothing."""
+    """A closed repair leaves the list. Closing it again changes nothing."""
     async with connected(database, mode) as client:
         first = await structured(client, "close_repair", repair=3)
-        again = await structured(client, "close_repair", repair=3)
+        second = await structured(client, "close_repair", repair=3)
         listed = text_of(await client.call_tool("list_repairs"))
 
     assert first["closed"]
-    assert again == first
+    assert second == first
     assert '"id":4' in listed
     assert '"id":3' not in listed
 
 
 async def test_workshop_refusals_are_for_the_model_to_read(database: Path, mode: Mode) -> None:
-    """A violated rule of the workshop is a result with isError and the reason."""
+    """A violated rule of the workshop is an error result with the reason."""
     unknown = "number,quantity\nCH-103,1\nXX-1,1"
     calls: list[tuple[str, dict[str, Any], str]] = [
         (
@@ -228,14 +228,14 @@ async def test_workshop_refusals_are_for_the_model_to_read(database: Path, mode:
         ("close_repair", {"repair": 99}, "There is no repair 99."),
     ]
     async with connected(database, mode) as client:
-        for tool, arguments, said in calls:
+        for tool, arguments, reason in calls:
             result = await client.call_tool(tool, arguments)
             assert result.is_error
-            assert said in text_of(result)
+            assert reason in text_of(result)
 
 
 async def test_workshop_reports_invalid_arguments(database: Path, mode: Mode) -> None:
-    """SEP-1303: arguments that do not match the schema are a result with isError, too."""
+    """SEP-1303: arguments that do not match the schema are an error result, too."""
     calls: list[tuple[str, dict[str, Any], str]] = [
         ("search_parts", {"category": "wings"}, '- /category: expected "brakes", "cockpit", '),
         ("search_parts", {"txt": "chain"}, "- /txt: unexpected property"),
@@ -251,9 +251,9 @@ async def test_workshop_reports_invalid_arguments(database: Path, mode: Mode) ->
 
 
 async def test_workshop_refuses_a_malformed_delivery_note(database: Path, mode: Mode) -> None:
-    """A rejection by `validate` is for the model to read, and names the line."""
+    """`validate` rejects it with a text for the model, which names the line."""
     async with connected(database, mode) as client:
-        for note, said in [
+        for note, reason in [
             ("part;count", "csv, line 1: must be number,quantity"),
             ("number,quantity", "csv: lists no parts"),
             ("number,quantity\nCH-103,1\nCH-203;2", "csv, line 3: must be a part number and how"),
@@ -261,13 +261,13 @@ async def test_workshop_refuses_a_malformed_delivery_note(database: Path, mode: 
         ]:
             result = await client.call_tool("book_delivery", {"supplier": "Corvus", "csv": note})
             assert result.is_error
-            assert said in text_of(result)
+            assert reason in text_of(result)
 
 
 async def test_workshop_hides_internal_errors(
     database: Path, mode: Mode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A corrupt record gives a reference to the log, which has the cause; others are readable."""
+    """For a corrupt record the client gets a reference, and the log has the cause."""
     async with connected(database, mode) as client:
         with closing(sqlite3.connect(database)) as connection, connection:
             connection.execute("UPDATE repairs SET checklist = '[\"secret' WHERE id = 2")
@@ -275,9 +275,9 @@ async def test_workshop_hides_internal_errors(
         other = await client.call_tool("repair_sheet", {"repair": 3})
 
     assert result.is_error
-    said = text_of(result)
-    assert said.startswith("The tool failed unexpectedly (reference ")
+    text = text_of(result)
+    assert text.startswith("The tool failed unexpectedly (reference ")
     (record,) = [record for record in caplog.records if record.name == "genmcp"]
-    assert said.split()[-1].strip(").") in record.getMessage()
+    assert text.split()[-1].strip(").") in record.getMessage()
     assert record.exc_info
     assert not other.is_error

@@ -60,7 +60,7 @@ async def test_tool_is_a_class() -> None:
 
 
 async def test_tool_has_a_json_schema() -> None:
-    """The arguments are then a dict, with the schema's defaults filled in."""
+    """The arguments are a dict then, with the defaults of the schema filled in."""
 
     class Search(Tool):
         """Searches."""
@@ -82,7 +82,7 @@ async def test_tool_has_a_json_schema() -> None:
 
 
 async def test_invalid_arguments_are_explained_to_the_model() -> None:
-    """They never reach the tool. The model reads each fault, and can try again."""
+    """They never reach the tool. The model reads each fault, and can call again."""
 
     @tool
     def book(seats: Annotated[int, Meta(ge=1, description="How many.")], name: str) -> str:
@@ -126,7 +126,7 @@ async def test_tool_validates_further() -> None:
 
 
 async def test_error_of_a_tool_is_a_result() -> None:
-    """The text of a ToolError is for the model; that of any other exception is for the log."""
+    """The text of a ToolError is for the model. The text of any other exception is only logged."""
 
     @tool
     async def divide(a: int, b: int) -> str:

@@ -24,7 +24,7 @@ async def test_tool_reports_progress() -> None:
 
 
 async def test_tool_in_a_thread_reports_progress() -> None:
-    """A `def` cannot await: `in_loop` runs a coroutine on the event loop and waits for it."""
+    """A `def` cannot await: `in_loop` runs a coroutine on the event loop, and waits for it."""
 
     @tool
     def copy(channel: Channel) -> str:
@@ -38,7 +38,7 @@ async def test_tool_in_a_thread_reports_progress() -> None:
 
 
 async def test_tool_sends_log_messages() -> None:
-    """A client gets the messages of the level that it has set, and of higher ones."""
+    """A client gets the messages of the level that it has set, and of higher levels."""
 
     @tool
     async def work(channel: Channel) -> str:
@@ -56,7 +56,7 @@ async def test_tool_sends_log_messages() -> None:
 
 
 async def test_tool_reads_the_state_of_the_application() -> None:
-    """Assigns are those of the mux, and the named keys of the host's `request.state`."""
+    """Assigns are values of the mux, and the named keys of the host's `request.state`."""
 
     @tool
     async def whoami(channel: Channel) -> str:

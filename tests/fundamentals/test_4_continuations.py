@@ -1,4 +1,4 @@
-"""The fourth chapter: a tool waits for something and continues when it is there."""
+"""The fourth chapter: a tool waits for something, and continues when it is done."""
 
 import asyncio
 
@@ -12,7 +12,7 @@ class Order(Struct):
 
 
 async def test_tool_continues_in_a_method() -> None:
-    """`then` names the method that gets the value. The request is that of the first hook."""
+    """`then` names the method that gets the value. It also gets the request of the first hook."""
 
     async def price_of(part: str) -> int:
         await asyncio.sleep(0)
@@ -36,7 +36,7 @@ async def test_tool_continues_in_a_method() -> None:
 
 
 async def test_function_continues_in_a_step() -> None:
-    """A step takes the value, and then the arguments of the function that it names."""
+    """A step gets the value first, and then the arguments of the function that it names."""
 
     @tool
     async def double(number: int) -> Continue:
@@ -54,7 +54,7 @@ async def test_function_continues_in_a_step() -> None:
 
 
 async def test_state_between_steps_is_in_assigns() -> None:
-    """A later step may run in another process, so the values must be JSON."""
+    """The values must be JSON, because a later step may run in another process."""
 
     @tool
     async def count(channel: Channel) -> Continue:
@@ -76,7 +76,7 @@ async def test_state_between_steps_is_in_assigns() -> None:
 
 
 async def test_failed_wait_is_a_failed_call() -> None:
-    """The text of an exception stays on the server, unless it is a ToolError."""
+    """The text of the exception is only logged, unless it is a ToolError."""
 
     async def broken() -> None:
         raise KeyError("the password of the database")
@@ -98,7 +98,7 @@ async def test_failed_wait_is_a_failed_call() -> None:
 
 
 async def test_general_form_takes_every_outcome() -> None:
-    """`continue_` gets the tag that was given, and Done or Failed."""
+    """`continue_` gets the tag of the Continue, and Done or Failed."""
 
     class Countdown(Tool):
         """Counts down."""

@@ -59,7 +59,7 @@ suite = Suite(name="tutorial", version="1.0", tools=[reserve])
 
 @pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25", "2025-06-18"])
 async def test_user_fills_in_a_form(revision: str) -> None:
-    """The same tool serves every revision that has forms."""
+    """The same tool works in every revision that has forms."""
     guest = Guest(Accepted({"hour": 19}))
     options = ClientOptions(revision=revision)
 
@@ -71,7 +71,7 @@ async def test_user_fills_in_a_form(revision: str) -> None:
 
 @pytest.mark.parametrize("answer", [Declined(), Cancelled()])
 async def test_user_declines_or_cancels(answer: Declined | Cancelled) -> None:
-    """The second step of `then` gets the answer."""
+    """The second step of `then` gets the answer of a user who declines."""
     async with Client(suite, handler=Guest(answer)) as client:
         result = await client.call("reserve", {"guests": 4})
 

@@ -1,4 +1,4 @@
-"""The sixth chapter: jobs, which a store keeps and any process of the store can run."""
+"""The sixth chapter: jobs, which are kept in a store. Any process with the store can run them."""
 
 from genmcp import Client, Continue, Run, Suite, job, tool
 
@@ -47,7 +47,7 @@ suite = Suite(name="tutorial", version="1.0", tools=[total, stubborn])
 
 
 async def test_job_runs_in_a_worker() -> None:
-    """Without options, the worker is this process and the store is in memory."""
+    """By default, the worker is this process and the store is in memory."""
     async with Client(suite) as client:
         result = await client.call("total", {"numbers": [1, 2, 3]})
 
@@ -55,7 +55,7 @@ async def test_job_runs_in_a_worker() -> None:
 
 
 async def test_job_reports_progress_to_the_client() -> None:
-    """Wherever the job runs, the progress callback of the call gets its reports."""
+    """The progress callback of the call gets the reports of the job, wherever it runs."""
     seen = []
     async with Client(suite) as client:
         await client.call(

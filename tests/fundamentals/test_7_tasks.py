@@ -10,7 +10,7 @@ from genmcp.client.errors import TaskCancelled
 
 pytestmark = pytest.mark.slow
 
-door: list[asyncio.Event] = []  # the job ends once the last one is set
+door: list[asyncio.Event] = []  # the last one ends the job
 
 
 @job
@@ -24,7 +24,7 @@ class Develop(Tool):
     """Develops a film."""
 
     name = "develop"
-    on_worker_lost = "rerun"  # the job may begin again elsewhere
+    on_worker_lost = "rerun"  # the job may run again in another process
 
     async def call(self, request: ToolRequest, channel: Channel) -> Continue:
         return develop.job("Porto").then(self.developed)
@@ -38,13 +38,13 @@ suite = Suite(name="tutorial", version="1.0", tools=[Develop()])
 
 @pytest.fixture(autouse=True)
 def opened() -> asyncio.Event:
-    """The event on which the job waits."""
+    """Return the event that the job waits for."""
     door.append(asyncio.Event())
     return door[-1]
 
 
 async def test_call_that_waits_for_a_job_is_a_task(opened: asyncio.Event) -> None:
-    """`call_task` returns the handle as soon as the server has sent it."""
+    """`call_task` returns the handle when the server has sent it."""
     async with Client(suite) as client:
         task = await client.call_task("develop")
         status = (await task.status()).status
@@ -55,7 +55,7 @@ async def test_call_that_waits_for_a_job_is_a_task(opened: asyncio.Event) -> Non
 
 
 async def test_call_waits_for_its_task(opened: asyncio.Event) -> None:
-    """A caller that wants the result alone does not see the task."""
+    """`call` returns the result, and does not show the task."""
     opened.set()
     async with Client(suite) as client:
         result = await client.call("develop")
@@ -73,7 +73,7 @@ async def test_task_can_be_cancelled() -> None:
 
 
 async def test_task_survives_its_server(tmp_path: Path, opened: asyncio.Event) -> None:
-    """With a store on disk and one secret, the next process continues; the id is all it takes."""
+    """A new process with the same store and secret continues it. The client needs only the id."""
     store, secret = f"sqlite:///{tmp_path}/tasks.db", b"s" * 32
     first = Mux(suite, store=store, secret=secret)
     async with Client(first) as client:

@@ -1,4 +1,4 @@
-"""The eighth chapter: the client, of any server."""
+"""The eighth chapter: the client, which works with any MCP server."""
 
 import asyncio
 
@@ -25,7 +25,7 @@ suite = Suite(name="tutorial", version="1.0", tools=[divide, sleep])
 
 
 async def test_client_of_a_server_in_this_process() -> None:
-    """No socket: for tests, and for servers that an application keeps to itself."""
+    """Without a socket: for tests, and for servers that only this application uses."""
     async with Client(suite) as client:
         names = [tool.name for tool in await client.tools()]
         result = await client.call("divide", {"a": 1, "b": 4})
@@ -34,7 +34,7 @@ async def test_client_of_a_server_in_this_process() -> None:
 
 
 async def test_failed_tool_is_a_result() -> None:
-    """A model should read why a tool failed, so that is not an exception."""
+    """It is not an exception, because a model should read why the tool failed."""
     async with Client(suite) as client:
         result = await client.call("divide", {"a": 1, "b": 0})
 
@@ -42,21 +42,21 @@ async def test_failed_tool_is_a_result() -> None:
 
 
 async def test_error_response_is_an_exception() -> None:
-    """The message is the server's."""
+    """The message is that of the server."""
     async with Client(suite) as client:
         with pytest.raises(ServerError, match="multiply"):
             await client.call("multiply", {"a": 1, "b": 0})
 
 
 async def test_timeout_cancels_the_call() -> None:
-    """Seconds in all, given with the call or in ClientOptions."""
+    """The total in seconds, given with the call or in ClientOptions."""
     async with Client(suite) as client:
         with pytest.raises(RequestTimeout):
             await client.call("sleep", timeout=0.01)
 
 
 def test_sync_client_needs_no_event_loop() -> None:
-    """The same methods, which block."""
+    """It has the same methods, but they block."""
     with SyncClient(suite) as client:
         result = client.call("divide", {"a": 1, "b": 4})
 

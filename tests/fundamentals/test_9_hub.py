@@ -20,7 +20,7 @@ words = Suite(name="words", version="1.0", tools=[greet])
 
 
 async def test_hub_calls_the_tools_of_its_servers() -> None:
-    """Each name begins with that of its server. A server may be a URL or a command as well."""
+    """The name of the server is the prefix. A server may also be a URL or a command."""
     async with Hub() as hub:
         await hub.register(ServerConfig("numbers", target=numbers))
         await hub.register(ServerConfig("words", target=words))
@@ -31,7 +31,7 @@ async def test_hub_calls_the_tools_of_its_servers() -> None:
 
 
 async def test_hub_is_served_as_one_server() -> None:
-    """`hub.server()` mounts and deploys as every other server."""
+    """`hub.server()` is mounted like any other server."""
     async with Hub() as hub:
         await hub.register(ServerConfig("numbers", target=numbers))
         async with Client(hub.server()) as client:
@@ -42,7 +42,7 @@ async def test_hub_is_served_as_one_server() -> None:
 
 
 async def test_server_leaves_the_hub() -> None:
-    """Its tools leave with it."""
+    """Its tools are no longer listed."""
     async with Hub() as hub:
         await hub.register(ServerConfig("numbers", target=numbers))
         await hub.unregister("numbers")

@@ -1,4 +1,4 @@
-"""One case of the endpoint fuzzer: an HTTP request, and how its client behaves."""
+"""One case of the endpoint fuzzer: an HTTP request, and the behaviour of its client."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -13,10 +13,13 @@ Ending = Literal["whole", "cut", "hangs"]
 class Case:
     """One request.
 
-    ending: the event after the parts of the body: none (it was complete), a disconnect, or
-    silence although more was announced. leaves: the number of loop iterations after which the
-    client disconnects, once its body is sent; None: it waits for the response. fails: the number
-    of messages after which `send` raises, as ASGI servers do after a disconnect; None: never.
+    Attributes:
+        ending: the event after the parts of the body: none (it was complete), a disconnect, or
+            silence although more was announced.
+        leaves: the number of loop iterations after the body until the client disconnects;
+            None: it waits for the response.
+        fails: the number of messages after which `send` raises, as ASGI servers do after a
+            disconnect; None: never.
     """
 
     method: str = "POST"
@@ -30,19 +33,19 @@ class Case:
 
     @property
     def body(self) -> bytes:
-        """All that is sent of the body."""
+        """All sent parts of the body."""
         return b"".join(self.parts)
 
     @property
     def stays(self) -> bool:
-        """Whether the client waits for the response; a listener (GET) would wait without end."""
+        """Whether the client waits for the response. A stream (GET) would not end."""
         patient = self.leaves is None and self.fails is None and self.ending != "cut"
         return patient and self.method != "GET"
 
     def text(self, names: Mapping[bytes, bytes]) -> str:
-        """Return the case as one line; the keys of *names* are written as their values.
+        """Return the case as one line. The keys of *names* are replaced by their values.
 
-        Session ids have names, so that the line means the same in another process.
+        Session ids are replaced by names, so that the line is valid in another process.
         """
         fields = {name: value for name, value in vars(self).items() if value != _DEFAULTS[name]}
         if "headers" in fields:
@@ -54,7 +57,7 @@ class Case:
 
     @classmethod
     def parse(cls, text: str, names: Mapping[bytes, bytes]) -> "Case":
-        """Return the case that `text` wrote, with the names as they are now."""
+        """Return the case of a line that `text` returned; *names* are those of this process."""
         fields = json.loads(text)
         if "headers" in fields:
             values = {name: value for value, name in names.items()}

@@ -1,4 +1,4 @@
-"""How many cases are run, which, and how one that failed is run again.
+"""Options for the number of cases, and to repeat a failed one.
 
 pytest tests/fuzz --fuzz-cases 1000000
 pytest tests/fuzz --fuzz-seed 1 --fuzz-first 4711 --fuzz-cases 1
@@ -13,7 +13,7 @@ CASES = 20_000
 
 
 class Plan(NamedTuple):
-    """The cases *first* to *first* + *cases* of *seed*; or the one case *only*, as text."""
+    """Cases *first* to *first* + *cases* of *seed*; or only the case in *only*, as text."""
 
     seed: int
     first: int
@@ -24,7 +24,7 @@ class Plan(NamedTuple):
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fuzzing")
     group.addoption("--fuzz-cases", type=int, default=CASES, help="how many cases")
-    group.addoption("--fuzz-seed", type=int, default=1, help="what they are made from")
+    group.addoption("--fuzz-seed", type=int, default=1, help="the seed of the cases")
     group.addoption("--fuzz-first", type=int, default=0, help="the number of the first case")
     group.addoption("--fuzz-case", default=None, help="one case, as a failure prints it")
 
@@ -37,7 +37,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 def plan_of(config: pytest.Config) -> Plan:
     def option(name: str, default: Any) -> Any:
-        # Defaults here too: in a run of all tests this file is read after the command line.
+        # Defaults here as well: in a run of all tests the options are not registered.
         return config.getoption(f"fuzz_{name}", default=default)
 
     return Plan(option("seed", 1), option("first", 0), option("cases", CASES), option("case", None))

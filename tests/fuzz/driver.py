@@ -1,4 +1,4 @@
-"""Runs cases against the endpoint and reports violations."""
+"""Runs cases against the endpoint, and reports violations."""
 
 import asyncio
 import gc
@@ -17,11 +17,10 @@ from tests.fuzz.tools import Deliberate, suite
 from tests.support.asgi import LEGACIES, MODERN, Client
 
 SECRET = "z" * 32
-PATIENCE = 5.0  # seconds; a case takes a millisecond
 
 STATUSES = {
     200: "an answer, or an event stream",
-    202: "notifications, and responses, are taken in silence",
+    202: "notifications and responses are accepted",
     204: "DELETE of a session; a CORS preflight",
     400: "no message, wrong params or headers, an unknown revision",
     403: "Origin not allowed",
@@ -36,7 +35,7 @@ STATUSES = {
     499: "the client has left; nobody reads it",
     500: "a hook failed; only with a reference, which is in the log",
 }
-# -32002: no such resource, before 2026-07-28.
+# -32002: resource not found, before 2026-07-28.
 CODES = {-32700, -32600, -32601, -32602, -32603, -32002, -32020, -32021, -32022}
 TEXT = re.compile(rb"[\t\x20-\x7e\x80-\xff]*")
 REFERENCE = re.compile(r"\(reference ([0-9a-f]{12})\)")
@@ -44,11 +43,11 @@ LOGGED = re.compile(r"\[([0-9a-f]{12})\]")
 
 
 class Wrong(Exception):
-    """Something that no request may bring about."""
+    """A violation that no request may cause."""
 
 
 class Answer:
-    """The outcome of one case: the client's end of its ASGI connection."""
+    """The outcome of a case, and the client's side of its ASGI connection."""
 
     def __init__(self, case: Case) -> None:
         self.status = 0
@@ -63,7 +62,7 @@ class Answer:
         self._over = asyncio.Event()
 
     async def receive(self) -> dict[str, Any]:
-        """Give the next part of the body, and then word that the client has left."""
+        """Return the next part of the body, and then the disconnect of the client."""
         case = self._case
         if self._parts:
             part = self._parts.pop(0)
@@ -76,7 +75,7 @@ class Answer:
         return {"type": "http.disconnect"}
 
     async def send(self, message: MutableMapping[str, Any]) -> None:
-        """Take a message, as an ASGI server does."""
+        """Accept a message, as an ASGI server does."""
         if self._case.fails is not None and self._sent >= self._case.fails:
             raise OSError("the client has left")
         self._sent += 1
@@ -89,7 +88,7 @@ class Answer:
             self._expect(not self.complete, "something behind the end")
             self.body += message.get("body", b"")
             self.complete = not message.get("more_body", False)
-            # A subscription lasts until one side ends it: here the client does.
+            # A subscription does not end by itself, so the client disconnects.
             self.listens = self.listens or b"subscriptions/acknowledged" in self.body
             if self.complete or self.listens:
                 self._over.set()
@@ -109,12 +108,12 @@ class Answer:
 
     @property
     def is_stream(self) -> bool:
-        """Whether it is an event stream."""
+        """Whether the response is an event stream."""
         return self.headers.get(b"content-type") == b"text/event-stream"
 
 
 class Log(logging.Handler):
-    """The errors that were logged since the last look."""
+    """Collects logged errors."""
 
     def __init__(self) -> None:
         super().__init__(logging.ERROR)
@@ -123,15 +122,15 @@ class Log(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         self.records.append(record)
 
-    def taken(self) -> list[logging.LogRecord]:
-        """Return the records and clear them."""
-        taken, self.records = self.records, []
-        return taken
+    def take(self) -> list[logging.LogRecord]:
+        """Return the records so far, and clear them."""
+        records, self.records = self.records, []
+        return records
 
 
 @contextmanager
 def listening() -> Iterator[Log]:
-    """Collect records of level ERROR, and keep them from other handlers."""
+    """Collect records of level ERROR, and hide them from other handlers."""
     log, root, ours = Log(), logging.getLogger(), logging.getLogger("genmcp")
     before, root.handlers, level = root.handlers, [log], ours.level
     ours.setLevel(logging.ERROR)
@@ -143,7 +142,7 @@ def listening() -> Iterator[Log]:
 
 
 class World:
-    """An endpoint, with sessions to speak in, and streams to resume."""
+    """An endpoint with sessions, and with streams that can be resumed."""
 
     def __init__(self, log: Log, served: Suite = suite) -> None:
         limits = Limits(max_body_bytes=BODY_LIMIT, body_timeout=0.02)
@@ -154,11 +153,12 @@ class World:
             heartbeat=0.002,
         )
         self.known = Known({}, {})
+        self.timeout = 5.0  # seconds for a case, which takes a millisecond
         self._log = log
 
     @classmethod
     async def make(cls, log: Log, served: Suite = suite) -> "World":
-        """Return a world with everything in it, around the server *served*."""
+        """Return a world with sessions and ids of each kind, around the server *served*."""
         world = cls(log, served)
         foreign = Endpoint(Mux(suite, secret="f" * 32))
         elsewhere = Endpoint(Mux(suite, secret=SECRET, audience="elsewhere"))
@@ -170,16 +170,16 @@ class World:
         return world
 
     async def begin(self) -> None:
-        """Begin the sessions, and in each of them a stream."""
+        """Initialize a session per revision, each with a stream."""
         for version in LEGACIES:
             client = await Client.begin(self.endpoint, version)
             self.known.sessions[version] = client.session or ""  # type: ignore[index]
-            said = await client.send(client.call("speaks", {}, progressToken=1))
-            self.known.events[version] = said.ids
+            response = await client.send(client.call("speaks", {}, progressToken=1))
+            self.known.events[version] = response.ids
 
     @property
     def names(self) -> Mapping[bytes, bytes]:
-        """Placeholders for ids that differ from run to run."""
+        """Placeholders for ids that differ between runs."""
         known = {**self.known.sessions, **self.known.worthless}
         named = {id.encode(): f"<session {name}>".encode() for name, id in known.items()}
         for version, ids in self.known.events.items():
@@ -187,15 +187,15 @@ class World:
         return named
 
     async def run(self, case: Case) -> Answer:
-        """Run *case* and check everything that can be checked.
+        """Run *case*, and check the response and the server.
 
         Raises:
-            Wrong: some of it does not hold.
+            Wrong: a check fails.
         """
         answer = Answer(case)
         began = time.perf_counter()
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(self.timeout):
                 await self.endpoint(_scope(case), answer.receive, answer.send)
         except TimeoutError:
             raise Wrong("it hangs") from None
@@ -203,7 +203,7 @@ class World:
             raise Wrong(f"{type(error).__name__} escaped: {error}") from error
         if (took := time.perf_counter() - began) > 1:
             raise Wrong(f"it took {took:.1f} s")
-        for _ in range(3):  # a state shared by listeners ends after the last of them
+        for _ in range(3):  # state that listeners share ends after the last of them
             await asyncio.sleep(0)
         self._check(case, answer)
         if case.method == "DELETE" and answer.status in (0, 204):
@@ -217,7 +217,7 @@ class World:
         if case.stays and not answer.complete and not answer.listens:
             faults.append("not answered to the end")
         if case.stays and answer.status == 499:
-            faults.append("a client that is there was taken for one that has left")
+            faults.append("a connected client was treated as a disconnected one")
         if answer.status and answer.status not in STATUSES:
             faults.append(f"status {answer.status}")
         if answer.complete and not faults:
@@ -225,7 +225,7 @@ class World:
                 faults += self._faults_of_body(case, answer)
             except (AssertionError, ValueError, LookupError, TypeError) as error:
                 faults.append(f"{type(error).__name__}: {error}")
-        faults += _faults_of_log(case, answer, self._log.taken())
+        faults += _faults_of_log(case, answer, self._log.take())
         if faults:
             raise Wrong("; ".join(faults))
 
@@ -239,9 +239,9 @@ class World:
                 return
             if answer.headers.get(b"content-type") != b"application/json":
                 yield "no content-type"
-            said = json.loads(answer.body, parse_constant=_no_constant)
-            messages = said if isinstance(said, list) else [said]
-        judge = Judge(_spoken(case, self.known) or "", case)
+            body = json.loads(answer.body, parse_constant=_no_constant)
+            messages = body if isinstance(body, list) else [body]
+        judge = Judge(_revision_of(case, self.known) or "", case)
         for message in messages:
             yield from judge.faults(message)
         if answer.status == 500 and "reference" not in str(messages):
@@ -249,36 +249,36 @@ class World:
 
 
 class Judge:
-    """Judges the messages that answer *case*, by the schema of *version* if one was agreed on."""
+    """Checks the messages in the response to *case*, by the schema of *version* if there is one."""
 
     def __init__(self, version: str, case: Case) -> None:
         self._client = Client(None, version)
-        self._asked: dict[Any, list[Any]] = {}
+        self._requests: dict[Any, list[Any]] = {}
         # A resumed stream repeats responses to earlier requests.
-        asked = [(1, "tools/call")] if case.method == "GET" else _asked(case.body)
-        for id, method in asked:
-            self._asked.setdefault(id, []).append(method)
+        requests = [(1, "tools/call")] if case.method == "GET" else _requests_in(case.body)
+        for id, method in requests:
+            self._requests.setdefault(id, []).append(method)
 
     def faults(self, message: Any) -> Iterator[str]:
-        """Report the faults of *message*."""
+        """Yield the faults of *message*."""
         if "error" in message and message["error"]["code"] not in CODES:
             yield f"code {message['error']['code']}"
-        if "id" in message and message["id"] not in self._asked:
-            yield f"id {message['id']!r}, not {[*self._asked]}"
+        if "id" in message and message["id"] not in self._requests:
+            yield f"id {message['id']!r}, not {[*self._requests]}"
         elif "result" in message:
             yield from self._faults_of_result(message)
         else:
             self._client.check(message)
 
     def _faults_of_result(self, message: Any) -> Iterator[str]:
-        """Explain why *message* responds to none of the requests with its id, if so."""
+        """Yield a fault if *message* is not valid for any of the requests with its id."""
         client = self._client
         begun = client.version == "" and message["result"].get("protocolVersion")
         version = begun or client.version
         if not version:
             yield "a result in no revision"
         found = []
-        for method in self._asked[message["id"]]:
+        for method in self._requests[message["id"]]:
             judge = Client(None, version)
             if method == "initialize":
                 judge.version = message["result"].get("protocolVersion", "")
@@ -311,7 +311,7 @@ def _scope(case: Case) -> dict[str, Any]:
 def _faults_of_log(
     case: Case, answer: Answer, records: Sequence[logging.LogRecord]
 ) -> Iterator[str]:
-    """Report records that no crash explains, and references without a record."""
+    """Yield faults for records not caused by `crash`, and references without a record."""
     logged = set()
     for record in records:
         error = record.exc_info[1] if record.exc_info else None
@@ -320,11 +320,11 @@ def _faults_of_log(
         found = LOGGED.search(record.getMessage())
         logged.add(found[1] if found else "")
     if answer.complete:
-        told = set(REFERENCE.findall(answer.body.decode("utf-8", "replace")))
-        # Behind a connection that is given up, the rest waits for one that resumes.
+        references = set(REFERENCE.findall(answer.body.decode("utf-8", "replace")))
+        # After a released connection, the rest is sent on one that resumes.
         gave_up = answer.status == 499 or (answer.is_stream and b"retry: " in answer.body)
-        if case.method != "GET" and (told - logged or (logged - told and not gave_up)):
-            yield f"told of {told}, logged {logged}"
+        if case.method != "GET" and (references - logged or (logged - references and not gave_up)):
+            yield f"references {references}, logged {logged}"
 
 
 def _blocks(body: bytes) -> Sequence[str]:
@@ -335,7 +335,7 @@ def _blocks(body: bytes) -> Sequence[str]:
 
 
 def _event(block: str) -> Any:
-    """Return the message of an event, None if it has none."""
+    """Return the message of an event, or None."""
     lines = [line.split(": ", 1) for line in block.split("\n") if not line.startswith(":")]
     fields = dict(lines)
     if len(fields) != len(lines) or not {"id", "event", "data", "retry"} >= fields.keys():
@@ -348,10 +348,10 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"{name} is no JSON")
 
 
-def _asked(body: bytes) -> Iterator[tuple[Any, Any]]:
-    """Yield id and method of each part of *body* that resembles a request, however broken.
+def _requests_in(body: bytes) -> Iterator[tuple[Any, Any]]:
+    """Yield id and method of each part of *body* that resembles a request, even if malformed.
 
-    Of a duplicate member, either value may count.
+    For duplicate members, either value may count.
     """
     try:
         found = json.loads(
@@ -376,7 +376,7 @@ def _integer(digits: str) -> Any:
     return int(digits) if len(digits) < 4000 else digits
 
 
-def _spoken(case: Case, known: Known) -> str | None:
+def _revision_of(case: Case, known: Known) -> str | None:
     """Return the negotiated revision, or None."""
     table = {name: value.strip().decode("latin-1") for name, value in case.headers}
     if table.get(b"mcp-protocol-version") == MODERN:
@@ -386,11 +386,11 @@ def _spoken(case: Case, known: Known) -> str | None:
 
 
 def collect(log: Log) -> None:
-    """Collect garbage, so that asyncio reports tasks and futures that were never awaited.
+    """Collect garbage, so that asyncio reports unawaited coroutines and lost exceptions.
 
     Raises:
         Wrong: it reported one.
     """
     gc.collect()
-    if records := log.taken():
+    if records := log.take():
         raise Wrong(f"logged: {[record.getMessage() for record in records]}")

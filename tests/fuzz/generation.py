@@ -1,4 +1,4 @@
-"""The cases of the endpoint fuzzer, each made from its seed and number alone."""
+"""The cases of the endpoint fuzzer, each generated from a seed and its number."""
 
 import base64
 import json
@@ -18,7 +18,7 @@ BODY_LIMIT = 64 * 1024
 
 @dataclass
 class Known:
-    """The ids a client can know: session and event ids by revision, and invalid ones."""
+    """The ids that a client can know: sessions and events by revision, and invalid ones."""
 
     sessions: Mapping[str, str]
     worthless: Mapping[str, str]
@@ -26,7 +26,7 @@ class Known:
 
 
 def hostile_case(seed: int, number: int, known: Known) -> Case:
-    """Return case *number* of *seed*: an otherwise valid request that exceeds a bound."""
+    """Return case *number* of *seed*: a valid request, except that it exceeds a bound."""
     rng = Random(f"hostile/{seed}/{number}")
     version = rng.choice([MODERN, "2025-03-26", "2025-03-26", *LEGACIES])
     message = hostile.message(rng, version)
@@ -56,7 +56,7 @@ def _post(rng: Random, known: Known, version: str) -> Case:
     else:
         for _ in range(rng.choice([0, 0, 1, 1, 2, 4])):
             message = _mutated(rng, message)
-        if rng.random() < 0.5:  # as a correct client would send it
+        if rng.random() < 0.5:  # a valid request
             table = _table(known, version, message)
         body = mutation.written(rng, message)
         for _ in range(rng.choice([0, 0, 0, 0, 0, 1, 2])):
@@ -68,7 +68,7 @@ def _post(rng: Random, known: Known, version: str) -> Case:
 
 
 def _stream(rng: Random, known: Known, version: str) -> Case:
-    """Return a GET, a DELETE or anything else without a message."""
+    """Return a request without a message: a GET, a DELETE, or another method."""
     table = _table(known, version, None)
     if rng.random() < 0.6:
         ids = [*known.events.get(version, []), "listener/", "listener/1", "x/0", "/", ""]
@@ -86,7 +86,7 @@ def _stream(rng: Random, known: Known, version: str) -> Case:
 
 
 def _mutated(rng: Random, message: Any) -> Any:
-    """Return *message* with one change, most often deep enough for it to be read to the end."""
+    """Return *message* with one change, usually so deep that it is decoded to the end."""
     within = rng.choice([(), ("params",), ("params", "arguments"), ("params", "_meta")])
     copy = here = message
     if isinstance(message, dict):
@@ -174,7 +174,7 @@ def _single(rng: Random, version: str) -> dict[str, Any]:
     if kind < 0.5:
         name, params = rng.choice(_OTHERS)
         return client.request(name, params, id=id, **meta)
-    if rng.random() < 0.005:  # it takes milliseconds
+    if rng.random() < 0.005:  # the tool takes milliseconds
         name, params = "slow", {"polls": rng.random() < 0.5}
     else:
         name, params = rng.choice(_CALLS)
@@ -205,7 +205,7 @@ _VALUES: dict[bytes, list[bytes]] = {
 
 
 def _table(known: Known, version: str, message: Any) -> Table:
-    """Return the headers that *version* requires for *message*, in its present form."""
+    """Return the headers that *version* requires for *message*."""
     table: Table = {
         b"host": [b"test"],
         b"content-type": [b"application/json"],
@@ -241,7 +241,7 @@ def _mirror(table: Table, arguments: Any) -> None:
 
 
 def _plain(text: str) -> bytes:
-    """Return *text* in the form of a mirroring header (2026-07-28, "Value Encoding")."""
+    """Return *text* encoded for a mirroring header (2026-07-28, "Value Encoding")."""
     raw = text.encode("utf-8", "surrogatepass")
     if raw.isascii() and text.isprintable() and text == text.strip():
         return raw
@@ -249,7 +249,7 @@ def _plain(text: str) -> bytes:
 
 
 def _dressed(rng: Random, made: Case, table: Table, known: Known) -> Case:
-    """Return *made* with the headers of *table*, perhaps with some of them wrong."""
+    """Return *made* with the headers of *table*, some of them possibly wrong."""
     for _ in range(rng.choice([0, 0, 0, 0, 1, 3])):
         name = rng.choice([*table, *_VALUES])
         kind = rng.randrange(8)
@@ -275,11 +275,11 @@ def _dressed(rng: Random, made: Case, table: Table, known: Known) -> Case:
 
 
 def _without_line_ends(value: bytes) -> bytes:
-    """No HTTP server lets these through."""
+    """Remove line ends from headers, which no HTTP server would pass on."""
     return value.translate(None, b"\r\n\0")
 
 
-# How the client behaves.
+# The behaviour of the client.
 
 
 def _behaviour(rng: Random, made: Case) -> Case:

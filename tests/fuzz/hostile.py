@@ -1,4 +1,4 @@
-"""Messages that try the bounds: batches, URIs and names, `_meta`, params of notifications."""
+"""Messages for the bounds: batches, URIs and names, `_meta`, params of notifications."""
 
 from collections.abc import Mapping
 from random import Random

@@ -1,4 +1,4 @@
-"""Values that are almost right: JSON and bytes, changed a little at random."""
+"""Values that are almost valid: JSON and bytes with a small random change."""
 
 import json
 import re
@@ -26,7 +26,7 @@ ODD_TEXTS = [
 SURROGATES = ["\ud800", "\udc00\ud800", "a\udfffb"]
 ODD_KEYS = [*ODD_TEXTS, "_meta", "id", "method", "params", "arguments", "name", "uri", "cursor"]
 
-# Text that json.dumps cannot write: `_written` inserts it unchanged.
+# Texts that json.dumps cannot write, which are inserted unchanged.
 _RAW = re.compile(r'"@raw:([^"]*)"')
 LITERALS = [
     "-0",
@@ -38,7 +38,7 @@ LITERALS = [
     "9007199254740993",
     "18446744073709551616",
     *(" {} ", " [ ] ", "{ }"),
-    *("NaN", "-Infinity", "01", "1.", "1e999", "9" * 5000, "tru", "'a'"),  # no JSON, or too much
+    *("NaN", "-Infinity", "01", "1.", "1e999", "9" * 5000, "tru", "'a'"),  # invalid, or too large
     "[" * 900 + "]" * 900,
 ]
 
@@ -60,7 +60,7 @@ def value(rng: Random, depth: int = 3) -> Any:
 
 
 def text(rng: Random) -> str:
-    """Return a text, seldom a very long one."""
+    """Return a text, rarely a very long one."""
     kind = rng.randrange(40)
     if kind == 0:
         return rng.choice("xé\U0001f9ff") * rng.choice([100, 5_000, 70_000])
@@ -72,7 +72,7 @@ def text(rng: Random) -> str:
 
 
 def document(rng: Random, found: Any) -> Any:
-    """Return *found* with one change somewhere in it."""
+    """Return *found* with one change at a random place."""
     path = []
     here = found
     while isinstance(here, dict | list) and here and rng.random() < 0.8:
@@ -123,13 +123,13 @@ _CHANGES: list[Callable[[Random, Any], Any]] = [
 
 
 def written(rng: Random, found: Any) -> bytes:
-    """Return *found* as JSON text, in one of the ways to write it."""
+    """Return *found* as JSON text, with random whitespace and escapes."""
     style = rng.randrange(9)
     whole = json.dumps(found, ensure_ascii=style > 0, separators=(",", ":") if style < 4 else None)
     whole = _RAW.sub(r"\1", whole)
     if style == 4:
         whole = f"\r\n\t {whole} \n"
-    if style == 5 and rng.random() < 0.5:  # one member twice
+    if style == 5 and rng.random() < 0.5:  # a duplicate member
         members = rng.choice(
             ['"id":7', '"jsonrpc":"2.0"', '"method":"ping"', '"params":{}', '"":0']
         )

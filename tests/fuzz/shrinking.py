@@ -1,4 +1,4 @@
-"""Makes a case that fails as small as it can be made in a bounded number of attempts."""
+"""Reduces a failing case, in a bounded number of attempts."""
 
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""Every decoder of peer data accepts any bytes, or raises its own documented error."""
+"""Every decoder of peer data accepts any bytes, or raises its documented error."""
 
 import json
 from collections.abc import Callable
@@ -45,7 +45,7 @@ STREAM = (
 
 
 def jsonrpc_message(rng: Random) -> None:
-    """A decoded message can be answered; two decoders agree on it."""
+    """A decoded message has a response, and two decoders agree on it."""
     message: Any = {"jsonrpc": "2.0", "id": rng.choice([1, "a"]), "method": "m", "params": {"a": 1}}
     if rng.random() < 0.3:
         message = {"jsonrpc": "2.0", "id": 1, "error": {"code": 1, "message": "x", "data": [1]}}
@@ -59,8 +59,8 @@ def jsonrpc_message(rng: Random) -> None:
     try:
         found = jsonrpc.decode(body)
     except McpError as error:
-        said = json.loads(jsonrpc.encode_error(jsonrpc.id_of(body), error))
-        assert -32700 <= said["error"]["code"] <= -32600
+        response = json.loads(jsonrpc.encode_error(jsonrpc.id_of(body), error))
+        assert -32700 <= response["error"]["code"] <= -32600
         return
     for each in found if isinstance(found, list) else [found]:
         if isinstance(each, jsonrpc.Message):
@@ -71,7 +71,7 @@ def jsonrpc_message(rng: Random) -> None:
 
 
 def event_stream(rng: Random) -> None:
-    """The events do not depend on how a stream is split; arbitrary bytes are events or nothing."""
+    """The split into chunks does not matter. Arbitrary bytes are events or ignored."""
     stream = STREAM
     for _ in range(rng.randrange(4)):
         stream = mutation.raw(rng, stream)
@@ -86,14 +86,14 @@ def event_stream(rng: Random) -> None:
 
 
 def written_event(rng: Random) -> None:
-    """An encoded event decodes to the original."""
+    """An encoded event is equal after decoding."""
     text = json.dumps(mutation.text(rng).encode("utf-8", "replace").decode())
     (event,) = EventReader().feed(sse.event(text.encode(), b"s/1"))
     assert SseEvent(text.encode(), "message", "s/1") == event
 
 
 def mirrored_value(rng: Random) -> None:
-    """A value survives its way through a header, and any header is a value or a mismatch."""
+    """A value is equal after encoding in a header; any header is a value or a mismatch."""
     value = mutation.text(rng).encode("utf-8", "replace").decode()
     encoded = param_headers.encode_value(value).encode()
     assert value == param_headers.decode_value("X", encoded)
@@ -114,7 +114,7 @@ def mirrored_value(rng: Random) -> None:
 
 
 def sealed_value(rng: Random) -> None:
-    """Only sealed data can be opened."""
+    """Only sealed values can be opened."""
     text = mutation.raw(rng, SEALED.encode()).decode("utf-8", "replace")
     if text == SEALED:
         return
@@ -132,7 +132,7 @@ HEADERS = [
 
 
 def http_head(rng: Random) -> None:
-    """A head is accepted or rejected with a status; the text for a page is a valid header value."""
+    """A head is accepted, or rejected with a status. A text for a page is a valid header value."""
     pairs = [(n, mutation.raw(rng, v) if rng.random() < 0.4 else v) for n, v in HEADERS]
     if rng.random() < 0.2:
         pairs.append(rng.choice(pairs))
@@ -159,7 +159,7 @@ def http_head(rng: Random) -> None:
 
 
 def allowed_names(rng: Random) -> None:
-    """An allow list is taken, or refused when it is made."""
+    """An allow list is accepted, or rejected by the constructor."""
     text = mutation.raw(rng, rng.choice([b"https://a.b:1", b"*.a.b", b"[::1]:80", b"*"]))
     name = text.decode("utf-8", "replace")
     try:
@@ -187,7 +187,7 @@ TARGETS: list[tuple[Callable[[Random], None], int]] = [
     ("target", "share"), TARGETS, ids=lambda each: getattr(each, "__name__", "")
 )
 def test_codec_survives(target: Callable[[Random], None], share: int, plan: Plan) -> None:
-    """For any input, the target keeps the promise of its docstring and raises nothing else."""
+    """For any input, the docstring of the target holds, and no other error is raised."""
     total = sum(shares for _, shares in TARGETS)
     for number in range(plan.first, plan.first + max(1, plan.cases * share // total)):
         try:

@@ -1,4 +1,4 @@
-"""The fuzzer would notice: each thing that must not happen, made to happen, is found."""
+"""The fuzzer detects each kind of fault, shown with deliberate ones."""
 
 import asyncio
 import json
@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from genmcp._transports.request import Receive, Scope, Send
-from tests.fuzz import driver
 from tests.fuzz.case import Case
 from tests.fuzz.driver import World, Wrong, listening
 from tests.fuzz.shrinking import shrunken
@@ -110,7 +109,7 @@ LEFT: list[asyncio.Task[Any]] = []
         (twice, "two beginnings; .*something behind the end"),
         (odd_status, "status 418"),
         (bare_500, "500 without a reference"),
-        (unlogged, "told of {'0123456789ab'}, logged set()"),
+        (unlogged, "references {'0123456789ab'}, logged set()"),
         (other_id, r"id 2, not \[1\]"),
         (other_code, "code 7"),
         (no_result, "ListToolsResult"),
@@ -121,14 +120,12 @@ LEFT: list[asyncio.Task[Any]] = []
     ],
 )
 async def test_fuzzer_notices(
-    app: Callable[[Scope, Receive, Send], Awaitable[None]],
-    fault: str,
-    monkeypatch: pytest.MonkeyPatch,
+    app: Callable[[Scope, Receive, Send], Awaitable[None]], fault: str
 ) -> None:
-    """The fuzzer detects a server with one deliberate fault."""
-    monkeypatch.setattr(driver, "PATIENCE", 0.05)
+    """A server with one deliberate fault is reported."""
     with listening() as log:
         world = World(log)
+        world.timeout = 0.05
         world.endpoint = app  # type: ignore[assignment]
         with pytest.raises(Wrong, match=fault.replace("(", r"\(").replace(")", r"\)")):
             await world.run(PING)
@@ -137,7 +134,7 @@ async def test_fuzzer_notices(
 
 
 async def test_fuzzer_makes_cases_small() -> None:
-    """Parts unrelated to the fault are removed from its case."""
+    """Parts that are not needed for the fault are removed from its case."""
     case = Case("PUT", peer=None, headers=PING.headers, parts=(b"abc", b"d" * 99), leaves=3)
 
     async def fails(smaller: Case) -> bool:
@@ -149,7 +146,7 @@ async def test_fuzzer_makes_cases_small() -> None:
 
 
 def test_fuzzer_writes_cases_down() -> None:
-    """The text of a case is the same case again, with the session ids of another process."""
+    """The text of a case can be parsed again, with session ids of another process."""
     case = Case("GET", headers=((b"mcp-session-id", b"old-\xff"),), parts=(b"\x80", b""), leaves=1)
 
     text = case.text({b"old": b"<session>"})

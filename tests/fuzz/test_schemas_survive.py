@@ -1,4 +1,4 @@
-"""Hostile schemas are read or refused, at a cost that is proportional to their bytes.
+"""Hostile schemas are accepted or rejected, at a cost proportional to their size.
 
 pytest tests/fuzz/test_schemas_survive.py --fuzz-cases 90000
 """
@@ -20,29 +20,29 @@ from genmcp._schema.schema import Schema
 from genmcp._wire.param_headers import header_rules
 from genmcp.errors import ConfigurationError
 from tests.fuzz.conftest import Plan
-from tests.fuzz.hostile_schemas import hostile_schema
+from tests.support.hostile_schemas import hostile_schema
 
 pytestmark = pytest.mark.fuzz
 
-# Seconds of CPU that a step takes at most. Measuring coverage makes Python code much slower.
+# The most seconds of CPU for a step. Coverage measurement makes Python code much slower.
 SECONDS = 0.05 if sys.gettrace() is None else 0.25
 BYTES = 20 << 20
 VALUES: tuple[Any, ...] = ({"a": {"b": 1}, "b": [1, "x"], "": 2}, [1, [2], {"a": None}], "text")
 
 
 def read_headers(schema: Any) -> None:
-    """Read it as a client and a hub read the input schema of a listed tool."""
+    """Process the input schema of a listed tool, as a client and a hub do."""
     document = Document(schema, "inputSchema", FOREIGN_LIMITS)
     header_rules(document.schemas, document.refuse)
 
 
 def compile_schema(schema: Any) -> Schema:
-    """Read it as a client reads an output schema or the form of a question."""
+    """Process an output schema or the schema of a form, as a client does."""
     return Schema(schema, formats=False, origin="outputSchema", limits=FOREIGN_LIMITS)
 
 
 def seconds_of(read: Callable[[], Any]) -> float:
-    """Return the time of the thread that *read* takes, and check the error it raises."""
+    """Return the CPU time of *read*, and check the error that it raises."""
     began = thread_time()
     try:
         read()
@@ -54,7 +54,7 @@ def seconds_of(read: Callable[[], Any]) -> float:
 
 
 def steps_of(schema: Any) -> Iterator[Callable[[], Any]]:
-    """Give all that a client does with *schema*."""
+    """Return all steps in which a client processes *schema*."""
     yield partial(read_headers, schema)
     yield partial(compile_schema, schema)
     try:
@@ -67,12 +67,12 @@ def steps_of(schema: Any) -> Iterator[Callable[[], Any]]:
 
 
 def peak() -> int:
-    """Return the most memory the process has had, in bytes."""
+    """Return the peak memory of the process in bytes."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def test_a_hostile_schema_is_read_or_refused(plan: Plan) -> None:
-    """Nothing but a ConfigurationError is raised, within its time and 20 MiB a schema.
+def test_hostile_schema_is_accepted_or_rejected(plan: Plan) -> None:
+    """Only a ConfigurationError is raised, within a time limit and 20 MiB per schema.
 
     2026-07-28, basic, "Composition-Keyword Resource Use".
     """
@@ -81,8 +81,8 @@ def test_a_hostile_schema_is_read_or_refused(plan: Plan) -> None:
         before = peak()
         try:
             for step in steps_of(schema):
-                # Garbage of other tests may be collected meanwhile, and other processes have the
-                # caches of the processor: the fastest counts.
+                # Garbage collection and other processes slow single runs down:
+                # the fastest run counts.
                 if not any(seconds_of(step) < SECONDS for _ in range(5)):
                     pytest.fail(f"case {number} takes too long: {step!r:.200} {schema!r:.500}")
         except Exception as error:
@@ -92,7 +92,7 @@ def test_a_hostile_schema_is_read_or_refused(plan: Plan) -> None:
 
 @contextmanager
 def traced() -> Iterator[Callable[[], int]]:
-    """Yield a function that returns the peak of memory allocated since."""
+    """Yield a function that returns the peak of memory allocated since the start."""
     tracemalloc.start()
     try:
         yield lambda: tracemalloc.get_traced_memory()[1]
@@ -130,8 +130,8 @@ def keys(count: int, schema: Any) -> dict[str, Any]:
         ),
     ],
 )
-def test_a_small_schema_does_not_take_much_memory(schema: Any, words: str | None) -> None:
-    """Each of these took hundreds of megabytes or seconds, as a few hundred kilobytes."""
+def test_small_schema_does_not_take_much_memory(schema: Any, words: str | None) -> None:
+    """Each of these schemas used to take hundreds of megabytes, or seconds."""
     with traced() as most:
         try:
             compile_schema(schema).check({"k1": {}, "a": 1})
@@ -153,14 +153,14 @@ def test_a_small_schema_does_not_take_much_memory(schema: Any, words: str | None
         {"allOf": [{"$ref": "#/allOf/" + "9" * 5_000}]},
     ],
 )
-def test_a_reference_that_cannot_be_parsed_is_refused(schema: Any) -> None:
-    """`urljoin` and `int` raise ValueError for these, which ended look-ups of a whole hub."""
+def test_reference_that_cannot_be_parsed_is_rejected(schema: Any) -> None:
+    """ValueErrors of `urljoin` and `int` used to end the look-ups of a whole hub."""
     with pytest.raises(ConfigurationError, match=r"not a URI reference|leads nowhere"):
         read_headers(schema)
 
 
-def test_a_refusal_is_printable_and_short() -> None:
-    """Names in a schema reach logs and terminals by it."""
+def test_error_of_a_schema_is_printable_and_short() -> None:
+    """The message contains names from the schema, and reaches logs and terminals."""
     name = "\x1b]0;owned\x07\r\nWARNING forged " + "A" * 9_000
     schema = {"properties": {name: {"$ref": "http://\x9bb/" + "c" * 9_000}}}
 

@@ -13,7 +13,7 @@ class Deliberate(Exception):
 
 
 class DeliberateContract(ContractError, Deliberate):
-    """The same, in a way that makes the whole request fail."""
+    """A ContractError of `crash`, which makes the whole request fail."""
 
 
 class Item(msgspec.Struct):

@@ -116,7 +116,7 @@ async def test_listeners_of_a_log_that_was_lost_are_told_of_everything(
         assert await news(subscription) == [TOOLS]
 
 
-async def test_listener_begins_behind_a_log_that_is_dropped_while_it_is_read() -> None:
+async def test_listener_starts_after_a_log_dropped_during_the_read() -> None:
     """It looks again where the log ends."""
     store = Faulty()
     heard = subscriptions(store)
@@ -200,7 +200,7 @@ def test_changes_are_announced_where_no_event_loop_runs() -> None:
     assert len(asyncio.run(store.read(LOG))) == 3
 
 
-def test_loop_that_ended_before_it_wrote_leaves_the_change_to_the_next() -> None:
+def test_change_of_a_closed_loop_is_written_by_the_next() -> None:
     """No resource of a closed loop remains."""
     store = MemoryStore()
     heard = subscriptions(store)

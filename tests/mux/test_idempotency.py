@@ -322,7 +322,7 @@ async def test_promoted_call_gives_the_handle_to_who_waits_for_it() -> None:
     await app.mux.aclose()
 
 
-async def test_handle_of_a_failed_call_stays_good_when_its_key_is_used_again() -> None:
+async def test_handle_of_a_failed_call_outlives_reuse_of_its_key() -> None:
     """A client may still poll the first task while another sends the call again."""
     working.fails = 1
     app = serving(works())
@@ -429,7 +429,7 @@ async def test_promoted_call_that_raises_frees_the_key() -> None:
 
 
 @pytest.mark.parametrize("version", [LEGACY, MODERN])
-async def test_call_that_waits_for_a_job_is_followed_from_another_process(
+async def test_copy_of_a_call_in_another_process_gets_the_job_result(
     version: str, tmp_path: Path
 ) -> None:
     """Its job outlives the first server: a copy of the call gets the result."""
@@ -746,7 +746,7 @@ class Edge(MemoryStore):
 
 @pytest.mark.parametrize("patience", [0.01, 0.2])  # shorter and longer than a tick
 @pytest.mark.parametrize("ends", ["result", "raised", "left"])
-async def test_handle_by_key_leads_somewhere_when_promotion_comes_too_late(
+async def test_handle_by_key_resolves_when_promotion_is_too_late(
     ends: str, patience: float
 ) -> None:
     """The copy has got the handle of a task, and then the call ends before its promotion does."""

@@ -218,7 +218,7 @@ async def test_progress_that_cannot_be_written_costs_no_work() -> None:
     assert tool.writes == 0
 
 
-async def test_assign_that_is_gone_is_not_there_and_is_missed_when_it_is_read() -> None:
+async def test_lost_assign_is_absent_and_raises_when_read() -> None:
     """It was copied from a request that is over. Others are as they were, and it may be set."""
     said: dict[str, Any] = {}
 

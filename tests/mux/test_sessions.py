@@ -63,7 +63,7 @@ async def test_session_that_has_ended_stays_ended(clock: Clock) -> None:
     assert not is_open(mux, id)
 
 
-async def test_ended_sessions_are_forgotten_once_they_would_have_run_out(clock: Clock) -> None:
+async def test_ended_sessions_are_forgotten_after_their_lifetime(clock: Clock) -> None:
     """The memory of sessions is bounded by time as well."""
     mux = made(clock, session_ttl=10)
     for _ in range(5):

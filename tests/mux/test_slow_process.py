@@ -27,8 +27,8 @@ from genmcp._mux.sessions import CancelInSession
 from genmcp._mux.tasks import StopTask
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.store import Append, LogEvent, Op
-from tests.continuations.asking import YES, Asked
 from tests.support.asgi import PATIENCE, TASKS, Client, until
+from tests.support.asking import YES, AnsweringClient
 
 LEGACY = "2025-11-25"
 KEEP = 5
@@ -162,7 +162,7 @@ async def test_slow_process_ends_sessions(pair: Pair) -> None:
 
 async def test_slow_process_gets_answers(pair: Pair) -> None:
     """The answer to its question reached the other process. Its record is removed then."""
-    asked = await Asked.begin(pair.at_slow, LEGACY)
+    asked = await AnsweringClient.begin(pair.at_slow, LEGACY)
     async with asked.open(asked.call("runs", {"ask": True})) as call:
         while "method" not in (question := await call.message()):
             pass

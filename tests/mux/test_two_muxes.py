@@ -22,8 +22,8 @@ from genmcp import (
     job,
 )
 from genmcp._core.outcome import Outcome
-from tests.continuations.asking import YES, Asked
 from tests.support.asgi import PATIENCE, TASKS, Client, until
+from tests.support.asking import YES, AnsweringClient
 
 
 @job
@@ -137,7 +137,7 @@ async def test_two_muxes_of_one_audience_are_one(tmp_path: Path) -> None:
         assert task["result"]["content"][0]["text"] == "SHOUT!"
 
 
-async def test_two_muxes_of_one_audience_hear_each_other_over_a_store_in_memory() -> None:
+async def test_two_muxes_of_one_audience_share_a_memory_store() -> None:
     """A call that runs in one is cancelled by way of the other, and a question answered there."""
 
     class Runs(Tool):
@@ -171,7 +171,7 @@ async def test_two_muxes_of_one_audience_hear_each_other_over_a_store_in_memory(
         await asyncio.wait_for(tool.cancelled.wait(), PATIENCE)
         await call.over()
 
-    asked = await Asked.begin(Endpoint(muxes[0]), "2025-11-25")
+    asked = await AnsweringClient.begin(Endpoint(muxes[0]), "2025-11-25")
     async with asked.open(asked.call("runs", {"ask": True})) as call:
         while "method" not in (question := await call.message()):
             pass

@@ -188,9 +188,7 @@ async def test_completion_of_a_repository_is_told_the_prompt() -> None:
         (PromptTemplate(name="x", messages="{a}", completions={"a": ["b"]}), True),
     ],
 )
-def test_completion_is_offered_where_there_is_something_to_complete(
-    prompt: Any, completes: bool
-) -> None:
+def test_completion_is_declared_for_hooks_and_known_values(prompt: Any, completes: bool) -> None:
     """The capability is declared for hooks and for known values."""
     assert completes is prompts_of([prompt]).completes
 
@@ -209,7 +207,7 @@ async def test_completion_of_what_is_unknown_is_invalid(ref: Any, argument: str,
         await ask(ref, argument, prompts=prompts_of([Review]))
 
 
-async def test_completion_of_templates_is_done_by_any_object_with_the_hook() -> None:
+async def test_completion_of_templates_needs_only_the_hook() -> None:
     """A repository of resources needs nothing but `complete`, and not even that."""
 
     class Books:
@@ -260,9 +258,7 @@ MANY = [str(number) for number in range(250)]
         (CompleteResult(completion=Completion(MANY)), Completion(MANY[:100], 250, True)),
     ],
 )
-def test_completion_has_at_most_100_values_and_says_how_many_there_are(
-    found: Any, completion: Completion
-) -> None:
+def test_completion_has_at_most_100_values_and_a_total(found: Any, completion: Completion) -> None:
     """2026-07-28, completion, "Completion Results"."""
     assert completion == complete_result(found).completion
 

@@ -281,7 +281,7 @@ async def test_prompt_refuses_arguments_by_name(given: dict[str, str], faults: l
         assert came.startswith(fault)
 
 
-async def test_prompt_with_listed_arguments_gets_texts_and_needs_the_required() -> None:
+async def test_prompt_with_listed_arguments_gets_texts() -> None:
     """Without a type the arguments are a dict of texts."""
 
     class Listed(Plain):

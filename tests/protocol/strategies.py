@@ -19,10 +19,10 @@ from genmcp.protocol.value import Value
 Strategy = st.SearchStrategy[Any]
 
 numbers = st.integers(0, 1) | st.floats(0, 1)
-# The JSONValue of the schema has neither null nor fractions.
+# The schema's JSONValue has neither null nor fractions.
 scalars = st.booleans() | st.integers(0, 9) | st.text(max_size=3)
 objects = st.dictionaries(st.text(max_size=3), scalars, max_size=2)
-# Wherever the schema wants something of the members of a free object, it wants objects.
+# Where the schema restricts the members of a free object, they must be objects.
 free = st.dictionaries(st.text(max_size=3), objects, max_size=2)
 json = scalars | objects | st.lists(scalars, max_size=2)
 

@@ -1,4 +1,4 @@
-"""Every definition of every official schema is a value of ours, or left out for a reason."""
+"""Every definition of every official schema has a type of genmcp, or is left out for a reason."""
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -12,8 +12,8 @@ from genmcp.errors import MissingCapability
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Result
-from tests.protocol.definitions import definitions, method, said, validator
 from tests.protocol.strategies import values
+from tests.support.definitions import definitions, method, type_of, validator
 
 pytestmark = pytest.mark.slow
 
@@ -145,33 +145,33 @@ LEFT_OUT = {
 }
 
 
-def said_by() -> Iterator[tuple[str, str]]:
+def definitions_with_a_type() -> Iterator[tuple[str, str]]:
     for revision in REVISIONS.values():
         for name in definitions(revision.version):
-            if name not in LEFT_OUT and said(revision, name):
+            if name not in LEFT_OUT and type_of(revision, name):
                 yield revision.version, name
 
 
 @pytest.mark.parametrize("revision", [*REVISIONS.values()], ids=[*REVISIONS])
 def test_definitions_are_values_or_left_out(revision: Revision) -> None:
-    """No definition of the schema is forgotten, and none is both."""
+    """Each definition of the schemas has a type or a reason, and none has both."""
     names = set(definitions(revision.version))
 
-    mapped = {name for name in names if said(revision, name)}
+    mapped = {name for name in names if type_of(revision, name)}
 
     assert names - mapped - set(LEFT_OUT) == set()
     assert mapped & set(LEFT_OUT) == set()
 
 
 def test_definitions_left_out_all_exist() -> None:
-    """A reason is given for nothing that no schema has."""
+    """Each definition that has a reason is in one of the schemas."""
     assert set(LEFT_OUT) == {
         name for name in LEFT_OUT if any(name in definitions(version) for version in REVISIONS)
     }
 
 
 def wire(revision: Revision, name: str, value: Any) -> Any:
-    """Return *value* as JSON, with the members that the wire layer adds."""
+    """Return *value* as JSON, with the members that genmcp adds when it writes a message."""
     members = msgspec.json.decode(msgspec.json.encode(value))
     if revision.modern and isinstance(value, Result):
         members["resultType"] = value.result_type
@@ -183,16 +183,16 @@ def wire(revision: Revision, name: str, value: Any) -> Any:
 
 
 def whole(message: Any) -> bool:
-    """A message of several blocks becomes several messages: tests/protocol/test_revisions.py."""
+    """Return whether the message has one block: several are split (test_revisions.py)."""
     return not isinstance(message.content, list)
 
 
 def single(result: Any) -> bool:
-    """Several values are valid only for a question that could not be asked."""
+    """Return whether no answer has several values, which the revision cannot ask for."""
     return not any(isinstance(value, list) for value in (result.content or {}).values())
 
 
-#: Which values of ours a definition is about, if not all of its type.
+#: Where a definition is only for some values of its type: the condition for them.
 ABOUT: Mapping[str | tuple[str, str], Callable[[Any], bool]] = {
     "BlobResourceContents": lambda contents: contents.blob is not None,
     "ElicitRequestFormParams": lambda params: params.url is None,
@@ -205,25 +205,25 @@ ABOUT: Mapping[str | tuple[str, str], Callable[[Any], bool]] = {
 }
 
 
-def sayable(revision: Revision, value: Any) -> Any:
+def expressed(revision: Revision, value: Any) -> Any:
     try:
         return revision.down(value)
     except MissingCapability:
         return reject()
 
 
-@pytest.mark.parametrize(("version", "name"), [*said_by()])
+@pytest.mark.parametrize(("version", "name"), [*definitions_with_a_type()])
 @settings(max_examples=6, phases=[Phase.generate])
 @given(data=st.data())
-def test_definitions_hold_for_what_is_encoded(version: str, name: str, data: st.DataObject) -> None:
-    """An encoded value satisfies its revision's schema, decodes to itself, and survives `up`."""
+def test_definitions_hold_for_encoded_values(version: str, name: str, data: st.DataObject) -> None:
+    """An encoded value satisfies its revision's schema, and is equal after decoding and `up`."""
     revision = REVISIONS[version]
 
     about = ABOUT.get(name) or ABOUT.get((version, name)) or (lambda _: True)
-    type_ = said(revision, name)
+    type_ = type_of(revision, name)
     assert type_ is not None
 
-    value = sayable(revision, data.draw(values(type_).filter(about)))
+    value = expressed(revision, data.draw(values(type_).filter(about)))
 
     encoded = msgspec.json.encode(value)
     validator(version, name).validate(wire(revision, name, value))

@@ -1,4 +1,4 @@
-"""The errors of genmcp have the codes and the data of the schema's."""
+"""Errors have the codes and the data that the schema defines."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 
 from genmcp import errors
 from genmcp.protocol.revisions.chain import LEGACY, MODERN
-from tests.protocol.definitions import definitions, validator
+from tests.support.definitions import definitions, validator
 
 ERRORS = {
     "HeaderMismatchError": errors.HeaderMismatch("Mcp-Name"),
@@ -21,7 +21,7 @@ ERRORS = {
 
 
 def test_error_codes_are_all_of_the_schema() -> None:
-    """Each error the schema defines is one of ours."""
+    """Each error of the schema has a class in genmcp."""
     names = {name for name in definitions("2026-07-28") if name.endswith("Error")}
 
     assert names - {"Error"} == set(ERRORS)
@@ -29,20 +29,20 @@ def test_error_codes_are_all_of_the_schema() -> None:
 
 @pytest.mark.parametrize("name", ERRORS)
 def test_error_codes_and_data_satisfy_the_schema(name: str) -> None:
-    """The code and data of an error match its definition."""
+    """The code and data of each error are valid by its definition."""
     raised = ERRORS[name]
     error: dict[str, Any] = {"code": raised.code, "message": raised.message}
     if raised.data is not None:
         error["data"] = raised.data
     whole = "jsonrpc" in definitions("2026-07-28")[name]["properties"]
 
-    said = {"jsonrpc": "2.0", "id": 1, "error": error} if whole else error
+    sent = {"jsonrpc": "2.0", "id": 1, "error": error} if whole else error
 
-    assert validator("2026-07-28", name).is_valid(said)
-    assert not validator("2026-07-28", name).is_valid({**said, "code": -1, "error": {"code": -1}})
+    assert validator("2026-07-28", name).is_valid(sent)
+    assert not validator("2026-07-28", name).is_valid({**sent, "code": -1, "error": {"code": -1}})
 
 
 def test_error_codes_of_a_resource_not_found() -> None:
-    """Before 2026-07-28 it has a code of its own."""
+    """Before 2026-07-28 this error had a code of its own."""
     assert {errors.ResourceNotFound("a:b").code} == {each.resource_not_found for each in MODERN}
     assert {each.resource_not_found for each in LEGACY} == {-32002}

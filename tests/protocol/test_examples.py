@@ -1,4 +1,4 @@
-"""The examples that come with the schema of 2026-07-28."""
+"""The official examples of the schema of 2026-07-28."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -17,20 +17,20 @@ from genmcp.protocol.client_features import (
 from genmcp.protocol.methods import METHODS
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.value import Result
-from tests.protocol.definitions import VALUES, method
+from tests.support.definitions import VALUES, method
 
 EXAMPLES: Mapping[str, Mapping[str, Any]] = json.loads(
     (Path(__file__).parent / "examples" / "2026-07-28.json").read_text()
 )
 
-#: Parts of a form's schema, which is a free object; errors, which are not values.
+#: A form's schema is a free object, and errors are no values: these have no type.
 NOT_VALUES = ("Schema", "Error")
-#: It has no `ttlMs`, and so does not satisfy the schema it comes with.
+#: An example without `ttlMs`, which is not valid by its own schema.
 FAULTY = "read-resource-result-response"
 
 
 def examples() -> Iterator[tuple[str, Any, Any]]:
-    """Yield each example's definition, the part of it that is a value, and its type."""
+    """Yield the definition of each example, its part that has a type, and the type."""
     for definition, named in EXAMPLES.items():
         for name, example in named.items():
             if definition.endswith(NOT_VALUES) or name == FAULTY:
@@ -57,12 +57,12 @@ def answer(example: Mapping[str, Any]) -> type[Any]:
 
 @pytest.mark.parametrize(("definition", "example", "type_"), [*examples()])
 def test_examples_are_read_and_written_again(definition: str, example: Any, type_: Any) -> None:
-    """An example is decoded and encoded again without loss."""
+    """Decoding and encoding an example loses nothing."""
     value = msgspec.json.decode(json.dumps(example), type=type_)
 
-    if example.get("isError") is False:  # the meaning of its absence, too
+    if example.get("isError") is False:  # absent means false
         example = {key: member for key, member in example.items() if key != "isError"}
-    said = json.loads(msgspec.json.encode(value))
+    encoded = json.loads(msgspec.json.encode(value))
     if isinstance(value, Result):
-        said["resultType"] = value.result_type
-    assert example == said
+        encoded["resultType"] = value.result_type
+    assert example == encoded

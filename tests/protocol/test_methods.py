@@ -7,19 +7,19 @@ import pytest
 
 from genmcp.protocol.methods import METHODS
 from genmcp.protocol.revisions.chain import REVISIONS
-from tests.protocol.definitions import VALUES, definitions, method
 from tests.protocol.test_definitions import LEFT_OUT
+from tests.support.definitions import VALUES, definitions, method
 
 CLIENT = ("ClientRequest", "ClientNotification")
 SERVER = ("ServerRequest", "ServerNotification", "InputRequest")
 
 
-#: Those of the tasks extension, which the schema of the revision does not have.
+#: The methods of the tasks extension, which are not in the schema.
 TASKS = ("tasks/get", "tasks/update", "tasks/cancel", "notifications/tasks")
 
 
 def sent(version: str, unions: tuple[str, ...]) -> set[str]:
-    """Return the definitions that one side sends, without the excluded ones."""
+    """Return the definitions of the messages that one side sends, without the excluded ones."""
     found = [definitions(version)[union] for union in unions if union in definitions(version)]
     references = [each.get("anyOf", [{"$ref": "/CancelledNotification"}]) for each in found]
     names = {reference["$ref"].rsplit("/")[-1] for each in references for reference in each}
@@ -27,8 +27,8 @@ def sent(version: str, unions: tuple[str, ...]) -> set[str]:
 
 
 @pytest.mark.parametrize("version", REVISIONS)
-def test_methods_are_those_of_the_schema_and_its_senders(version: str) -> None:
-    """Each side may send the methods of the schema, and no others."""
+def test_methods_and_their_senders_match_the_schema(version: str) -> None:
+    """Client and server may send exactly the methods that the schema lists for them."""
     revision = REVISIONS[version]
     names: Mapping[str, Any] = {
         name: found.name for name in definitions(version) if (found := method(revision, name))
@@ -45,18 +45,18 @@ def test_methods_are_those_of_the_schema_and_its_senders(version: str) -> None:
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2026-07-28"])
 def test_methods_have_the_params_of_the_schema(version: str) -> None:
-    """The params of a request are of the type its definition names."""
+    """The params of each method have the type that its definition names."""
     for name, definition in definitions(version).items():
         found = method(REVISIONS[version], name)
         reference = definition.get("properties", {}).get("params", {}).get("$ref", "")
-        # Of all possible params of `roots/list`, 2026-07-28 has `_meta` only.
+        # In 2026-07-28 `roots/list` has no params but `_meta`.
         if found and reference and found.name != "roots/list":
             assert reference.endswith(f"/{found.params.__name__}")
 
 
 @pytest.mark.parametrize("version", REVISIONS)
 def test_methods_have_the_results_of_the_schema(version: str) -> None:
-    """A request's result is named after it, and a notification has none."""
+    """The name of a result is that of its request; a notification has no result."""
     for name in definitions(version):
         found = method(REVISIONS[version], name)
         if found is None:
@@ -70,7 +70,7 @@ def test_methods_have_the_results_of_the_schema(version: str) -> None:
 
 
 def test_methods_with_a_name_repeat_it_in_a_header() -> None:
-    """2026-07-28, Streamable HTTP: these three, which may ask; SEP-2663: those about a task."""
+    """2026-07-28, Streamable HTTP: three methods; SEP-2663: the methods about one task."""
     named = {each.name: each.name_member for each in METHODS.values() if each.name_member}
     tasks = dict.fromkeys(("tasks/get", "tasks/update", "tasks/cancel"), "task_id")
 
@@ -87,7 +87,7 @@ def test_methods_with_a_name_repeat_it_in_a_header() -> None:
 
 
 def test_methods_decode_their_params() -> None:
-    """A method's decoder is there when the first message comes."""
+    """Decoders are made in advance, not with the first message."""
     params = METHODS["resources/read"].params_decoder.decode(b'{"uri":"file:///a"}')
 
     assert params == METHODS["resources/read"].params("file:///a")

@@ -1,4 +1,4 @@
-"""Translation of values that a revision cannot express, and the facts of each revision."""
+"""Values that a revision cannot express are translated; the facts of each revision."""
 
 from typing import Any
 
@@ -64,7 +64,7 @@ OBJECT = {"type": "object"}
 
 
 def test_revisions_are_listed_newest_first() -> None:
-    """One is modern, and it is the latest."""
+    """Exactly one is modern, the newest."""
     assert sorted(REVISIONS, reverse=True) == [*REVISIONS]
     assert (LATEST,) == MODERN
     assert [*REVISIONS.values()] == [*MODERN, *LEGACY]
@@ -79,7 +79,7 @@ def test_revisions_are_listed_newest_first() -> None:
     ],
 )
 def test_revisions_differ_in_these_facts(fact: str, values: list[object]) -> None:
-    """Newest first, as in the changelog of each."""
+    """Newest first, as the changelog of each revision states them."""
     assert values == [getattr(revision, fact) for revision in REVISIONS.values()]
 
 
@@ -107,7 +107,7 @@ def converses(*messages: SamplingMessage, **more: Any) -> CreateMessageRequestPa
 
 
 @pytest.mark.parametrize(
-    ("said", "version", "becomes"),
+    ("value", "version", "becomes"),
     [
         # 2025-11-25
         (
@@ -347,10 +347,10 @@ def converses(*messages: SamplingMessage, **more: Any) -> CreateMessageRequestPa
         ),
     ],
 )
-def test_revisions_say_what_they_can(said: Any, version: str, becomes: Any) -> None:
-    """A feature that an older revision lacks is left out, or translated."""
-    assert becomes == REVISIONS[version].down(said)
-    assert said is LATEST.down(said) is LATEST.up(said)
+def test_revisions_translate_newer_features(value: Any, version: str, becomes: Any) -> None:
+    """A feature that an older revision lacks is left out or translated."""
+    assert becomes == REVISIONS[version].down(value)
+    assert value is LATEST.down(value) is LATEST.up(value)
 
 
 @pytest.mark.parametrize("version", REVISIONS)
@@ -366,21 +366,21 @@ def test_revisions_say_what_they_can(said: Any, version: str, becomes: Any) -> N
         None,
     ],
 )
-def test_revisions_copy_nothing_they_can_say(version: str, value: object) -> None:
-    """A value without differences is the same object, up and down."""
+def test_revisions_copy_no_value_without_differences(version: str, value: object) -> None:
+    """A value that needs no translation stays the same object, up and down."""
     assert value is REVISIONS[version].down(value) is REVISIONS[version].up(value)
 
 
 @pytest.mark.parametrize("content", [{}, {"a": 1}, msgspec.Raw(b'{"a": 1}'), msgspec.UNSET])
 def test_revisions_of_2025_have_structured_objects(content: object) -> None:
-    """Structured content that is an object stays, encoded or not."""
-    said = result(structured_content=content)
+    """Structured content that is an object is kept, encoded or not."""
+    value = result(structured_content=content)
 
-    assert said is V2025_11_25.down(said) is V2025_06_18.down(said)
+    assert value is V2025_11_25.down(value) is V2025_06_18.down(value)
 
 
-def test_revisions_before_2026_do_not_let_a_result_be_kept() -> None:
-    """A result without a time to live may not be kept, nor be shared."""
+def test_results_of_revisions_before_2026_are_not_cacheable() -> None:
+    """Their results have no time to live: they must neither be cached nor shared."""
     old = v2025_11_25.ListToolsResult([TITLED_TOOL], "c", meta={"a.b/c": 1})
 
     new = tools.ListToolsResult(
@@ -390,8 +390,8 @@ def test_revisions_before_2026_do_not_let_a_result_be_kept() -> None:
     assert old == V2025_11_25.down(new)
 
 
-def test_revisions_before_2026_do_not_listen_to_what_they_lack() -> None:
-    """A request cannot bring answers, capabilities or a log level in a revision without them."""
+def test_revisions_before_2026_ignore_members_of_newer_ones() -> None:
+    """Answers, capabilities and a log level are ignored in a request of a revision without them."""
     smuggled = CallToolRequestParams(
         "a",
         input_responses={"a": {}},
@@ -403,17 +403,17 @@ def test_revisions_before_2026_do_not_listen_to_what_they_lack() -> None:
         assert revision.up(smuggled) == CallToolRequestParams("a")
 
 
-def test_revisions_of_2025_11_25_send_a_user_to_a_url_with_an_id() -> None:
-    """The id is the same for the same URL, and removed again in 2026-07-28."""
-    asked = ElicitRequestParams("Sign in", url="https://a.b/?token=1", mode="url")
+def test_revision_2025_11_25_adds_an_id_to_a_url() -> None:
+    """The id is derived from the URL, and removed in 2026-07-28."""
+    question = ElicitRequestParams("Sign in", url="https://a.b/?token=1", mode="url")
     other = ElicitRequestParams("Sign in", url="https://a.b/?token=2", mode="url")
 
-    said = V2025_11_25.down(asked)
+    translated = V2025_11_25.down(question)
 
-    assert said == V2025_11_25.down(asked)
-    assert said.elicitation_id != V2025_11_25.down(other).elicitation_id
-    assert b'"elicitationId":"' in msgspec.json.encode(said)
-    assert asked == V2025_11_25.up(said)
+    assert translated == V2025_11_25.down(question)
+    assert translated.elicitation_id != V2025_11_25.down(other).elicitation_id
+    assert b'"elicitationId":"' in msgspec.json.encode(translated)
+    assert question == V2025_11_25.up(translated)
 
 
 @pytest.mark.parametrize(
@@ -423,16 +423,16 @@ def test_revisions_of_2025_11_25_send_a_user_to_a_url_with_an_id() -> None:
         asks(type="array", items={"type": "string", "enum": ["a"]}),
     ],
 )
-def test_revisions_before_2025_11_25_cannot_ask_everything(question: ElicitRequestParams) -> None:
-    """A URL, or a choice of several values, has no older form."""
+def test_revisions_before_2025_11_25_lack_some_questions(question: ElicitRequestParams) -> None:
+    """A URL and a choice of several values cannot be translated."""
     for revision in (V2025_06_18, V2025_03_26, V2024_11_05):
         with pytest.raises(MissingCapability) as refused:
             revision.down(question)
         assert "elicitation" in refused.value.data["requiredCapabilities"]
 
 
-def test_revisions_translate_what_derives_from_a_value() -> None:
-    """A type of the user's own is translated as the one it is made of."""
+def test_revisions_translate_subclasses_of_a_value() -> None:
+    """A user's subclass of a value is translated like the value."""
 
     class Greeting(TextContent, tag="text"):
         """A text."""

@@ -1,4 +1,4 @@
-"""Common properties of all values, and inputs that some of them reject."""
+"""Properties that all values share, and the inputs that some of them reject."""
 
 from typing import Any
 
@@ -24,12 +24,12 @@ from genmcp.protocol.value import decoder_for, wire_name
     [("meta", "_meta"), ("uri", "uri"), ("mime_type", "mimeType"), ("ttl_ms", "ttlMs")],
 )
 def test_values_have_camel_case_on_the_wire(field: str, name: str) -> None:
-    """The one exception is `_meta`."""
+    """The only exception is `_meta`."""
     assert name == wire_name(field)
 
 
 def test_values_send_no_member_that_is_absent() -> None:
-    """None is absent, and so is UNSET; null is not."""
+    """None and UNSET are left out; JSON null is sent."""
     assert msgspec.json.encode(TextContent("hi")) == b'{"type":"text","text":"hi"}'
     assert msgspec.json.encode(CallToolResult([])) == b'{"content":[]}'
     assert (
@@ -43,7 +43,7 @@ def test_values_send_no_member_that_is_absent() -> None:
 
 
 def test_values_keep_arguments_as_they_came() -> None:
-    """A tool's arguments are not decoded with the params; absent ones are false."""
+    """The arguments of a tool stay encoded; absent ones are false."""
     decode = decoder_for(CallToolRequestParams).decode
 
     assert bytes(decode(b'{"name": "add", "arguments": {"a": 1.0}}').arguments) == b'{"a": 1.0}'
@@ -52,7 +52,7 @@ def test_values_keep_arguments_as_they_came() -> None:
 
 
 def test_values_of_meta_are_known_by_their_long_names() -> None:
-    """A member with a prefix is one with a short name here; a stranger's is not kept."""
+    """Prefixed members of the specification are attributes with short names; others are dropped."""
     sent = (
         b'{"_meta":{"progressToken":7,"io.modelcontextprotocol/logLevel":"error",'
         b'"io.genmcp/idempotencyKey":"k","traceparent":"00-ab","com.example/a":1}}'
@@ -69,7 +69,7 @@ def test_values_of_meta_are_known_by_their_long_names() -> None:
 
 @pytest.mark.parametrize("both", [{}, {"text": "a", "blob": "YQ=="}])
 def test_values_of_a_resource_are_text_or_blob(both: dict[str, Any]) -> None:
-    """Contents that are neither are refused, and so are those that are both."""
+    """Contents with both or neither are rejected."""
     with pytest.raises(ValueError, match="either `text` or `blob`"):
         ResourceContents("file:///a", **both)
     with pytest.raises(msgspec.ValidationError, match="either `text` or `blob`"):
@@ -77,7 +77,7 @@ def test_values_of_a_resource_are_text_or_blob(both: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "asked",
+    "members",
     [
         {},
         {"mode": "form"},
@@ -88,20 +88,20 @@ def test_values_of_a_resource_are_text_or_blob(both: dict[str, Any]) -> None:
         {"requestedSchema": {}, "url": "https://a.b"},
     ],
 )
-def test_values_that_ask_ask_one_thing(asked: dict[str, object]) -> None:
-    """A question is a form or a URL, and is tagged as such."""
+def test_values_of_elicitation_are_a_form_or_a_url(members: dict[str, object]) -> None:
+    """A question is either a form or a URL, and its `mode` agrees."""
     with pytest.raises(msgspec.ValidationError, match="a form has a `requestedSchema`"):
-        msgspec.convert({"message": "?", **asked}, ElicitRequestParams)
+        msgspec.convert({"message": "?", **members}, ElicitRequestParams)
 
 
 @pytest.mark.parametrize(
     ("declared", "forms", "urls"),
     [({}, True, False), ({"form": {}}, True, False), ({"url": {}}, False, True)],
 )
-def test_values_of_elicitation_say_what_may_be_asked(
+def test_values_of_elicitation_capabilities_default_to_forms(
     declared: dict[str, object], forms: bool, urls: bool
 ) -> None:
-    """Nothing declared is forms, as before there was anything else."""
+    """An empty capability means forms only, since forms were there first."""
     capability = msgspec.convert(declared, ElicitationCapability)
 
     assert (capability.takes_forms, capability.takes_urls) == (forms, urls)

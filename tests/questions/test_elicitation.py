@@ -414,7 +414,7 @@ def test_an_accepted_schema_is_a_dict_with_its_defaults() -> None:
     assert accepted(question, mail="a@example.com")["several"] == ["Red"]
 
 
-def test_an_empty_text_is_a_property_left_empty_where_it_is_no_text() -> None:
+def test_empty_text_leaves_out_a_property_that_is_not_text() -> None:
     """As some clients send it; where a text may be empty it is one."""
     content = accepted(elicit("?", EVERYTHING), mail="a@example.com", age="", legacy="", plain="")
 

@@ -22,7 +22,8 @@ from genmcp.resources.route import ResourceRoute
 from genmcp.suite.suite import Suite
 from genmcp.uri_template import UriTemplate
 from tests.resources.asking import channel, page_of, read, resources, uris
-from tests.support.speaking import MODERN, VERSIONS, speak
+from tests.support.asgi import MODERN
+from tests.support.speaking import VERSIONS, speak
 
 
 class Point(msgspec.Struct):

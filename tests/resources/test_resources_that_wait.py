@@ -138,7 +138,7 @@ async def test_resource_read_with_answers_must_not_be_cached() -> None:
         assert (result["ttlMs"], result["cacheScope"]) == (0, "private")
 
 
-async def test_resource_read_with_answers_to_its_work_must_not_be_cached() -> None:
+async def test_resource_read_with_answers_is_not_cached() -> None:
     """That holds as well where the question came up in the store, after a job."""
 
     class Fetched(Vault):
@@ -263,7 +263,7 @@ async def test_resource_that_nobody_goes_on_with_fails(caplog: pytest.LogCapture
     assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
 
 
-def test_resource_annotated_to_wait_is_refused_without_a_continue_() -> None:
+def test_resource_annotated_to_wait_needs_a_continue_() -> None:
     """A class is refused when it is made, a function when it is registered."""
     with pytest.raises(ConfigurationError, match=r"Waits\.read is annotated to return Continue"):
 

@@ -100,7 +100,7 @@ def test_an_explanation_that_ends_early_says_nothing_wrong(seconds: int) -> None
     assert all(each in whole or "does not fit" in each or "are equal" in each for each in early)
 
 
-def test_a_required_property_is_missed_without_a_copy_of_the_value() -> None:
+def test_missing_property_is_reported_without_copying_the_value() -> None:
     """Thousands of missing ones end the search, as any other faults do."""
     names = [f"r{n}" for n in range(5_000)]
     schema = Schema({"required": names, "dependentRequired": {"k0": names, "k1": names}})
@@ -133,7 +133,7 @@ def test_a_long_text_is_not_read_for_its_format_or_pattern() -> None:
         ({"$dynamicAnchor": "a", "items": {"$dynamicRef": "#a"}, "format": "email"}, 66_666),
     ],
 )
-def test_how_many_values_are_taken_follows_from_what_each_one_costs(
+def test_number_of_values_is_bounded_by_the_cost_of_each(
     document: dict[str, Any], most: int
 ) -> None:
     """A keyword applied once has no such bound; one applied to every value has."""
@@ -188,7 +188,7 @@ def slow_texts() -> dict[str, Any]:
     return {"texts": ["".join(letters.choices("ab", k=1_000)) for _ in range(200)]}
 
 
-def test_many_texts_for_one_pattern_are_tried_until_time_runs_out() -> None:
+def test_many_texts_for_one_pattern_are_matched_until_timeout() -> None:
     """The search ends with its time, and the fault states it."""
     value = slow_texts()
     asked = 0
@@ -217,7 +217,7 @@ def test_many_texts_that_are_matched_fast_are_taken() -> None:
     assert Matching([r"[ab]*a[ab]{14}c"], 65_536, lambda: 0.0).excess(value, None) is None
 
 
-def test_a_schema_tries_the_patterns_that_meet_any_number_of_texts() -> None:
+def test_schema_tries_patterns_that_apply_to_many_texts() -> None:
     """A pattern for one property alone is bounded by the length of that."""
     pattern = {"pattern": r"[ab]*a[ab]{14}c"}
     many = Schema({"properties": {"texts": {"items": pattern}}})

@@ -315,7 +315,7 @@ def test_one_fault_far_into_a_long_array_is_found() -> None:
     )
 
 
-def test_alternatives_that_recurse_do_not_make_an_explanation_long() -> None:
+def test_recursive_alternatives_keep_an_explanation_short() -> None:
     """A search that would double at every level of a value ends, with a general sentence."""
     value: Any = "s"
     for _ in range(40):

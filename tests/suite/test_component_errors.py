@@ -20,7 +20,8 @@ from genmcp import (
     ToolRequest,
     result,
 )
-from tests.support.speaking import MODERN, VERSIONS, Answer, speak
+from tests.support.asgi import MODERN
+from tests.support.speaking import VERSIONS, Answer, speak
 
 
 class Offline(Resource):

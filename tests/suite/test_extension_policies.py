@@ -9,8 +9,8 @@ import pytest
 
 from genmcp import Access, Continue, Endpoint, Mux, Provider, Run, Suite, Tool, elicit, job
 from genmcp.testing import connect
-from tests.continuations.asking import YES, Asked
 from tests.support.asgi import MODERN, PATIENCE, TASKS, Client, until
+from tests.support.asking import YES, AnsweringClient
 
 LEGACY = "2025-11-25"
 
@@ -100,9 +100,9 @@ async def test_extension_tool_carries_on_once(extension: Any) -> None:
             return "paid"
 
     async with serving(extension(tool := Pays())) as app:
-        client = Asked(app)
+        client = AnsweringClient(app)
         asked = await client.send(client.call("pays"))
-        answers = [await client.send(client.again(asked, sure=YES)) for _ in range(2)]
+        answers = [await client.send(client.retry(asked, sure=YES)) for _ in range(2)]
 
     assert answers[0].json["result"]["content"][0]["text"] == "paid"
     assert "used already" in answers[1].json["error"]["message"]

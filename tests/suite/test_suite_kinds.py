@@ -29,7 +29,8 @@ from genmcp.protocol.prompts import PromptDefinition, PromptReference, ResourceT
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.suite.collection import TOOLS, Collection
 from genmcp.testing import connect
-from tests.support.speaking import MODERN, VERSIONS, speak
+from tests.support.asgi import MODERN
+from tests.support.speaking import VERSIONS, speak
 
 
 @tool

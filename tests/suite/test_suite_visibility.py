@@ -4,7 +4,6 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import httpx
 import pytest
 from starlette.applications import Starlette
 from starlette.authentication import AuthCredentials, AuthenticationBackend, SimpleUser
@@ -148,10 +147,10 @@ SUITES = {
 
 
 class Backend(AuthenticationBackend):
-    """Believes the header `user`."""
+    """Believes the scope's `who`."""
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser] | None:
-        user = conn.headers.get("user")
+        user = conn.scope.get("who")
         return (AuthCredentials(), SimpleUser(user)) if user else None
 
 
@@ -161,11 +160,7 @@ def client_of(suite: Suite, user: str) -> Speaker:
         routes=[endpoint.route("/")],
         middleware=[Middleware(AuthenticationMiddleware, backend=Backend())],
     )
-    transport = httpx.ASGITransport(app)
-    http = httpx.AsyncClient(
-        transport=transport, base_url="http://localhost", headers={"user": user}
-    )
-    return Speaker(http, "2026-07-28")
+    return Speaker(Client(app, path="/", who=user))
 
 
 async def seen(client: Speaker) -> tuple[list[str], list[dict[str, Any]]]:

@@ -1,7 +1,6 @@
-"""Drives an ASGI application in memory: no sockets, no sleeps, every wait bounded.
+"""A client that calls an ASGI application in memory: no sockets, no sleeps, every wait bounded.
 
-Each response is validated against the official schema of its revision, in every
-test that uses this.
+Every message from the server is validated against the official schema of the revision.
 """
 
 import asyncio
@@ -11,9 +10,9 @@ from typing import Any
 
 from genmcp import Endpoint, Suite
 from genmcp.protocol.revisions.chain import LEGACY, REVISIONS
-from tests.protocol.definitions import definitions, validator
+from tests.support.definitions import definitions, validator
 
-PATIENCE = 5.0  # seconds that nothing here should take
+PATIENCE = 5.0  # seconds after which a wait fails the test
 
 MODERN = "2026-07-28"
 LEGACIES = [revision.version for revision in LEGACY]
@@ -35,6 +34,7 @@ _RESULTS = {
     "subscriptions/listen": "SubscriptionsListenResult",
     "tools/list": "ListToolsResult",
     "resources/list": "ListResourcesResult",
+    "resources/templates/list": "ListResourceTemplatesResult",
     "prompts/list": "ListPromptsResult",
     "tools/call": "CallToolResult",
     "resources/read": "ReadResourceResult",
@@ -72,7 +72,7 @@ class Event:
 
     @property
     def message(self) -> Any:
-        """The message it carries, None if it carries none."""
+        """The JSON-RPC message of the event, or None."""
         return json.loads(self.data) if self.data and self.name == "message" else None
 
 
@@ -115,24 +115,24 @@ class Connection:
 
     @property
     def task(self) -> "asyncio.Task[None]":
-        """The asyncio.Task the app runs in."""
+        """The asyncio.Task in which the app runs."""
         assert self._task is not None
         return self._task
 
     def disconnect(self) -> None:
-        """Close the connection, as a client does that leaves."""
+        """Close the connection, as a client does that disconnects."""
         self._left.set()
 
     async def over(self) -> "Connection":
-        """Wait for the app to return; raise its exception."""
+        """Wait until the app returns, and raise its exception."""
         async with asyncio.timeout(PATIENCE):
             await asyncio.wait([self.task])
         if not self.task.cancelled():
             self.task.result()
         return self
 
-    async def begun(self) -> "Connection":
-        """Wait for the head of the response."""
+    async def started(self) -> "Connection":
+        """Wait for the status and the headers of the response."""
         await self._until(lambda: self.status > 0)
         return self
 
@@ -150,12 +150,12 @@ class Connection:
 
     @property
     def json(self) -> Any:
-        """The body, which is JSON."""
+        """The decoded JSON body."""
         return json.loads(self.body)
 
     @property
     def messages(self) -> list[Any]:
-        """All messages that came, in one body or as events."""
+        """All messages received, in one body or as events."""
         if self.is_stream:
             return [event.message for event in self.events if event.data]
         found = self.json
@@ -168,12 +168,12 @@ class Connection:
 
     @property
     def ids(self) -> list[str]:
-        """The ids of the events that have one."""
+        """The ids of all events that have one."""
         return [event.id for event in self.events if event.id]
 
     @property
     def comments(self) -> list[str]:
-        """The comments on the event stream."""
+        """The comments of the event stream."""
         return [event.comment for event in self.events if event.comment is not None]
 
     async def _until(self, holds: Any) -> None:
@@ -181,7 +181,7 @@ class Connection:
             while not holds():
                 if self.task.done():
                     self.task.result()
-                    raise AssertionError(f"over too early: {self.status} {self.body!r}")
+                    raise AssertionError(f"ended too early: {self.status} {self.body!r}")
                 self._changed.clear()
                 await self._changed.wait()
 
@@ -196,7 +196,7 @@ class Connection:
         await self.reading.wait()
         if self.fails is not None:
             raise self.fails
-        assert not self.complete, "sent behind the end"
+        assert not self.complete, "sent after the end"
         if message["type"] == "http.response.start":
             assert not self.status
             self.status = message["status"]
@@ -217,25 +217,28 @@ class Connection:
             *blocks, self._rest = (self._rest + part.decode()).split("\n\n")
             for event in map(Event, blocks):
                 self.events.append(event)
-                self._check(event.message)
+                self._validate(event.message)
             assert not (self.complete and self._rest)
         elif self.complete:
             assert int(self.headers["content-length"]) == len(self.body)
             if "www-authenticate" in self.headers:
                 assert [*self.json] == ["error", "error_description"]
             elif self.body:
-                self._check(self.json)
+                self._validate(self.json)
 
-    def _check(self, said: Any) -> None:
-        for message in said if isinstance(said, list) else [said] if said else []:
+    def _validate(self, body: Any) -> None:
+        for message in body if isinstance(body, list) else [body] if body else []:
             self._client.check(message)
 
 
 class Client:
-    """A client of one app for one revision.
+    """A client of one app in one revision.
 
-    version: the revision. session: the id of its session, if any. scope: additional members of
-    the ASGI scope of its requests. capabilities: the ones it declares.
+    Args:
+        app: the ASGI application.
+        version: the revision.
+        capabilities: what the client declares.
+        scope: further members of the ASGI scope of each request.
     """
 
     def __init__(self, app: Any, version: str = MODERN, **scope: Any) -> None:
@@ -248,7 +251,7 @@ class Client:
 
     @classmethod
     async def begin(cls, app: Any, version: str = MODERN, **scope: Any) -> "Client":
-        """Return a client that has shaken hands, where its revision wants that."""
+        """Return a client that has initialized a session, if the revision has sessions."""
         client = cls(app, version, **scope)
         if version != MODERN:
             answer = await client.send(client.initialize())
@@ -290,7 +293,7 @@ class Client:
     def call(
         self, name: str, arguments: dict[str, Any] | None = None, *, id: Any = 1, **meta: Any
     ) -> dict[str, Any]:
-        """Return a call of a tool."""
+        """Return a `tools/call` request."""
         params = {"name": name, "arguments": arguments or {}}
         return self.request("tools/call", params, id=id, **meta)
 
@@ -306,9 +309,9 @@ class Client:
         headers: Mapping[str, str | None] | None = None,
         body: Sequence[bytes] | None = None,
     ) -> Connection:
-        """Return a connection that carries *message*, or *body* as it is.
+        """Return a connection that sends *message*, or the parts of *body* unchanged.
 
-        *headers* come on top of those the revision asks for; None leaves one out.
+        *headers* are added to those that the revision requires; None omits one of them.
         """
         members = [each for each in _members(message) if isinstance(each, dict)]
         self.asked |= {each["id"]: each["method"] for each in members if _is_request(each)}
@@ -337,19 +340,19 @@ class Client:
         return Connection(self.app, scope, body, client=self)
 
     async def send(self, message: Any = None, **options: Any) -> Connection:
-        """Send *message*, and wait for the whole answer."""
+        """Send *message*, and wait until the response is complete."""
         async with self.open(message, **options) as connection:
             return await connection.over()
 
     def listen(self, after: str | None = None) -> Connection:
-        """Return a GET; *after* is the id of the last event it has seen."""
+        """Return a GET request for a stream; *after* is the id of the last event received."""
         headers = {} if after is None else {"last-event-id": after}
         return self.open(method="GET", headers=headers)
 
     def check(self, message: Any) -> None:
-        """Check *message* against the schema of the revision."""
+        """Validate *message* against the schema of the revision."""
         version = self.version if self.version in REVISIONS else LEGACIES[0]
-        if message.get("method") == "notifications/tasks":  # not of the schema, but of SEP-2663
+        if message.get("method") == "notifications/tasks":  # from SEP-2663, not in the schema
             kinds = ["JSONRPCNotification"]
         elif "method" in message and "id" in message:
             kinds = ["ServerRequest", "JSONRPCRequest"]

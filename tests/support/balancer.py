@@ -1,7 +1,7 @@
-"""A load balancer for tests: each request goes to the next server, wherever the last one went.
+"""A load balancer for tests: it sends each request to the next server in turn.
 
-Connections of clients stay open between requests; those to servers do not. A stream stays with its
-server until it ends, or the client closes its connection.
+Connections from clients stay open between requests; those to servers do not. A stream stays with
+its server until it ends, or until the client closes its connection.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ _BAD_GATEWAY = b"HTTP/1.1 502 Bad Gateway\r\ncontent-length: 0\r\n\r\n"
 
 
 class Balancer:
-    """Forwards HTTP/1.1 requests to servers in turn. A server that is down is passed over.
+    """Forwards HTTP/1.1 requests to servers in turn. Servers that are down are skipped.
 
     Args:
         targets: the base URLs of the servers.
@@ -28,7 +28,7 @@ class Balancer:
 
     Attributes:
         url: the base URL to which clients send requests.
-        sent: the number of requests that each server has got.
+        sent: the number of requests forwarded to each server.
     """
 
     def __init__(self, targets: Iterable[str], port: int = 0) -> None:
@@ -69,12 +69,12 @@ class Balancer:
         try:
             await _Client(reader, writer, self._connected).serve()
         except (OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
-            pass  # one of the two has closed the connection, or this is closed
+            pass  # client or server closed the connection, or the balancer is closing
         finally:
             writer.transport.abort()
 
     async def _connected(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter] | None:
-        """Return a connection to the next server that is up, None if there is none."""
+        """Return a connection to the next server that is up, or None."""
         for _ in self._targets:
             number = self._next % len(self._targets)
             self._next += 1
@@ -86,7 +86,7 @@ class Balancer:
 
 
 class _Client:
-    """The connection of a client, which sends one request after another."""
+    """The connection of a client, which may send several requests."""
 
     def __init__(
         self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, connected: _Connected
@@ -94,7 +94,7 @@ class _Client:
         self._reader = reader
         self._writer = writer
         self._connected = connected
-        self._rest = b""  # what the client has sent already of its next request
+        self._rest = b""  # bytes received of the next request
 
     async def serve(self) -> None:
         """Forward requests until the client closes the connection."""
@@ -124,7 +124,7 @@ class _Client:
                 writer.transport.abort()
 
     async def _request(self) -> bytes | None:
-        """Return the next request, which tells the server to close; None if there is no other."""
+        """Return the next request, with `connection: close`; None at the end."""
         while b"\r\n\r\n" not in self._rest:
             if not (part := await self._reader.read(_READ_AT_ONCE)):
                 return None

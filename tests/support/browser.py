@@ -1,4 +1,4 @@
-"""A browser for programs under test: `python -m tests.support.browser URL` follows a login."""
+"""A browser for programs under test: `python -m tests.support.browser URL` completes a login."""
 
 import sys
 

@@ -1,6 +1,6 @@
 """A real Chromium for the tests that need a browser.
 
-The variable GENMCP_TEST_BROWSER names its program. Otherwise it is one on the PATH, or, on Linux
+The variable GENMCP_TEST_BROWSER names its program. Otherwise it is found on the PATH, or, on Linux
 with x86-64, that of the npm package `@sparticuz/chromium`, installed into .conformance/.
 """
 
@@ -16,12 +16,12 @@ from tempfile import TemporaryDirectory
 
 from playwright.async_api import Browser, Page, async_playwright
 
-from tests.e2e.npm import npm_package
+from tests.support.npm import npm_package
 
 CHROMIUM = ("@sparticuz/chromium", "153.0.0")
 AXE = ("axe-core", "4.14.1")
 
-# Writes the program of the package, which is compressed, into the temporary folder.
+# Decompresses the program of the package into the temporary folder.
 _UNPACK = 'import chromium from "@sparticuz/chromium"; await chromium.executablePath();'
 
 
@@ -29,7 +29,7 @@ def browser_program() -> str:
     """Return the path of a Chromium.
 
     Raises:
-        FileNotFoundError: there is none, and none can be installed.
+        FileNotFoundError: no browser was found, and it cannot be installed.
     """
     if path := os.environ.get("GENMCP_TEST_BROWSER"):
         return path
@@ -44,7 +44,7 @@ def browser_program() -> str:
     node, modules = npm_package(*CHROMIUM)
     folder = modules.parent / "browser"
     if not folder.exists():
-        # Moved when it is complete: several processes may run tests at once.
+        # Renamed once it is complete: several processes may run tests at once.
         with TemporaryDirectory(dir=modules.parent) as made:
             subprocess.run(
                 [node, "--input-type=module", "-e", _UNPACK],
@@ -53,19 +53,19 @@ def browser_program() -> str:
                 check=True,
                 capture_output=True,
             )
-            with suppress(OSError):  # another process was first
+            with suppress(OSError):  # another process has installed it
                 Path(made).rename(folder)
-            Path(made).mkdir(exist_ok=True)  # for the removal at the end
+            Path(made).mkdir(exist_ok=True)  # for TemporaryDirectory, which removes it
     return str(folder / "chromium")
 
 
 @asynccontextmanager
 async def open_browser() -> AsyncIterator[Browser]:
-    """Start the browser without a window."""
+    """Start the browser, headless."""
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(
             executable_path=browser_program(),
-            args=["--no-sandbox"],  # the tests may run as root, and visit this machine only
+            args=["--no-sandbox"],  # the sandbox refuses to run as root; the pages are local
         )
         try:
             yield browser
@@ -74,7 +74,7 @@ async def open_browser() -> AsyncIterator[Browser]:
 
 
 async def accessibility_faults(page: Page) -> list[str]:
-    """Return the violations of WCAG 2.2, levels A and AA, on the page, as axe-core finds them."""
+    """Return the violations of WCAG 2.2, levels A and AA, that axe-core finds on the page."""
     _, modules = npm_package(*AXE)
     await page.evaluate((modules / "axe-core" / "axe.min.js").read_text("utf-8"))
     found = await page.evaluate(

@@ -1,8 +1,8 @@
-"""A clock that stands still until a test moves it."""
+"""A clock that only advances when a test advances it."""
 
 
 class Clock:
-    """A callable clock. *now* is in seconds and may be assigned to."""
+    """A callable that returns *now*, in seconds. *now* may be assigned to."""
 
     def __init__(self, now: float = 0.0) -> None:
         self.now = now
@@ -11,5 +11,5 @@ class Clock:
         return self.now
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock. A coroutine, so that it can stand in for a wait on a real clock."""
+        """Advance the clock. A coroutine, so that it can replace a sleep."""
         self.now += seconds

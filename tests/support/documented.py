@@ -7,7 +7,7 @@ _DOCS = Path(__file__).parents[2] / "docs"
 
 
 def write_examples(page: str, folder: Path, **untitled: str) -> None:
-    """Write each Python block of *page* to *folder* as the module that its first line names.
+    """Write each Python block of *page* to *folder*, to the module named in its first line.
 
     Args:
         page: the name of the page, without suffix.

@@ -1,6 +1,6 @@
 """Tokens as an attacker writes them: any header, any payload, any signature.
 
-It shares no code with genmcp, which reads them.
+It shares no code with genmcp, whose verification it tests.
 """
 
 import hashlib
@@ -24,12 +24,12 @@ def encoded(data: bytes | str) -> str:
 
 
 def packed(value: Any) -> str:
-    """Return a part of a token: JSON in base64url; bytes and text as they are."""
+    """Return a part of a token: JSON in base64url. Bytes and text stay as they are."""
     return encoded(value if isinstance(value, bytes | str) else json.dumps(value))
 
 
 def signature(algorithm: str, key: PrivateKey | bytes, message: bytes) -> bytes:
-    """Sign *message* with the scheme of *algorithm*, whatever the key is meant for."""
+    """Sign *message* by *algorithm*, with any kind of key."""
     bits = _HASHES.get(algorithm[-3:], SHA256())
     if isinstance(key, bytes):
         return hmac.new(key, message, getattr(hashlib, f"sha{algorithm[-3:]}")).digest()
@@ -48,7 +48,7 @@ def signature(algorithm: str, key: PrivateKey | bytes, message: bytes) -> bytes:
 def forged(
     header: Any, payload: Any, key: PrivateKey | bytes | None, *, scheme: str | None = None
 ) -> str:
-    """Return a token; *scheme* signs with another algorithm than that in the header.
+    """Return a token; *scheme* is the algorithm of the signature if it differs from the header.
 
     Args:
         header: the header: an object, or the text of one.

@@ -1,4 +1,4 @@
-"""Counting the objects that only the cyclic garbage collector can free."""
+"""Counts objects that only the cyclic garbage collector can free."""
 
 import gc
 from collections.abc import Awaitable, Callable, Iterator
@@ -10,7 +10,7 @@ __all__ = ["kinds", "no_collections"]
 
 @pytest.fixture
 def no_collections() -> Iterator[None]:
-    """Disable automatic garbage collection, so that garbage can be counted."""
+    """Disable automatic garbage collection during a test."""
     gc.collect()
     gc.disable()
     yield
@@ -18,7 +18,7 @@ def no_collections() -> Iterator[None]:
 
 
 async def kinds(garbage: Callable[[int], Awaitable[int]]) -> str:
-    """Return which objects one call leaves, for the message of a failure."""
+    """Return the types of the objects that one call leaves, for the message of a failure."""
     gc.set_debug(gc.DEBUG_SAVEALL)
     try:
         await garbage(1)

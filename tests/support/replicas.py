@@ -3,7 +3,7 @@
     python -m tests.support.replicas tests.conformance.server --port 8000 --store redis
 
 Runs the module in several processes, each with `--port N`, and the variables GENMCP_STORE and
-GENMCP_SECRET. Ends them all at SIGTERM.
+GENMCP_SECRET. At SIGTERM all of them end.
 """
 
 import argparse
@@ -28,7 +28,7 @@ _STOP = 10.0  # seconds for a process to end after SIGTERM
 
 
 class Replicas(NamedTuple):
-    """The processes: the balancer in front of them, their ports, and their process ids."""
+    """The balancer, and the ports and process ids of the processes behind it."""
 
     balancer: Balancer
     ports: Sequence[int]
@@ -39,7 +39,7 @@ class Replicas(NamedTuple):
 async def replicas(
     module: str, store: str, count: int = 3, port: int = 0
 ) -> AsyncIterator[Replicas]:
-    """Yield *count* processes of *module*, over the store with this URL."""
+    """Run *count* processes of *module* over the store with this URL."""
     environment = {**os.environ, "GENMCP_STORE": store, "GENMCP_SECRET": "of all the replicas"}
     ports = [_free_port() for _ in range(count)]
     processes = [
@@ -90,7 +90,7 @@ def _free_port() -> int:
 
 
 async def main() -> None:
-    """Run until SIGTERM or SIGINT."""
+    """Run the command until SIGTERM or SIGINT."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("module")
     parser.add_argument("--port", type=int, required=True)

@@ -14,7 +14,7 @@ PATIENCE = 10  # seconds for a server to start, and to stop
 
 
 class Server(uvicorn.Server):
-    """uvicorn in a thread, with a signal when it listens."""
+    """A uvicorn server in a thread. `settled` is set once it listens, or has failed."""
 
     def __init__(self, config: uvicorn.Config, listener: socket.socket) -> None:
         super().__init__(config)
@@ -23,7 +23,7 @@ class Server(uvicorn.Server):
         self.thread = threading.Thread(target=self.serve_to_the_end, daemon=True)
 
     def serve_to_the_end(self) -> None:
-        # A failed start is a SystemExit; `started` is then set as well.
+        # A failed start raises SystemExit.
         with suppress(SystemExit):
             self.run(sockets=[self.listener])
         self.settled.set()
@@ -38,15 +38,15 @@ async def serve(app: ASGIApp, port: int = 0, **options: Any) -> AsyncIterator[st
     """Serve an app on a loopback port (0: a free one); yield its URL without a trailing slash.
 
     `options` are uvicorn's. The server has an event loop and a thread of its own, so that the
-    test and the server cannot block each other. It is stopped as by a signal, which closes open
-    connections after a second.
+    test and the server cannot block each other. At the end it
+    stops as after a signal: open connections are closed after a second.
 
     Raises:
         RuntimeError: the server did not start; the reason is in the captured log.
     """
     settings: dict[str, Any] = {"log_level": "warning", "timeout_graceful_shutdown": 1, **options}
     with socket.socket() as listener:
-        # As asyncio does with sockets it makes itself: or else an answer waits 40 ms for an ACK.
+        # As asyncio does with its own sockets: otherwise a response may wait 40 ms for an ACK.
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         listener.bind(("127.0.0.1", port))
         server = Server(uvicorn.Config(app, **settings), listener)

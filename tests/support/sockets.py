@@ -1,4 +1,4 @@
-"""HTTP/1.1 over a bare socket: cheap enough for a million requests, and closed when one likes."""
+"""An HTTP/1.1 client over a bare socket: fast, and able to disconnect at any point."""
 
 import asyncio
 import json
@@ -19,10 +19,10 @@ class Response:
         self._reader = reader
 
     async def chunks(self) -> AsyncIterator[bytes]:
-        """Yield the body as it comes.
+        """Yield the parts of the body as they arrive.
 
         Raises:
-            asyncio.IncompleteReadError: it ends too early.
+            asyncio.IncompleteReadError: the body is incomplete.
         """
         if self.headers.get("transfer-encoding") != "chunked":
             yield await self._reader.readexactly(int(self.headers.get("content-length", 0)))
@@ -45,7 +45,7 @@ class Response:
 
 
 class Connection:
-    """A connection to a server. As a context it is closed at the end."""
+    """A connection to a server. As a context manager it is closed on exit."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
@@ -68,7 +68,7 @@ class Connection:
         self._writer.transport.abort()
 
     async def send(self, request: bytes) -> None:
-        """Send *request*, or a part of one."""
+        """Send *request*, or a part of it."""
         self._writer.write(request)
         await self._writer.drain()
 
@@ -118,15 +118,15 @@ def called(
     return http("POST", headers, _json(id=id, method="tools/call", params=params))
 
 
-def told(session: str, method: str, **params: Any) -> bytes:
+def notification(session: str, method: str, **params: Any) -> bytes:
     """Return a notification in a *session*."""
     return http("POST", {"mcp-session-id": session}, _json(method=method, params=params))
 
 
-def begun(version: str = "2025-11-25") -> bytes:
-    """Return an initialize request."""
-    who = {"name": "test", "version": "1"}
-    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": who}
+def initialize(version: str = "2025-11-25") -> bytes:
+    """Return an `initialize` request."""
+    client = {"name": "test", "version": "1"}
+    params = {"protocolVersion": version, "capabilities": {}, "clientInfo": client}
     return http("POST", {}, _json(id=0, method="initialize", params=params))
 
 

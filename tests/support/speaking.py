@@ -1,17 +1,13 @@
-"""A minimal client of any revision, for details that a full client hides: statuses and JSON."""
+"""A client in memory that returns statuses and JSON, for tests of responses in any revision."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any, NamedTuple
 
-import httpx
-import msgspec
-
 from genmcp import Endpoint, Mux, Server
-from genmcp._wire.sse import EventReader, SseEvent
+from tests.support.asgi import ALL, MODERN, Client, Connection
 
-MODERN = "2026-07-28"
-VERSIONS = ["2024-11-05", "2025-03-26", "2025-06-18", "2025-11-25", MODERN]
+VERSIONS = ALL[::-1]
 
 
 class Answer(NamedTuple):
@@ -33,30 +29,23 @@ class Answer(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The text of a call's only content block."""
+        """The text of the only content block."""
         (block,) = self.result["content"]
         text: str = block["text"]
         return text
 
 
 class Speaker:
-    """One client, which has shaken hands if its revision does that."""
+    """Sends requests through *client*, and returns each response as an `Answer`."""
 
-    def __init__(self, http: httpx.AsyncClient, version: str) -> None:
-        self.http = http
-        self.version = version
-        self.session: dict[str, str] = {}
+    def __init__(self, client: Client) -> None:
+        self.client = client
 
     async def initialize(self) -> Answer:
-        """Shake hands; the session's id goes with every request from then on."""
-        return await self.request(
-            "initialize",
-            {
-                "protocolVersion": self.version,
-                "capabilities": {},
-                "clientInfo": {"name": "test", "version": "1"},
-            },
-        )
+        """Initialize a session, for all further requests."""
+        response = await self.client.send(self.client.initialize())
+        self.client.session = response.headers["mcp-session-id"]
+        return answer_of(response)
 
     async def call(self, name: str, arguments: Any = None, **meta: Any) -> Answer:
         """Call a tool; None leaves `arguments` out."""
@@ -65,42 +54,23 @@ class Speaker:
 
     async def request(self, method: str, params: Mapping[str, Any], **meta: Any) -> Answer:
         """Send a request; `meta` is added to its `_meta`."""
-        headers = {"accept": "application/json, text/event-stream", **self.session}
-        if self.version == MODERN:
-            headers |= {"mcp-protocol-version": MODERN, "mcp-method": method}
-            key = params.get("uri") if method == "resources/read" else params.get("name")
-            if key is not None:
-                headers["mcp-name"] = key
-            meta = {
-                "io.modelcontextprotocol/protocolVersion": MODERN,
-                "io.modelcontextprotocol/clientCapabilities": {},
-                **meta,
-            }
-        body = {"jsonrpc": "2.0", "id": 7, "method": method, "params": {**params, "_meta": meta}}
-        response = await self.http.post("/", json=body, headers=headers)
-        if id := response.headers.get("mcp-session-id"):
-            self.session = {"mcp-session-id": id, "mcp-protocol-version": self.version}
-        return answer_of(response)
+        return answer_of(
+            await self.client.send(self.client.request(method, {**params}, id=7, **meta))
+        )
 
 
 @asynccontextmanager
 async def speak(target: Server | Mux | Endpoint, version: str = MODERN) -> AsyncIterator[Speaker]:
-    """Serve a target in memory, and give a client that speaks `version` with it."""
+    """Serve a target in memory, and yield a client of it for revision `version`."""
     endpoint = target if isinstance(target, Endpoint) else Endpoint(target)
-    transport = httpx.ASGITransport(endpoint)
-    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as http:
-        speaker = Speaker(http, version)
-        if version != MODERN:
-            await speaker.initialize()
-        yield speaker
+    speaker = Speaker(Client(endpoint, version))
+    if version != MODERN:
+        await speaker.initialize()
+    yield speaker
     await endpoint.aclose()
 
 
-def answer_of(response: httpx.Response) -> Answer:
-    """Read a response: one JSON message, or an event stream that ends with it."""
-    if response.headers["content-type"] == "application/json":
-        return Answer(response.status_code, response.json(), [])
-    events = EventReader().feed(response.content)
-    said = [event.data for event in events if isinstance(event, SseEvent) and event.data]
-    *notifications, message = [msgspec.json.decode(data) for data in said]
-    return Answer(response.status_code, message, notifications)
+def answer_of(response: Connection) -> Answer:
+    """Return a response: one JSON message, or the last message of an event stream."""
+    *notifications, message = response.messages
+    return Answer(response.status, message, notifications)

@@ -1,4 +1,4 @@
-"""Shared stores of each kind, for tests with several processes: their URLs, and their servers."""
+"""Empty stores of each kind for tests with several processes, and their servers."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,7 +16,7 @@ StoreServer: TypeAlias = RedisServer | PostgresServer
 
 
 class SharedStore(NamedTuple):
-    """The URL of an empty store, and its server; a file has none."""
+    """The URL of an empty store, and its server; None for a file."""
 
     url: str
     server: StoreServer | None = None
@@ -28,12 +28,12 @@ async def shared_store(
 ) -> AsyncIterator[SharedStore]:
     """Yield an empty store of this *kind*, `sqlite`, `redis` or `postgres`.
 
-    A URL instead of a kind is yielded as it is.
+    A URL instead of a kind is yielded unchanged.
 
     Args:
         kind: the kind of the store.
-        folder: is for its file.
-        own_server: whether the server may be killed: it is then yielded. Default False.
+        folder: the folder for an SQLite file.
+        own_server: whether to start a server that the test may kill. Default False.
     """
     if "://" in kind:
         yield SharedStore(kind)

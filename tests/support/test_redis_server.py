@@ -1,4 +1,4 @@
-"""The Redis server of the tests."""
+"""The Redis server for tests."""
 
 import asyncio
 
@@ -7,8 +7,8 @@ import pytest
 from tests.support.redis_server import RedisServer
 
 
-async def test_killed_server_keeps_what_it_acknowledged() -> None:
-    """It starts again on the same port, with the data that it had."""
+async def test_killed_server_keeps_acknowledged_writes() -> None:
+    """It restarts on the same port, with all acknowledged writes."""
     async with RedisServer(password="secret") as server:
         url = server.url
         assert await server.command("SET", "key", "value") == b"+OK"
@@ -22,7 +22,7 @@ async def test_killed_server_keeps_what_it_acknowledged() -> None:
 
 
 async def test_paused_server_responds_once_resumed() -> None:
-    """Its connections stay open meanwhile."""
+    """Connections stay open while it is paused."""
     async with RedisServer() as server:
         server.pause()
         reply = asyncio.ensure_future(server.command("PING"))

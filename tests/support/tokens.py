@@ -1,4 +1,4 @@
-"""A server that accepts a few tokens, for tests of what surrounds their verification."""
+"""A server that accepts a few fixed tokens, for tests that are not about their verification."""
 
 import json
 from typing import Any
@@ -21,9 +21,9 @@ _META = "io.modelcontextprotocol/"
 
 
 class Tokens:
-    """A verifier that knows its tokens. *asked* has those that it was asked for.
+    """A verifier that knows a few tokens. *asked* lists those it was called with.
 
-    A value that is an exception is raised.
+    Exceptions among the values are raised.
     """
 
     cache = 60.0
@@ -37,7 +37,7 @@ class Tokens:
         self.asked: list[str] = []
 
     async def verify(self, token: str) -> Access:
-        """Return what the token is known for."""
+        """Return the value for the token."""
         self.asked.append(token)
         found = self.tokens.get(token)
         if found is None:
@@ -48,7 +48,7 @@ class Tokens:
 
 
 def access(subject: str, *scopes: str, expires: float | None = None) -> Access:
-    """Return the access of *subject* at the issuer."""
+    """Return the Access of *subject* at the issuer."""
     return Access(
         issuer=ISSUER, subject=subject, client_id="app", scopes=frozenset(scopes), expires=expires
     )
@@ -94,19 +94,19 @@ def request(
 
 
 def bearing(token: str | None, options: dict[str, Any]) -> dict[str, Any]:
-    """Return the options of a request with a token."""
+    """Return the options of a request, with a token added."""
     if token is None:
         return options
     return {**options, "headers": {**options["headers"], "authorization": f"Bearer {token}"}}
 
 
 async def called(client: httpx.AsyncClient, url: str, token: str | None = None) -> httpx.Response:
-    """Send a call of `whoami`."""
+    """Call `whoami`."""
     return await client.post(url, **bearing(token, call("whoami")))
 
 
 class Holder(Client):
-    """A client in memory that sends a token, which it may change."""
+    """A client in memory that sends a token. Assign to `token` to change it."""
 
     token: str | None = None
 
@@ -118,7 +118,7 @@ class Holder(Client):
 
     @classmethod
     async def having(cls, app: Any, token: str, version: str = MODERN, **scope: Any) -> "Holder":
-        """Return a client with *token* that has shaken hands, where its revision wants that."""
+        """Return a client with *token* that has initialized a session, if the revision has any."""
         holder = cls(app, version, **scope)
         holder.token = token
         if version != MODERN:

@@ -262,7 +262,7 @@ async def test_open_calls_and_streams_are_gauges(measured: Measured) -> None:
         "subscriptions/listen", {"notifications": {"toolsListChanged": True}}
     )
     async with client.open(client.call("holds", id=2)) as call, client.open(listening) as stream:
-        await stream.begun()
+        await stream.started()
         await until(lambda: len(measured.endpoint.mux.waiting_calls) == 1)
         assert await measured.points("genmcp.server.open_calls") == [({}, 1)]
         assert await measured.points("genmcp.server.open_streams") == [({}, 1)]

@@ -264,7 +264,7 @@ async def test_batch_of_one_client_leaves_places_for_others() -> None:
     assert len(app.mux.waiting_calls) == 0
 
 
-async def test_batch_makes_nothing_for_requests_that_wait_for_their_turn() -> None:
+async def test_batch_allocates_nothing_for_queued_requests() -> None:
     """Many batches, each with a few calls that wait, do not fill the memory with the others."""
     running: list[int] = []
 

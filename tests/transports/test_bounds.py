@@ -74,7 +74,7 @@ async def test_bounds_streams_are_counted() -> None:
     """A stream too many is rejected; a call is not a stream."""
     client = await Client.begin(served(answer, max_streams=1), "2025-11-25")
     async with client.listen() as listener:
-        await listener.begun()
+        await listener.started()
 
         refused = await client.send(method="GET")
         called = await client.send(client.call("answer"))
@@ -102,7 +102,7 @@ async def test_bounds_slow_reader_gets_the_newest_progress() -> None:
 
     client = Client(served(report, write_buffer_bytes=1000))
     async with client.open(client.call("report", progressToken=1)) as connection:
-        await connection.begun()
+        await connection.started()
         connection.reading.clear()
         async with asyncio.timeout(PATIENCE):
             await said.wait()
@@ -130,7 +130,7 @@ async def test_bounds_slow_reader_holds_up_what_cannot_be_replaced() -> None:
     client = Client(served(log, write_buffer_bytes=1000))
     level: Any = {"io.modelcontextprotocol/logLevel": "info"}
     async with client.open(client.call("log", **level)) as connection:
-        await connection.begun()
+        await connection.started()
         connection.reading.clear()
         held = -1
         while held != len(logged):  # as far as it gets
@@ -205,7 +205,7 @@ async def test_bounds_stalled_listener_does_not_hold_up_the_end() -> None:
     client = await Client.begin(served(answer), "2025-11-25")
     listener = client.listen()
     async with listener:
-        await listener.begun()
+        await listener.started()
         listener.reading.clear()
 
         async with asyncio.timeout(PATIENCE):
@@ -304,7 +304,7 @@ async def test_bounds_calls_that_wait_for_a_thread_are_counted() -> None:
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
-async def test_bounds_result_that_is_too_large_is_an_error_the_model_reads(version: str) -> None:
+async def test_bounds_result_that_is_too_large_is_a_tool_error(version: str) -> None:
     """It is not sent; the next one is."""
 
     @tool
@@ -352,7 +352,7 @@ async def test_bounds_progress_in_between_gives_way_to_newer() -> None:
     assert steps == [1, 500]
 
 
-async def test_bounds_progress_that_was_held_back_is_said_when_its_time_comes() -> None:
+async def test_bounds_delayed_progress_is_sent_when_due() -> None:
     """Without another word of the hook."""
     go = asyncio.Event()
 
@@ -470,8 +470,8 @@ async def test_bounds_streams_of_an_address_leave_places_for_others() -> None:
     one = await Client.begin(app, "2025-11-25", client=ONE)
     other = await Client.begin(app, "2025-11-25", client=OTHER)
     async with one.listen() as stream, other.listen() as listener:
-        await stream.begun()
-        await listener.begun()
+        await stream.started()
+        await listener.started()
         again = await Client.begin(app, "2025-11-25", client=ONE)
         refused = await again.send(method="GET")
 
@@ -616,7 +616,7 @@ async def test_bounds_one_client_leaves_threads_for_others() -> None:
         await until(lambda: len(client.app.mux.waiting_calls) == 0)
 
 
-async def test_bounds_calls_of_one_client_that_wait_for_a_thread_are_counted() -> None:
+async def test_bounds_calls_that_wait_for_a_thread_count_per_client() -> None:
     """Past its own share it is refused with 429; another client may still wait."""
     blocking = Blocking()
     app = served(blocking.tool, max_threads=1, max_thread_queue_per_client=1)

@@ -126,7 +126,7 @@ async def test_a_listening_page_can_read_its_stream() -> None:
     """GET carries the headers too."""
     client = await Client.begin(endpoint(), "2025-11-25")
     async with client.open(method="GET", headers={"origin": PAGE}) as listener:
-        await listener.begun()
+        await listener.started()
         await asyncio.sleep(0)
 
     assert listener.headers["access-control-allow-origin"] == PAGE

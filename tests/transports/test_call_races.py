@@ -423,7 +423,7 @@ async def test_batch_on_a_pipe_is_held_over() -> None:
         wires.send([request("tools/call", {"name": "counts", "arguments": {}}, id=1)])
         try:
             async with asyncio.timeout(0.5):
-                (response,) = await wires.hear()
+                (response,) = await wires.receive()
         finally:
             tool.go.set()
     assert response["id"] == 1
@@ -442,7 +442,7 @@ async def test_pipe_closes_and_its_client_reads_on() -> None:
         await until(lambda: tool.calls)
         wires.hang_up()
         async with asyncio.timeout(0.5):
-            response = await wires.hear()
+            response = await wires.receive()
     assert (response["id"], text_of(response)) == (5, "kept")
 
 

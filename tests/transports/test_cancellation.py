@@ -272,7 +272,7 @@ async def test_cancel_notification_takes_back_what_the_call_has_asked() -> None:
     assert connection.complete
 
 
-async def test_cancel_notification_is_not_answered_whatever_the_hook_does() -> None:
+async def test_cancelled_request_gets_no_response_from_any_hook() -> None:
     """A hook that swallows its cancellation and returns, or fails, is not answered either."""
     waits = asyncio.Event()
 

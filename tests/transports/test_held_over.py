@@ -256,7 +256,7 @@ async def test_call_that_asks_when_nobody_waits_says_so() -> None:
     await app.mux.aclose()
 
 
-async def test_call_that_asks_once_it_was_held_over_is_told_that_nobody_answers() -> None:
+async def test_held_over_call_that_asks_fails_with_capability_missing() -> None:
     """It fails with CapabilityMissing: its client got another answer, and would never respond."""
 
     class Asks(Holds):

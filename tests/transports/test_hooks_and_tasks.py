@@ -131,7 +131,7 @@ async def test_batch_whose_host_cancels_again_and_again_leaves_nothing() -> None
         await endpoint.aclose()
 
 
-async def test_batch_member_that_cancels_itself_does_not_take_others_along() -> None:
+async def test_batch_member_that_cancels_itself_spares_the_others() -> None:
     """It is an error; the others are answered."""
 
     @tool
@@ -189,7 +189,7 @@ def client_tasks(connection: Any) -> list[Any]:
     ]
 
 
-async def test_hook_that_takes_its_time_to_let_go_at_shutdown_is_answered(
+async def test_hook_that_is_slow_to_end_at_shutdown_gets_a_response(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A write that had waited before does not cut it short."""
@@ -276,7 +276,7 @@ async def test_context_of_the_host_reaches_the_hook() -> None:
     assert [each.json["result"]["content"][0]["text"] for each in answers] == ["ada", "ada"]
 
 
-async def test_middleware_of_starlette_hears_of_no_defect_when_a_client_leaves(
+async def test_starlette_middleware_sees_no_error_on_disconnect(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """BaseHTTPMiddleware requires a response to every request, even after a disconnect."""

@@ -56,7 +56,7 @@ async def test_legacy_unknown_version_is_answered_with_the_newest(asked: str) ->
     assert answer.json["result"]["protocolVersion"] == "2025-11-25"
 
 
-async def test_legacy_initialize_asking_for_a_modern_version_gets_the_newest_legacy() -> None:
+async def test_legacy_initialize_of_modern_version_gets_newest_legacy() -> None:
     """A handshake agrees on a version that has one."""
     client = Client(serving(echo), "2025-11-25")
 
@@ -390,7 +390,7 @@ async def test_legacy_delete_cancels_what_the_session_has_open(version: str) -> 
         client.listen() as listener,
         other.open(other.call("wait", {"name": "other"})) as others,
     ):
-        await listener.begun()
+        await listener.started()
         for _ in range(3):
             await waiting.acquire()
         await client.send(method="DELETE")

@@ -243,7 +243,7 @@ async def test_stream_is_fetched_from_another_process() -> None:
     assert said(resumed) == ["b", "c", "done"]
 
 
-async def test_stream_of_a_tool_that_wants_it_is_cancelled_on_disconnect(version: str) -> None:
+async def test_stream_with_on_disconnect_cancel_is_cancelled(version: str) -> None:
     """on_disconnect="cancel": the hook is cancelled, and who resumes is not kept waiting."""
 
     class Fleeting(Steps):
@@ -296,7 +296,7 @@ async def test_stream_is_resumable_however_long_it_is_silent() -> None:
         connection.disconnect()
         now = 1000.0
         async with client.listen(after=connection.ids[-1]) as resumed:
-            await resumed.begun()
+            await resumed.started()
             steps.say(None)
             await resumed.over()
 

@@ -117,7 +117,7 @@ async def test_modern_stream_may_be_started_before_anything_is_said() -> None:
 
     client = Client(serving(slow))
     async with client.open(client.call("slow")) as connection:
-        await connection.begun()
+        await connection.started()
         assert connection.is_stream
 
         go.set()
@@ -141,14 +141,14 @@ async def test_modern_stream_may_be_started_from_a_thread() -> None:
 
     client = Client(serving(slow, heartbeat=60))
     async with client.open(client.call("slow", progressToken=1)) as connection:
-        await connection.begun()
+        await connection.started()
         opened.set()
         await connection.over()
 
     assert [m.get("params", {}).get("progress") for m in connection.messages] == [1, 2, None]
 
 
-async def test_modern_silence_turns_a_held_call_into_a_stream_with_comments() -> None:
+async def test_modern_slow_call_becomes_a_stream_with_comments() -> None:
     """However long a call takes, its response shows that it is alive."""
     go = asyncio.Event()
 

@@ -190,7 +190,7 @@ MIDDLEWARES = [
 
 
 @pytest.mark.parametrize("middleware", MIDDLEWARES)
-def test_middlewares_of_starlette_let_answers_and_streams_through(middleware: Any) -> None:
+def test_starlette_middlewares_pass_responses_and_streams(middleware: Any) -> None:
     """JSON, streams and readable headers pass unchanged."""
     security = Security(allowed_origins=["https://app.example.com"])
     app = Starlette(routes=[serving(greet, security=security).route("/mcp")], middleware=middleware)

@@ -102,7 +102,7 @@ async def over(client: Client, id: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("patience", [0.001, 0.05])
-async def test_patience_that_runs_out_while_a_job_is_written_makes_no_second_task(
+async def test_timeout_while_a_job_is_written_makes_no_second_task(
     patience: float,
 ) -> None:
     """The client gets the one handle, and the job's result is there."""
@@ -151,7 +151,7 @@ async def test_call_that_needs_a_job_while_it_is_written_is_one_task() -> None:
     assert len(gate.created) == 1
 
 
-async def test_client_that_leaves_while_its_job_is_written_has_it_cancelled() -> None:
+async def test_disconnect_while_a_job_is_written_cancels_the_job() -> None:
     """The job, if it began at all, is stopped; `on_cancel` runs, and knows the arguments."""
     gate = Gate()
     client = Client(serving(Works(), gate), capabilities=TASKS)
@@ -198,7 +198,7 @@ async def test_always_a_task_is_not_made_one_twice() -> None:
     assert (always.runs, len(gate.created)) == (1, 1)
 
 
-async def test_always_a_task_whose_client_leaves_first_leaves_no_record() -> None:
+async def test_always_a_task_leaves_no_record_after_early_disconnect() -> None:
     """The call has not run, and no record stays behind that would be `working`."""
     gate, always = Gate(), Always()
     client = Client(serving(always, gate), capabilities=TASKS)
@@ -243,7 +243,7 @@ async def test_channel_of_a_cancelled_task_is_closed() -> None:
     assert always.channel.closed
 
 
-async def test_continue_that_is_cancelled_by_itself_fails_like_any_other() -> None:
+async def test_continue_that_cancels_itself_fails_like_any_other() -> None:
     """A CancelledError without a cancellation is a failure of the hook, and runs once."""
 
     class Cancels(Works):
@@ -266,7 +266,7 @@ async def test_continue_that_is_cancelled_by_itself_fails_like_any_other() -> No
     assert Stage.did == ["began", "ended", "continued"]
 
 
-async def test_batch_that_loses_its_client_does_not_cancel_what_was_handed_out() -> None:
+async def test_batch_disconnect_keeps_calls_that_were_held_over() -> None:
     """2025-03-26: a call that was held over continues, the others are cancelled by their policy."""
 
     class Slow(Always):

@@ -137,7 +137,7 @@ app = Endpoint(Suite(name="test", version="1", tools=[version]), grace=10)
 '''
 
 
-async def test_shutdown_for_a_reload_ends_listeners_and_serves_the_new_code(
+async def test_shutdown_for_a_reload_ends_streams_and_serves_new_code(
     free_port: int, tmp_path: Path
 ) -> None:
     """`uvicorn --reload`: an open stream does not hold it up, and its client comes back."""
@@ -286,7 +286,7 @@ async def test_aclose_does_the_same_without_a_signal() -> None:
     endpoint = serving(held)
     client = await Client.begin(endpoint, "2025-11-25")
     async with client.listen() as listener, client.open(client.call("held")) as connection:
-        await listener.begun()
+        await listener.started()
         await held.waits.wait()
         closing = asyncio.create_task(endpoint.aclose())
         await listener.over()
@@ -489,7 +489,7 @@ async def test_shutdown_ends_a_stream_that_its_client_does_not_read(
 
     client = Client(serving(never_returns, grace=0))
     async with client.open(client.call("never_returns")) as connection:
-        await connection.begun()
+        await connection.started()
         connection.reading.clear()
 
         await client.app.aclose()

@@ -307,7 +307,7 @@ async def test_pair_answers_at_once_and_works_on() -> None:
     wait = Wait()
     async with connected(app_of(serving(wait))) as pair:
         async with pair.open(pair.call("wait", id="slow")) as slow:
-            await slow.begun()
+            await slow.started()
             assert (slow.status, slow.complete) == (202, True)
             quick = await pair.tell(pair.call("in_thread", id="quick"))
             wait.go.set()

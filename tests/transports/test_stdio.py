@@ -216,11 +216,13 @@ async def test_stdio_serves_both_eras_at_once() -> None:
     assert (current["result"]["resultType"], text_of(current)) == ("complete", "b")
 
 
-async def test_stdio_answers_pings_before_it_is_initialized_and_nothing_else() -> None:
+async def test_stdio_allows_only_pings_before_initialization() -> None:
     """2025-11-25, lifecycle, "Initialization"."""
     async with piped(echo) as wires:
         wires.send(request("ping", id=1), request("tools/list", id=2))
-        answers = {answer["id"]: answer for answer in (await wires.hear(), await wires.hear())}
+        answers = {
+            answer["id"]: answer for answer in (await wires.receive(), await wires.receive())
+        }
 
     pong, refused = answers[1], answers[2]
     assert pong == {"jsonrpc": "2.0", "id": 1, "result": {}}
@@ -235,7 +237,7 @@ async def test_stdio_begins_anew_when_it_is_initialized_again() -> None:
         await wires.initialize("2025-03-26")
         await wires.initialize("2025-11-25")
         wires.send([request("ping")])
-        refused = await wires.hear()
+        refused = await wires.receive()
 
     assert "2025-11-25 has no batches" in refused["error"]["message"]
 
@@ -257,7 +259,7 @@ async def test_stdio_refuses_and_goes_on(sent: bytes, code: int, id: Any) -> Non
     """Every message that is wrong costs itself only; one too large is named if its id was seen."""
     async with piped(echo, max_body_bytes=1000) as wires:
         wires.send(sent)
-        refused = await wires.hear()
+        refused = await wires.receive()
         fine = await wires.ask("server/discover", id="fine")
 
     assert (code, id) == (refused["error"]["code"], refused.get("id"))
@@ -269,7 +271,7 @@ async def test_stdio_null_params_are_absent_ones() -> None:
     async with piped(echo) as wires:
         wires.send(line({"jsonrpc": "2.0", "method": "notifications/initialized", "params": None}))
         wires.send(line({"jsonrpc": "2.0", "id": 1, "method": "ping", "params": None}))
-        answer = await wires.hear()
+        answer = await wires.receive()
 
     assert answer == {"jsonrpc": "2.0", "id": 1, "result": {}}
 
@@ -278,7 +280,7 @@ async def test_stdio_names_an_unknown_method() -> None:
     """In `data` too, for programs, as over HTTP."""
     async with piped(echo) as wires:
         wires.send(line(modern("nothing/here", id=4)))
-        refused = await wires.hear()
+        refused = await wires.receive()
 
     assert refused["error"]["data"] == {"method": "nothing/here"}
 
@@ -297,10 +299,10 @@ async def test_stdio_ignores_what_asks_for_nothing() -> None:
         wires.send({"jsonrpc": "2.0", "id": 1, "result": {}})
         await wires.ask("server/discover", id=2)
 
-    assert [each["id"] for each in wires.heard] == ["hello", 2]
+    assert [each["id"] for each in wires.received] == ["hello", 2]
 
 
-async def test_stdio_cuts_lines_anywhere_and_takes_a_last_one_without_an_end() -> None:
+async def test_stdio_reads_split_lines_and_a_last_one_without_newline() -> None:
     """Bytes arrive as they like."""
     async with piped(echo) as wires:
         for byte in line(modern("server/discover", id=1)):
@@ -325,7 +327,7 @@ async def test_stdio_answers_a_batch_in_one_message() -> None:
             ],
             [cancelled(6)],
         )
-        while not isinstance(answers := await wires.hear(), list):
+        while not isinstance(answers := await wires.receive(), list):
             assert "id" not in answers
 
     assert {each.get("id") for each in answers} == {1, 2, None}
@@ -339,11 +341,11 @@ async def test_stdio_batch_has_a_bound() -> None:
     ) as wires:
         await wires.initialize("2025-03-26")
         wires.send([request("ping", id=number) for number in range(4)])
-        while "error" not in (refused := await wires.hear()):
+        while "error" not in (refused := await wires.receive()):
             pass
         text = {"name": "echo", "arguments": {"text": "x" * 1500}}
         wires.send([request("tools/call", text, id=number) for number in range(3)])
-        while not isinstance(answers := await wires.hear(), list):
+        while not isinstance(answers := await wires.receive(), list):
             assert "method" in answers
 
     assert "more than 3 messages (limit: max_batch_messages)" in refused["error"]["message"]
@@ -369,7 +371,7 @@ async def test_stdio_cancels_a_call_which_then_says_nothing_more() -> None:
         await seen(wait.cancelled)
         await wires.ask("server/discover", id=2)
 
-    assert [each.get("id") for each in wires.heard] == [2]
+    assert [each.get("id") for each in wires.received] == [2]
 
 
 async def test_stdio_cancels_a_call_that_has_not_begun() -> None:
@@ -383,7 +385,7 @@ async def test_stdio_cancels_a_call_that_has_not_begun() -> None:
         await wires.serving
 
     assert not wait.begun.is_set()
-    assert [each.get("id") for each in wires.heard] == ["hello", 2]
+    assert [each.get("id") for each in wires.received] == ["hello", 2]
 
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25"])
@@ -403,7 +405,7 @@ async def test_stdio_asks_a_legacy_client_by_a_request() -> None:
     async with piped(Ask()) as wires:
         await wires.initialize(elicitation={})
         wires.send(request("tools/call", {"name": "ask"}, id=1))
-        asked = await wires.hear()
+        asked = await wires.receive()
         answer = {"action": "accept", "content": {}}
         wires.send({"jsonrpc": "2.0", "id": asked["id"], "result": answer})
         answered = await wires.answer(1)
@@ -412,14 +414,14 @@ async def test_stdio_asks_a_legacy_client_by_a_request() -> None:
     assert text_of(answered) == "went on"
 
 
-async def test_stdio_takes_back_the_question_of_a_call_that_was_cancelled() -> None:
+async def test_stdio_withdraws_the_question_of_a_cancelled_call() -> None:
     """A question of a cancelled call is withdrawn."""
     async with piped(Ask()) as wires:
         await wires.initialize(elicitation={})
         wires.send(request("tools/call", {"name": "ask"}, id=1))
-        asked = await wires.hear()
+        asked = await wires.receive()
         wires.send(cancelled(1))
-        told = await wires.hear()
+        told = await wires.receive()
 
     assert told["method"] == "notifications/cancelled"
     assert asked["id"] == told["params"]["requestId"]
@@ -480,7 +482,7 @@ async def test_stdio_promotes_a_call_that_takes_long() -> None:
         await seen(wait.cancelled)
 
     assert (task["resultType"], working) == ("task", "working")
-    assert [each["id"] for each in wires.heard if "id" in each] == [1, 2, 3]
+    assert [each["id"] for each in wires.received if "id" in each] == [1, 2, 3]
 
 
 async def test_stdio_gives_up_a_task_with_its_client() -> None:
@@ -525,7 +527,7 @@ async def test_stdio_lets_a_slow_reader_wait_without_growing() -> None:
         answers = [await wires.answer(id) for id in range(5)]
 
     assert [size] * 5 == [len(text_of(each)) for each in answers]
-    logs = [each for each in wires.heard if each.get("method") == "notifications/message"]
+    logs = [each for each in wires.received if each.get("method") == "notifications/message"]
     assert len(logs) == 5
 
 
@@ -564,12 +566,12 @@ async def test_stdio_streams_what_a_modern_client_listens_for() -> None:
         for id in (1, 2):
             wanted = {"notifications": {"toolsListChanged": True}}
             wires.send(modern("subscriptions/listen", wanted, id=id))
-            begun = await wires.hear()
+            begun = await wires.receive()
             assert begun["method"] == "notifications/subscriptions/acknowledged"
         wires.send(cancelled(1))
         await wires.ask("server/discover", id=3)
         suite.add(fill)
-        changed = await wires.hear()
+        changed = await wires.receive()
         wires.hang_up()
         ended = await wires.answer(2)
 
@@ -589,7 +591,7 @@ async def test_stdio_tells_a_legacy_client_of_changes() -> None:
         await wires.answer(1)
         await until(lambda: mux.subscriptions._follower()._listeners)
         suite.add(fill)
-        changed = await wires.hear()
+        changed = await wires.receive()
 
     assert changed["method"] == "notifications/tools/list_changed"
 
@@ -599,7 +601,7 @@ async def test_stdio_refuses_a_stream_too_many() -> None:
     wanted = {"notifications": {"toolsListChanged": True}}
     async with piped(echo, max_streams=1) as wires:
         wires.send(modern("subscriptions/listen", wanted, id=1))
-        await wires.hear()
+        await wires.receive()
         refused = await wires.ask("subscriptions/listen", wanted, id=2)
 
     assert "limit: max_streams" in refused["error"]["message"]
@@ -650,7 +652,7 @@ async def test_stdio_notifications_resume_after_a_store_fault(
             wires.send({"jsonrpc": "2.0", "method": again})
         await until(lambda: mux.subscriptions._follower()._listeners)
         suite.add(echo)
-        changed = await wires.hear()
+        changed = await wires.receive()
 
     assert changed["method"] == "notifications/tools/list_changed"
 
@@ -697,7 +699,7 @@ async def test_streams_may_be_such_as_do_not_block(kind: Any) -> None:
         wires.send(modern("tools/call", call, id=1))
         for id in range(2, 40):  # more than the pipe has room for, in small pieces
             wires.send(modern("server/discover", id=id))
-        answered = [await wires.hear() for _ in range(39)]
+        answered = [await wires.receive() for _ in range(39)]
         wires.hang_up()
         await asyncio.wait_for(serving, PATIENCE)
     finally:
@@ -708,7 +710,7 @@ async def test_streams_may_be_such_as_do_not_block(kind: Any) -> None:
     assert text_of(filled) == "y" * 1_000_000
 
 
-async def test_streams_that_somebody_else_has_read_from_are_not_at_their_end() -> None:
+async def test_streams_read_by_another_process_are_not_at_their_end() -> None:
     """Two processes that share a non-blocking pipe are both woken for data of one of them."""
     first, to_both = os.pipe()
     second = os.dup(first)
@@ -748,7 +750,7 @@ async def test_stdio_survives_a_server_that_finds_nothing(caplog: pytest.LogCapt
         failed = await wires.ask("tools/call", call, id=1)
         await wires.initialize("2025-03-26")
         wires.send([request("tools/call", call, id=2), request("ping", id=3)])
-        answers = await wires.hear()
+        answers = await wires.receive()
 
     assert [each["error"]["code"] for each in (failed, answers[0])] == [-32603, -32603]
     assert "a defect" not in str([failed, answers])

@@ -216,7 +216,7 @@ async def test_listeners_of_one_address_drop_no_other_stream() -> None:
     for _ in range(400):
         mallory = await at(app, "10.0.0.2")
         async with mallory.listen() as stream:
-            await stream.begun()
+            await stream.started()
 
     assert 0 < (await store.usage("address 10.0.0.2")).entries <= 75
     async with bob.listen(after=sent.ids[0]) as resumed:

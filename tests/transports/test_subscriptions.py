@@ -91,7 +91,7 @@ async def test_listener_is_acknowledged_what_the_server_can_give() -> None:
         assert heard == {"toolsListChanged": True, "resourceSubscriptions": [NOTE]}
 
 
-async def test_listener_of_what_the_server_has_not_is_acknowledged_nothing() -> None:
+async def test_listener_for_missing_features_gets_an_empty_ack() -> None:
     """A suite without resources and prompts announces no changes of them."""
     client = Client(Endpoint(Suite(name="test", version="1")))
 
@@ -354,7 +354,7 @@ async def test_server_that_announces_nothing_has_no_listeners() -> None:
     assert (answer.status, answer.json["error"]["code"]) == (404, -32601)
 
 
-async def test_tool_of_a_server_that_announces_nothing_speaks_to_nobody() -> None:
+async def test_tool_announcement_without_changes_is_dropped() -> None:
     """A tool may announce changes at any time; a wrapper announces those of the inner server."""
 
     class Silent(Middleware):
@@ -385,7 +385,7 @@ async def test_tool_of_a_server_that_announces_nothing_speaks_to_nobody() -> Non
 async def stream(client: Client) -> AsyncIterator[Connection]:
     """Give the session's own stream, once it has begun."""
     async with client.listen() as connection:
-        await connection.begun()
+        await connection.started()
         mux: Mux = client.app.mux
         await until(lambda: mux.subscriptions._follower()._listeners)
         yield connection

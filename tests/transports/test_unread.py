@@ -15,7 +15,7 @@ from genmcp._mux.unsent import SHARE, UnsentBytes
 from genmcp.errors import Overloaded
 from tests.support.asgi import PATIENCE, until
 from tests.support.serving import serve
-from tests.support.sockets import Connection, begun, called, http
+from tests.support.sockets import Connection, called, http, initialize
 
 LARGE = 8_000_000  # bytes: more than the kernel takes for a client that does not read
 SERVERS = [
@@ -135,7 +135,7 @@ async def test_connection_of_an_unread_batch_is_closed(
     app = served(write_timeout=0.3)
     async with serve(app, **server) as url:
         async with await Connection.open(url) as connection:
-            opened = await connection.ask(begun("2025-03-26"))
+            opened = await connection.ask(initialize("2025-03-26"))
         async with reading_nothing(url, lists(opened.headers["mcp-session-id"])) as reader:
             await until(lambda: "has read nothing (limit: write_timeout)" in caplog.text)
             await until(lambda: len(app.mux.unsent_bytes) == 0)
@@ -152,7 +152,7 @@ async def test_slow_client_gets_all_of_it() -> None:
         assert await rest(reader) > LARGE
 
 
-async def test_client_that_reads_nothing_is_refused_before_its_call_runs(
+async def test_client_that_reads_nothing_is_rejected_before_its_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With 429, until it has read; another client, and what is small, is served meanwhile."""
@@ -175,7 +175,7 @@ async def test_client_that_reads_nothing_is_refused_before_its_call_runs(
 
 
 @pytest.mark.skipif(not ELSEWHERE, reason="needs several loopback addresses")
-async def test_longest_unread_response_is_closed_when_all_take_too_much(
+async def test_longest_unread_response_is_closed_under_pressure(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody is refused, who is below the own share: the newest response is sent."""

@@ -1,7 +1,7 @@
 """mypy and pyright infer the types of the public API, and report wrong uses of it.
 
-The pages of this folder hold both: `assert_type` where a type is inferred, and an ignore comment
-with the codes of both checkers where a use is wrong. The code in the documentation is right.
+The modules of this folder contain both: `assert_type` for inferred types, and an ignore comment
+with the codes of both checkers for wrong uses. The code in the documentation has no errors.
 """
 
 import json
@@ -49,7 +49,7 @@ def mypy(folder: Path) -> set[Report]:
 def pyright(folder: Path) -> set[Report]:
     """Return the errors that pyright reports in *folder*, with its default rules."""
     (folder / "pyrightconfig.json").write_text('{"pythonVersion": "3.11"}', encoding="utf-8")
-    # In its other format it would ask PyPI for a newer release of itself.
+    # In its text format it would look for a newer release of itself on PyPI.
     output = run(
         "pyright", "--outputjson", "--pythonpath", sys.executable, "--project", str(folder)
     )
@@ -60,7 +60,7 @@ def pyright(folder: Path) -> set[Report]:
 
 
 def expected(pages: Iterable[Path], checker: int) -> set[Report]:
-    """Return the errors that the comments of *pages* name for mypy (0) or pyright (1)."""
+    """Return the errors that the comments of *pages* announce for mypy (0) or pyright (1)."""
     return {
         (page.name, number, code)
         for page in pages
@@ -72,7 +72,7 @@ def expected(pages: Iterable[Path], checker: int) -> set[Report]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A folder with the pages, without their ignore comments, and the code of the documentation."""
+    """A folder with the modules, without ignore comments, and the code of the documentation."""
     pages = {page.stem: COMMENT.sub("", page.read_text("utf-8")) for page in PAGES}
     assert not pages.keys() & MODULES.keys()
     for name, code in (pages | MODULES).items():
@@ -81,10 +81,10 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_mypy_reports_exactly_the_wrong_uses(folder: Path) -> None:
-    """Every inferred type is as asserted, each wrong use is an error, and nothing else is."""
+    """Every inferred type is as asserted, and each wrong use is an error."""
     assert expected(PAGES, 0) == mypy(folder)
 
 
 def test_pyright_reports_exactly_the_wrong_uses(folder: Path) -> None:
-    """pyright, which editors run, agrees: code from the documentation is not underlined."""
+    """Editors run pyright: they must not underline code from the documentation."""
     assert expected(PAGES, 1) == pyright(folder)

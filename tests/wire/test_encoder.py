@@ -21,7 +21,7 @@ from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition
 from genmcp.protocol.value import Result
-from tests.protocol.definitions import validator
+from tests.support.definitions import validator
 
 INFO = {"name": "studio", "version": "1.0"}
 ENCODER = Encoder(Implementation(name="studio", version="1.0"))

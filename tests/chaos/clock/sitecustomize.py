@@ -1,6 +1,6 @@
-"""A clock that tests set: on the path of processes under test only, before anything is imported.
+"""A clock that tests can shift. It is only on the path of processes under test, and runs first.
 
-CHAOS_CLOCK is a file with the seconds by which the wall clock of the process is wrong.
+CHAOS_CLOCK is a file with the seconds by which the wall clock of the process is shifted.
 """
 
 import os
@@ -14,7 +14,7 @@ if "CHAOS_CLOCK" in os.environ:
     def _wrong() -> float:
         try:
             return _right() + float(_file.read_text() or 0)
-        except (OSError, ValueError):  # it is being written
+        except (OSError, ValueError):  # the file is being written
             return _right()
 
     time.time = _wrong

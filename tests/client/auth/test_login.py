@@ -251,7 +251,7 @@ async def test_denied_login_is_an_error_of_its_own() -> None:
     assert len(place.asked) == 1
 
 
-async def test_login_is_denied_once_for_requests_whose_challenges_differ() -> None:
+async def test_login_is_denied_once_although_challenges_differ() -> None:
     """Some servers put the id of the request into the challenge."""
     async with guarded_place() as place:
         place.issuer.consent = "deny"

@@ -74,7 +74,7 @@ def test_unavailable_keys_may_be_asked_for_again() -> None:
 
 
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
-def test_missing_scope_is_a_result_of_tools_and_an_error_of_others(method: str) -> None:
+def test_missing_scope_is_a_tool_result_but_an_error_elsewhere(method: str) -> None:
     """A model reads the result of its tool; prompts and resources have no error result."""
     client = ClientInfo(LATEST.version)
     request = Request(id=1, method=method, params=RequestParams(), revision=LATEST, client=client)

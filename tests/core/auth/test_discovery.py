@@ -188,7 +188,7 @@ def test_authorization_server_is_that_of_the_option_or_the_first(
     assert world.run(discover(world.options, None)).issuer == used
 
 
-def test_server_without_resource_metadata_uses_the_issuer_of_the_option() -> None:
+def test_server_without_resource_metadata_uses_the_issuer_option() -> None:
     """Its own origin need not be its authorization server."""
     world = World(issuer=ISSUER)
     world.pages.pop(PRM)
@@ -253,7 +253,7 @@ def test_assumed_pkce_needs_no_list() -> None:
     assert world.run(discover(world.options, None)).issuer == ISSUER
 
 
-def test_grants_without_a_person_need_neither_pkce_nor_an_authorization_endpoint() -> None:
+def test_machine_grants_need_only_a_token_endpoint() -> None:
     """Client credentials, for instance, use the token endpoint only."""
     world = World()
     world.metadata.pop("code_challenge_methods_supported")

@@ -186,7 +186,7 @@ def test_failing_renewal_uses_the_token_while_it_lives(life: float) -> None:
     assert world.record == record
 
 
-def test_refused_renewal_ends_the_attempt_and_the_next_one_discovers() -> None:
+def test_refused_renewal_ends_the_attempt() -> None:
     """No second token request in one attempt; the server may have moved since."""
     world = service()
     record = had(world)

@@ -22,10 +22,10 @@ _SCRIPT = Path(__file__).parents[2] / "scripts" / "conformance"
 
 
 def npm_servers() -> Callable[[str], list[str]]:
-    """Return a function from the name of a server to its command, without its own arguments.
+    """Return a function from the name of a server to its command.
 
     Raises:
-        Exception: npm or a package cannot be had.
+        Exception: npm is missing, or a package cannot be installed.
     """
 
     def command(name: str) -> list[str]:
@@ -37,12 +37,12 @@ def npm_servers() -> Callable[[str], list[str]]:
 
 
 def npm_package(package: str, version: str) -> tuple[str, Path]:
-    """Install a package once; return a Node that runs it, and its node_modules.
+    """Install a package once; return Node's command for it, and its node_modules.
 
     Raises:
-        Exception: npm or the package cannot be had.
+        Exception: npm is missing, or the package cannot be installed.
     """
-    # It installs the conformance suite in the same way, and has found a Node new enough for both.
+    # The runner of the conformance suite installs packages in the same way, with a suitable Node.
     script: dict[str, Any] = runpy.run_path(str(_SCRIPT))
     try:
         node = script["node_command"]()

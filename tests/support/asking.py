@@ -1,4 +1,4 @@
-"""Minimal clients that answer questions: of 2026-07-28 by a new request, and of earlier ones."""
+"""A client that answers questions, and tools that ask and wait."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -16,10 +16,9 @@ from genmcp import (
     Tool,
     ToolRequest,
 )
-from tests.protocol.definitions import validator
 from tests.support.asgi import MODERN, Client, Connection
 
-ABLE: Mapping[str, Any] = {
+CAPABILITIES: dict[str, Any] = {
     "elicitation": {"form": {}, "url": {}},
     "sampling": {"tools": {}},
     "roots": {},
@@ -28,102 +27,83 @@ ABLE: Mapping[str, Any] = {
 
 YES = {"action": "accept", "content": {}}
 ROOTS = {"roots": [{"uri": "file:///home"}]}
-SAID = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "Paris"}}
-
-_META = "io.modelcontextprotocol/"
+SAMPLED = {"role": "assistant", "model": "m", "content": {"type": "text", "text": "Paris"}}
 
 
-class Asked(Client):
-    """A client with the capabilities *able*. Questions it gets are checked like responses."""
+class AnsweringClient(Client):
+    """A client that declares every capability by default, and answers questions."""
 
-    def __init__(
-        self, app: Any, version: str = MODERN, *, able: Mapping[str, Any] = ABLE, **scope: Any
-    ) -> None:
-        super().__init__(app, version, **scope)
-        self.able = able
+    def __init__(self, app: Any, version: str = MODERN, **options: Any) -> None:
+        super().__init__(app, version, **{"capabilities": CAPABILITIES, **options})
         self.sent: list[dict[str, Any]] = []
         self.requests = 0
 
     @classmethod
     async def begin(cls, app: Any, version: str = MODERN, **options: Any) -> Self:
-        """Return a client that has shaken hands, where its revision wants that."""
-        begun = await super().begin(app, version, **options)
-        assert isinstance(begun, cls)
-        return begun
-
-    def initialize(self, **params: Any) -> dict[str, Any]:
-        """Return an initialize request."""
-        return super().initialize(**{"capabilities": self.able, **params})
+        """Return a client that has initialized a session, if the revision has sessions."""
+        client = await super().begin(app, version, **options)
+        assert isinstance(client, cls)
+        return client
 
     def request(
         self, method: str, params: dict[str, Any] | None = None, *, id: Any = None, **meta: Any
     ) -> dict[str, Any]:
-        """Return a request, with an id of its own unless one is given."""
+        """Return a request, with a new id unless one is given."""
         self.requests += 1
-        if self.version == MODERN:
-            meta = {_META + "clientCapabilities": self.able, **meta}
         return super().request(method, params, id=self.requests if id is None else id, **meta)
 
     def call(
         self, name: str, arguments: dict[str, Any] | None = None, *, id: Any = None, **meta: Any
     ) -> dict[str, Any]:
-        """Return a call of a tool."""
+        """Return a `tools/call` request."""
         return super().call(name, arguments, id=id, **meta)
 
-    def again(self, asked: Connection, /, **responses: Any) -> dict[str, Any]:
-        """Return the call that answers *asked*, with *responses* to its questions."""
-        (call,) = [m for m in self.sent if m["id"] == asked.json["id"]]
-        more = {"requestState": asked.json["result"]["requestState"], "inputResponses": responses}
+    def retry(self, first: Connection, /, **responses: Any) -> dict[str, Any]:
+        """Return the call of *first* again, with *responses* to the questions in its result."""
+        (call,) = [m for m in self.sent if m["id"] == first.json["id"]]
+        more = {"requestState": first.json["result"]["requestState"], "inputResponses": responses}
         self.requests += 1
         return {**call, "id": self.requests, "params": {**call["params"], **more}}
 
     def open(self, message: Any = None, **options: Any) -> Connection:
-        """Return a connection that carries *message*."""
+        """Return a connection that sends *message*."""
         if isinstance(message, dict):
             self.sent.append(message)
         return super().open(message, **options)
 
     async def respond(self, question: Mapping[str, Any], result: Any, **options: Any) -> Connection:
-        """Answer a request of the server's with *result*, in a POST of its own."""
+        """Send the *result* of a request of the server, in a POST of its own."""
         answer = {"jsonrpc": "2.0", "id": question["id"], "result": result}
         return await self.send(answer, **options)
 
     async def refuse(self, question: Mapping[str, Any], message: str) -> Connection:
-        """Answer a request of the server's with an error."""
+        """Send an error as the response to a request of the server."""
         error = {"code": -1, "message": message}
         return await self.send({"jsonrpc": "2.0", "id": question["id"], "error": error})
 
-    def check(self, message: Any) -> None:
-        """Check *message* against the schema of the revision; requests of the server as well."""
-        if "method" in message and "id" in message:
-            names = ["ServerRequest", "JSONRPCRequest"]
-            said = message
-        elif message.get("result", {}).get("resultType") == "input_required":
-            names, said = ["InputRequiredResult"], message["result"]
-        else:
-            super().check(message)
-            return
-        for name in names:
-            assert not [*validator(self.version, name).iter_errors(said)], (name, message)
-
 
 class Waits(Tool):
-    """Waits for the result of *makes*, called with its arguments; returns and records the outcome.
+    """Waits for the result of *factory*, and records and returns the outcome.
 
-    said: attributes of the tool. begun: released whenever a call begins to wait.
+    Args:
+        factory: called with the arguments of each call.
+        attributes: attributes of the tool.
+
+    Attributes:
+        started: a semaphore that is released when a call starts to wait.
     """
 
     name = "wait"
 
-    def __init__(self, makes: Callable[[dict[str, Any]], Any], **said: Any) -> None:
-        vars(self).update(said)
-        self.makes = makes
-        self.begun = asyncio.Semaphore(0)
+    def __init__(self, factory: Callable[[dict[str, Any]], Any], **attributes: Any) -> None:
+        vars(self).update(attributes)
+        self.factory = factory
+        self.started = asyncio.Semaphore(0)
         self.outcomes: list[Outcome] = []
 
     async def call(self, request: ToolRequest, channel: Channel) -> Any:
-        self.begun.release()
-        return Continue("waited", self.makes(request.arguments))
+        self.started.release()
+        return Continue("waited", self.factory(request.arguments))
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
         self.outcomes.append(outcome)
@@ -137,14 +117,14 @@ class Waits(Tool):
 def muxed(*tools: Any, **options: Any) -> Endpoint:
     """Return an endpoint that serves *tools* in a mux with *options*.
 
-    The principal is "who" in the ASGI scope.
+    The principal is `who` in the ASGI scope.
     """
     mux = Mux(Suite(name="test", version="1", tools=tools), **options)
     return Endpoint(mux, principal=lambda scope: scope.get("who"))
 
 
 def text_of(answered: Connection) -> str:
-    """Return the text of the last result, which is not an error."""
+    """Return the text of the last result, which must not be an error."""
     result = answered.messages[-1]["result"]
     assert not result.get("isError"), result
     (block,) = result["content"]
@@ -153,7 +133,7 @@ def text_of(answered: Connection) -> str:
 
 
 def failure_of(answered: Connection) -> str:
-    """Return the text of the result that came last, and that is an error."""
+    """Return the text of the last result, which must be an error."""
     result = answered.messages[-1]["result"]
     assert result["isError"] is True
     (block,) = result["content"]

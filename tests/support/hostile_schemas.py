@@ -1,4 +1,4 @@
-"""JSON Schemas that a hostile server may send, made from a seed and a number."""
+"""JSON Schemas that a hostile server may send, generated from a seed and a number."""
 
 import random
 from collections.abc import Callable
@@ -75,7 +75,7 @@ _NUMBERS: Final = (0, 1, -1, 2, 0.5, 1e-300, 1e300, 1e308, 2**63, 2**64, -(2**63
 
 
 def hostile_schema(seed: int, number: int) -> Any:
-    """Return case *number* of *seed*: most are small, and one in fifty is as large as may be."""
+    """Return case *number* of *seed*: most are small, one in fifty is as large as allowed."""
     luck = random.Random(f"{seed}:{number}")
     if luck.random() < 0.02:
         return luck.choice(_LARGE)(luck)

@@ -1,4 +1,4 @@
-"""The official schemas, and which value of ours each of their definitions is."""
+"""The official JSON schemas, and the type of genmcp for each of their definitions."""
 
 import json
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ from genmcp.protocol.revisions import v2025_11_25
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Value
 
-SCHEMAS = Path(__file__).parent / "schemas"
+SCHEMAS = Path(__file__).parents[1] / "protocol" / "schemas"
 
 
 def structs(*modules: ModuleType) -> Mapping[str, type[Value]]:
@@ -86,15 +86,15 @@ def validator(version: str, name: str) -> jsonschema_rs.Validator:
 
 
 def method(revision: Revision, name: str) -> Method | None:
-    """Return the method that the definition *name* is a request or notification of."""
+    """Return the method of a request or notification by the name of its definition."""
     if name == "ClientNotification":  # in 2026-07-28, a union of one
         return None
     of = definitions(revision.version)[name].get("properties", {}).get("method", {}).get("const")
     return revision.methods.get(of)
 
 
-def said(revision: Revision, name: str) -> type[Value] | None:
-    """Return the type for the definition *name*: of a method, that of its params."""
+def type_of(revision: Revision, name: str) -> type[Value] | None:
+    """Return the type for the definition *name*; for a method, the type of its params."""
     found = method(revision, name)
     if found is None:
         return VALUES.get(name)
