@@ -310,7 +310,7 @@ def test_hook_may_take_any_parameters() -> None:
         def call(*args: Any) -> str:
             return "fine"
 
-    Suite("any", tools=Any_)
+    Suite("any", tools=Wrapped)
 
 
 async def test_direct_call_of_a_job_takes_a_run() -> None:
