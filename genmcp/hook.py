@@ -138,7 +138,8 @@ def check_hooks(cls: type, names: Collection[str]) -> None:
         signature, wanted = signature_of(hook), [*inspect.signature(base).parameters]
         try:
             signature.bind(*[None] * len(wanted))
-            fits = len(wanted) < 3 or not _is_channel(hint_of(hook, [*signature.parameters][1]))
+            second = [*signature.parameters][1:2] if len(wanted) > 2 else []
+            fits = not any(_is_channel(hint_of(hook, each)) for each in second)
         except TypeError:
             fits = False
         if not fits:

@@ -301,6 +301,18 @@ async def test_failed_call_logs_what_to_write(
     assert advice in str(caplog.text), record
 
 
+def test_hook_may_take_any_parameters() -> None:
+    """What accepts the parameters of the base class is fine, such as a wrapper's."""
+
+    class Wrapped(Tool):
+        name = "any"
+
+        def call(*args: Any) -> str:
+            return "fine"
+
+    Suite("any", tools=Wrapped)
+
+
 async def test_direct_call_of_a_job_takes_a_run() -> None:
     """A test calls the function with an object in place of the Run."""
     run: Any = None

@@ -48,6 +48,14 @@ from genmcp.resources.resource import Resource
 manual = Resource("docs://manual", "Read me.", name="manual")
 """
 
+PAGE = """
+from genmcp.decorator import resource
+
+@resource("pages://{number}")
+def page(number: int) -> str:
+    return "-" * number
+"""
+
 
 @pytest.fixture(autouse=True)
 def _imports_are_undone() -> Iterator[None]:
@@ -83,11 +91,13 @@ async def test_discovery_makes_a_suite_of_a_folder(tmp_path: Path) -> None:
         tools__math__add=ADD,
         tools__greet=GREET,
         resources__manual=MANUAL,
+        resources__page=PAGE,
         prompts__review=REVIEW,
     )
 
     async with connect(discovery.suite(str(tmp_path), name="found", version="1")) as client:
         assert [each.uri for each in await client.resources()] == ["docs://manual"]
+        assert (await client.read("pages://3")).contents[0].text == "---"
         assert [each.name for each in await client.prompts()] == ["review"]
         assert {tool.name for tool in await client.tools()} == {"add", "greet"}
         assert (await client.call("add", {"a": 1, "b": 2})).content == [TextContent("3")]

@@ -17,6 +17,8 @@ from genmcp import (
     Suite,
     Tool,
     ToolRequest,
+    elicit,
+    resource,
     result,
     tool,
 )
@@ -123,6 +125,11 @@ def named(a: int) -> int:
     return a
 
 
+@resource("stock://{part}", mime_type="text/plain", list=lambda cursor, channel: [])
+async def stock(part: int) -> str:
+    return "x" * part
+
+
 class Shop:
     @tool
     def buy(self, item: str) -> str:
@@ -133,11 +140,14 @@ async def functions_keep_their_signatures() -> None:
     assert_type(await plain(1, b="x"), str)
     assert_type(named(1), int)
     assert_type(Shop().buy("x"), str)
+    assert_type(await stock(3), str)
     kept: Callable[[int], Coroutine[Any, Any, str]] = plain
     await kept(1)
 
 
 async def wrong_use_is_seen() -> None:
+    await stock("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await elicit("Sure?")  # type: ignore[misc]  # pyright: ignore[reportGeneralTypeIssues]
     await plain("x")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     tool(nmae="x")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     Endpoint(Untyped)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
