@@ -1,18 +1,21 @@
-"""The tutorial works as it stands: each step's files and commands, in a folder of their own."""
+"""The tutorial and the ported server work as they stand: files and commands, in an empty folder."""
 
 import importlib.metadata
+import json
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
+from genmcp import Accepted, Client, ClientHandler, ClientOptions, Command
 from tests.cli.users import at_terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -37,7 +40,9 @@ DIFFERENT = {
 def comparable(output: str) -> str:
     """Return *output* without the parts that differ, and with the last state of each bar."""
     output = re.sub(r"\x1b\[K", "", output.replace("\r\n", "\n"))
-    output = re.sub(r"^\[[# ]{30}\].*[\r\n](?=\[[# ]{30}\])", "", output.replace("\r", "\n"), flags=re.M)
+    output = re.sub(
+        r"^\[[# ]{30}\].*[\r\n](?=\[[# ]{30}\])", "", output.replace("\r", "\n"), flags=re.M
+    )
     for pattern, replacement in DIFFERENT.items():
         output = re.sub(pattern, replacement, output, flags=re.M)
     return "\n".join(line for line in output.splitlines() if line)
@@ -71,7 +76,9 @@ class Reader:
 
     def run(self, command: str, shown: str) -> None:
         """Run *command* and compare its output with *shown*."""
-        command, shown = (text.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}") for text in (command, shown))
+        command, shown = (
+            text.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}") for text in (command, shown)
+        )
         match command.split():
             case ["export", *_]:
                 name, _, value = command.removeprefix("export ").partition("=")
@@ -162,3 +169,56 @@ def test_tutorial_has_eight_steps_with_a_recap() -> None:
     assert len(STEPS) == 8
     for step in STEPS:
         assert FILE.search(step) and COMMAND.search(step) and "**Recap.**" in step
+
+
+class Customer(ClientHandler[None]):
+    """Has parts sent to Oslo."""
+
+    async def handle_elicitation_create(
+        self, message: str, schema: Mapping[str, Any], state: None
+    ) -> Accepted:
+        return Accepted({"city": "Oslo"})
+
+
+async def ported(program: Path) -> list[object]:
+    """Return the tools of *program* and its answers to one of each request."""
+    # FastMCP asks clients before 2026-07-28 only.
+    options = ClientOptions(revision="2025-11-25")
+    command = Command(sys.executable, [str(program)])
+    async with Client(command, handler=Customer(), options=options) as client:
+        answers: list[object] = [
+            (each.name, each.description, each.annotations)
+            for each in await client.tools()
+            if each.name != "get_call_result"  # which the page describes
+        ]
+        answers += [(each.uri_template, each.description) for each in await client.templates()]
+        for name, arguments in [
+            ("find", {"number": "M6x20"}),
+            ("find", {"number": "M7"}),
+            ("count", {"shelves": 2}),
+            ("order", {"number": "M6x20"}),
+        ]:
+            progress: list[object] = []
+
+            def note(*values: object, progress: list[object] = progress) -> None:
+                progress.append(values)
+
+            result = await client.call(name, arguments, progress=note)
+            answers.append(
+                (name, result.is_error, result.text, result.structured_content, progress)
+            )
+        read = await client.read("stock://M6x20")
+        answers += [(json.loads(each.text or ""), each.mime_type) for each in read.contents]
+        return [*answers, (await client.prompt("review", {"number": "M6x20"})).messages]
+
+
+async def test_ported_server_gives_the_results_of_fastmcp(tmp_path: Path) -> None:
+    """The two servers on the page have the same tools, and the same calls have the same results."""
+    page = (ROOT / "docs" / "from-fastmcp.md").read_text("utf-8")
+    results = []
+    for name, code in FILE.findall(page):
+        (tmp_path / name).write_text(code, "utf-8")
+        results.append(await ported(tmp_path / name))
+
+    before, after = results
+    assert before == after
