@@ -73,12 +73,12 @@ class Reader:
             probe.bind(("127.0.0.1", 0))
             self.port = str(probe.getsockname()[1])
         self.server: subprocess.Popen[bytes] | None = None
+        self.logged_pid = 0  # as a reader finds it in the output of the server
 
     def run(self, command: str, shown: str) -> None:
         """Run *command* and compare its output with *shown*."""
-        command, shown = (
-            text.replace("127.0.0.1:8000", f"127.0.0.1:{self.port}") for text in (command, shown)
-        )
+        command = command.replace(":8000", f":{self.port}")
+        shown = shown.replace(":8000", f":{self.port}")
         match command.split():
             case ["export", *_]:
                 name, _, value = command.removeprefix("export ").partition("=")
@@ -87,9 +87,8 @@ class Reader:
                 assert all(importlib.metadata.version(each) for each in packages)
             case ["kill", "-9", _]:
                 assert self.server is not None
-                self.server.kill()
-                self.server.wait()
-                self.server.stdout.close()
+                os.kill(self.logged_pid, signal.SIGKILL)
+                assert self.server.wait(PATIENCE) == -signal.SIGKILL
             case ["uvicorn", *_] | ["genmcp", "serve", *_]:
                 self.serve(command, shown)
             case ["genmcp", *arguments]:
@@ -108,10 +107,14 @@ class Reader:
 
     def type(self, arguments: list[str], shown: str) -> str:
         """Run `genmcp` at a terminal and type the answers that are shown; return the screen."""
-        variables = {
-            name: self.environment[name] for name in ("PATH", "PYTHONPATH", "XDG_STATE_HOME")
-        }
-        with at_terminal(*arguments, cwd=self.folder, COLUMNS="100", **variables) as user:
+        with at_terminal(
+            *arguments,
+            cwd=self.folder,
+            COLUMNS="100",
+            PATH=self.environment["PATH"],
+            PYTHONPATH=self.environment["PYTHONPATH"],
+            XDG_STATE_HOME=self.environment["XDG_STATE_HOME"],
+        ) as user:
             screen = ""
             for prompt, answer in re.findall(r"^(  \w.*: )(.*)$", shown, re.M):
                 screen += user.sees(prompt)
@@ -135,12 +138,14 @@ class Reader:
             if comparable(output).endswith(last):
                 break
         assert_shown(output, shown)
+        self.logged_pid = int(re.findall(r"Started server process \[(\d+)\]", output)[0])
 
     def stop(self) -> None:
         """Press Ctrl-C in the terminal of the server."""
-        if self.server is not None and self.server.poll() is None:
-            self.server.send_signal(signal.SIGINT)
+        if self.server is not None:
+            self.server.send_signal(signal.SIGINT)  # does nothing after its death
             self.server.communicate(timeout=PATIENCE)
+            self.server = None
 
 
 @pytest.fixture
@@ -192,12 +197,13 @@ async def ported(program: Path) -> list[object]:
             if each.name != "get_call_result"  # which the page describes
         ]
         answers += [(each.uri_template, each.description) for each in await client.templates()]
-        for name, arguments in [
+        calls: list[tuple[str, dict[str, Any]]] = [
             ("find", {"number": "M6x20"}),
             ("find", {"number": "M7"}),
             ("count", {"shelves": 2}),
             ("order", {"number": "M6x20"}),
-        ]:
+        ]
+        for name, arguments in calls:
             progress: list[object] = []
 
             def note(*values: object, progress: list[object] = progress) -> None:
