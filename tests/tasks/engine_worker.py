@@ -66,8 +66,10 @@ class HandlerProbe:
             self.running.remove(id)
 
     def release(self, id: str) -> None:
-        """Let the handler of *id* return."""
-        self._gates.pop(id).set_result(None)
+        """Let the handler of *id* return, if it was not cancelled."""
+        gate = self._gates.pop(id)
+        if not gate.done():
+            gate.set_result(None)
 
     def fail(self, id: str) -> None:
         """Let the handler of *id* raise."""
