@@ -6,13 +6,11 @@ from typing import Final
 from genmcp.errors import ConfigurationError
 from genmcp.stores.postgres.connection import SCHEMA_VERSION, PostgresOptions, session
 
-# One script for each version, which updates the version before. The first one creates everything.
-_SCRIPTS: Final[tuple[str, ...]] = ("schema.sql",)
-_FOLDER: Final = files("genmcp.stores.postgres")
+_SCRIPT: Final = files("genmcp.stores.postgres") / "schema.sql"
 
 
 async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
-    """Create the schema, or bring it up to the version of this release; return the SQL.
+    """Create the schema, and return the SQL.
 
     All of it is one transaction, under a lock: if several processes call this, one of them does it.
 
@@ -25,7 +23,7 @@ async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
 
     Raises:
         ConfigurationError: the server rejects the connection or a statement, or the schema is newer
-            than this release.
+            or older than this release.
     """
     async with session(options) as connection:
         name = options.schema
@@ -46,20 +44,24 @@ async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
             )
         if version == SCHEMA_VERSION:
             return ""
-        sql = _sql(options, version)
+        if version:
+            raise ConfigurationError(
+                f"{options.address}: the schema {name!r} has version {version}, of an earlier "
+                f"release, and this one cannot read its data: let its tasks end, remove it by "
+                f"'DROP SCHEMA {name} CASCADE', and then migrate again"
+            )
+        sql = _sql(options)
         if not dry_run:
             await connection.run_script(sql)
             await connection.fetch("COMMIT")
         return sql
 
 
-def _sql(options: PostgresOptions, version: int) -> str:
-    scripts = [(_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS[version:]]
+def _sql(options: PostgresOptions) -> str:
     return "\n".join(
         (
             f"CREATE SCHEMA IF NOT EXISTS {options.schema};",
-            *(options.in_schema(script) for script in scripts),
-            f"DELETE FROM {options.schema}.meta;",
+            options.in_schema(_SCRIPT.read_text(encoding="utf-8")),
             f"INSERT INTO {options.schema}.meta VALUES ({SCHEMA_VERSION});",
         )
     )
