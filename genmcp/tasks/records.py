@@ -274,11 +274,16 @@ class TaskRecords:
             OverShare: its client has too many open tasks, or has used its share of the store.
             StoreFull: only the reserve for updates of stored tasks is left.
         """
-        if call is not None:
-            await self._check_open_tasks(task)
         ttl, client = terms = self._terms(task)
         slot, key = self._prefix + slot_of(task.id), self.key(task.id)
         version = 0 if replaces is None else replaces.version
+        try:
+            if call is not None:
+                await self._check_open_tasks(client)
+        except OverShare:
+            if version == 0 and await self.store.get(slot) is not None:
+                return False
+            raise
         labels = labels_of(task, self.prefix)
         record = Put(
             slot, task.pack(), ttl=ttl, expect=version, client=client, new=True, labels=labels
@@ -309,9 +314,9 @@ class TaskRecords:
             Conflict: the record has another version.
             OverShare: a task that was private has a client with too many open tasks.
         """
-        if call is not None:
-            await self._check_open_tasks(task)
         ttl, client = self._terms(task)
+        if call is not None:
+            await self._check_open_tasks(client)
         slot, key = self._prefix + slot_of(task.id), self.key(task.id)
         labels = labels_of(task, self.prefix)
         record = Put(slot, task.pack(), ttl=ttl, expect=version, client=client, labels=labels)
@@ -457,16 +462,16 @@ class TaskRecords:
         ttl = record_ttl(task, options.retention, options.failed_retention)
         return ttl, client_of(task.owner, task.address)
 
-    async def _check_open_tasks(self, task: Task) -> None:
-        """Check that the client of a new task has fewer open tasks than it may have.
+    async def _check_open_tasks(self, client: str) -> None:
+        """Check that *client* has fewer open tasks than it may have.
 
         Raises:
             OverShare: it does not.
         """
-        client, most = client_of(task.owner, task.address), self._options.tasks_of_client
+        most = self._options.tasks_of_client
         if client and await self.store.count(self._open_of(client)) >= most:
             raise OverShare(
-                f"This client already has {most} open tasks, which is the maximum "
+                f"This client already has {most} entries, which is the maximum "
                 f"(limit: JobOptions.tasks_of_client)"
             )
 

@@ -273,8 +273,8 @@ async def _check_schema(
     ((version,),) = await connection.fetch(f"SELECT max(version) FROM {options.schema}.meta")
     if version < SCHEMA_VERSION:
         raise ConfigurationError(
-            f"{text} has version {version}, of an earlier release, and this one cannot read its "
-            f"data: remove it by 'DROP SCHEMA {options.schema} CASCADE', and then run: {command}"
+            f"{text} has version {version}, and this release needs {SCHEMA_VERSION}; bring it up "
+            f"to date by: {command}"
         )
     if version > SCHEMA_VERSION:
         raise ConfigurationError(

@@ -227,9 +227,9 @@ class RedisStore(Store):
         commands = self._client().commands
         while True:
             reply = await commands.run(SWEEP, _SWEPT_AT_ONCE, account, label)
-            _, looked, *counts = map(int, reply)
+            _, looked, counts = reply
             if looked < _SWEPT_AT_ONCE:
-                return counts
+                return [*map(int, counts)]
 
     async def touch(self, key: str, ttl: float) -> bool:
         return bool(await self._client().commands.run(TOUCH, key, _micros(ttl)))
