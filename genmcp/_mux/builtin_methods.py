@@ -19,7 +19,7 @@ from genmcp._core.task import Task
 from genmcp._core.waiting import Asking
 from genmcp._mux.changes import RETRY_DELAY, Subscription
 from genmcp._mux.continuations import has_tasks
-from genmcp._mux.limits import Limits, Owners
+from genmcp._mux.limits import Limits
 from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.sinks import StoredRequest
@@ -57,7 +57,6 @@ from genmcp.protocol.value import Result
 from genmcp.question.elicitation import FormQuestion
 from genmcp.question.packing import unpack
 from genmcp.server import Server
-from genmcp.stores.accounts import Owner
 from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.retry import LogThrottle
 from genmcp.tasks.service import TaskChange, TaskService
@@ -77,7 +76,6 @@ class BuiltinMethods(msgspec.Struct, eq=False):
     _tasks: Tasks
     _encoder: Encoder
     _limits: Limits
-    _owners: Owners
 
     async def answer(self, request: Request, channel: Channel) -> Result:
         """Answer *request*, which calls one of the `BUILTIN` methods.
@@ -86,21 +84,21 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             McpError: the request names a resource or task that does not exist for its principal, or
                 an answer that does not fit its question, or its client lacks a capability.
         """
-        session, owner = request.session, self._owners.of(channel._sink.client_key)
+        session, client = request.session, channel._sink.client_key.client
         match request.params:
             case TaskParams() | UpdateTaskParams():
                 return await self._task(request, request.params, channel)
             case SetLevelRequestParams(level=level) if session is not None:
-                await self._sessions.set_level(session, level, owner)
+                await self._sessions.set_level(session, level, client)
             case SubscribeRequestParams(uri=uri):
-                await self._subscribe(uri, channel, owner)
+                await self._subscribe(uri, channel, client)
             case UnsubscribeRequestParams(uri=uri) if session is not None:
-                await self._listeners.subscribe(session, uri, wanted=False, owner=owner)
+                await self._listeners.subscribe(session, uri, wanted=False, client=client)
         if request.method == "server/discover":
             return discover_result(self._server.capabilities, self._server.instructions)
         return Result()
 
-    async def _subscribe(self, uri: str, channel: Channel, owner: Owner) -> None:
+    async def _subscribe(self, uri: str, channel: Channel, client: str) -> None:
         session = channel.request.session
         if not self._has(channel.access, uri):
             raise ResourceNotFound(uri)
@@ -108,7 +106,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             if uri not in announced:
                 raise InvalidParams(f"The server announces no updates of {uri}")
             if session is not None:
-                await self._listeners.subscribe(session, uri, wanted=True, owner=owner)
+                await self._listeners.subscribe(session, uri, wanted=True, client=client)
 
     async def _task(
         self, request: Request, params: TaskParams | UpdateTaskParams, channel: Channel

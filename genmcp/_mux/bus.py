@@ -44,7 +44,6 @@ from genmcp.errors import (
 )
 from genmcp.protocol.params import CancelledNotificationParams
 from genmcp.protocol.value import Value
-from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Append, Delete, LogEvent, Op, Put, Store
 
 logger = logging.getLogger("genmcp")
@@ -441,12 +440,11 @@ class ServerRequests(msgspec.Struct, eq=False):
         return number, self._seal.seal(Purpose.SERVER_REQUEST, packed, principal, ttl=ttl)
 
     async def deliver(
-        self, session: str, principal: str | None, message: Message, owner: Owner = ()
+        self, session: str, principal: str | None, message: Message, client: str = ""
     ) -> None:
         """Deliver a response of *session* to the process that waits for it.
 
-        A late or repeated response is ignored. Until it was read, it counts towards the accounts of
-        *owner*.
+        A late or repeated response is ignored. Until it was read, it counts towards *client*.
 
         Raises:
             InvalidRequest: it answers no request to this session.
@@ -465,7 +463,7 @@ class ServerRequests(msgspec.Struct, eq=False):
             self._record(address.node, address.number),
             msgspec.msgpack.encode(reply),
             ttl=self._timeout,
-            owner=owner,
+            client=client,
         )
         await self._bus.send(address.node, reply, record)
 

@@ -17,9 +17,8 @@ from genmcp._core.request import Request
 from genmcp._mux.limits import Limits, replay_append
 from genmcp._mux.threads import Multimap
 from genmcp._wire import sse
-from genmcp.errors import InvalidRequest, LogTruncated, OverShare, StoreError, StoreUnavailable
+from genmcp.errors import InvalidRequest, LogTruncated, StoreError, StoreUnavailable
 from genmcp.protocol.params import RequestId
-from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Store
 
 logger = logging.getLogger("genmcp")
@@ -192,13 +191,13 @@ class StoredStream(msgspec.Struct, eq=False):
 
     _calls: the requests that the response answers, each with the id of the task that it waits for.
     They are stored with each event: if this process dies, another process uses them to send the
-    remaining responses. _owner: the accounts of the store that the events count towards.
+    remaining responses. _client: the client that the events count towards.
     """
 
     _replay: Replay
     _log: str
     _calls: dict[Request, str | None]
-    _owner: Owner = ()
+    _client: str = ""
     # By request, the index of the event with its response.
     _answered: dict[Request, int] = {}
     # The index of the last event that was passed to the store.
@@ -218,8 +217,9 @@ class StoredStream(msgspec.Struct, eq=False):
         self._begun = True
         # Set before the write: each event names the calls that are open once it is stored.
         before, self._stored = self._stored, records[-1].index
+        events = [(each.index, each.message, each.last) for each in records]
         try:
-            await self._write(*((each.index, each.message, each.last) for each in records))
+            await self._write(*events, optional=True)
         except StoreError as error:
             self._stored = before
             # The client still receives them; only a resumption after a disconnect is lost.
@@ -256,10 +256,7 @@ class StoredStream(msgspec.Struct, eq=False):
         """Store the end of the stream, so that a client that resumes it does not wait for more."""
         if self._begun:
             with suppress(StoreError):
-                try:
-                    await self._append(_END, owner=self._owner)
-                except OverShare:  # stored without an owner if the client has used up its share
-                    await self._append(_END)
+                await self._append(_END)
 
     async def hand_on(self) -> None:
         """Store that this process answers no more calls, so that another one may at once.
@@ -270,7 +267,12 @@ class StoredStream(msgspec.Struct, eq=False):
             with suppress(StoreError):
                 await self._write((0, b"", False), node=_NOBODY)
 
-    async def _write(self, *events: tuple[int, bytes, bool], node: str | None = None) -> None:
+    async def _write(
+        self,
+        *events: tuple[int, bytes, bool],
+        node: str | None = None,
+        optional: bool = False,
+    ) -> None:
         node = self._replay.node if node is None else node
         calls = tuple(
             OpenCall(each.id, each.method, task)
@@ -278,12 +280,16 @@ class StoredStream(msgspec.Struct, eq=False):
             if self._is_open(each)
         )
         stored = (StoredEvent(*each, node, calls) for each in events)
-        await self._append(*stored, owner=self._owner)
+        await self._append(*stored, optional=optional)
 
-    async def _append(self, *events: StoredEvent, owner: Owner = ()) -> None:
-        limits, log = self._replay.limits, self._log
+    async def _append(self, *events: StoredEvent, optional: bool = False) -> None:
+        # Optional: a server sends so much that its replays alone would fill the store.
+        limits, log, client = self._replay.limits, self._log, self._client
         await self._replay.store.apply(
-            *(replay_append(limits, log, _encode(each), owner) for each in events)
+            *(
+                replay_append(limits, log, _encode(each), client, optional=optional)
+                for each in events
+            )
         )
 
     def _is_open(self, request: Request) -> bool:

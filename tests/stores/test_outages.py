@@ -130,7 +130,7 @@ async def test_full_store_is_counted_and_is_no_outage(caplog: pytest.LogCaptureF
     store, errors = MemoryStore(max_bytes=10), list[Any]()
     store.outages.listeners.add(errors.append)
     with pytest.raises(StoreFull):
-        await store.apply(Put("key", b"x" * 20))
+        await store.apply(Put("key", b"x" * 20, new=True))
 
     assert [type(each) for each in errors] == [StoreFull]
     assert not store.outages.failing

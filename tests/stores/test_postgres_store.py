@@ -12,9 +12,10 @@ import psycopg
 import pytest
 
 from genmcp import Endpoint, Mux, Suite
+from genmcp._core.client_key import client_of
 from genmcp.errors import ConfigurationError, Conflict, StoreUnavailable
 from genmcp.stores import open_store
-from genmcp.stores.accounts import Account, Usage
+from genmcp.stores.accounts import ANONYMOUS, Usage
 from genmcp.stores.deliveries import OwnerShare
 from genmcp.stores.postgres import PostgresStore, connection, schema
 from genmcp.stores.store import Append, Delete, Put
@@ -221,19 +222,26 @@ async def test_older_schema_is_migrated(
     """The scripts of later versions are executed on the data, all of them or none."""
     await opened(shared_postgres(), schema=name).apply(Put("k", b"1"))
     monkeypatch.setattr(schema, "_FOLDER", tmp_path)
-    monkeypatch.setattr(schema, "_SCRIPTS", ("schema.sql", "2.sql", "3.sql"))
+    monkeypatch.setattr(schema, "_SCRIPTS", {2: "schema.sql", 3: "3.sql", 4: "4.sql"})
     for module in (schema, connection):
-        monkeypatch.setattr(module, "SCHEMA_VERSION", 3)
-    (tmp_path / "2.sql").write_text("CREATE TABLE genmcp.second ();")
+        monkeypatch.setattr(module, "SCHEMA_VERSION", 4)
     (tmp_path / "3.sql").write_text("CREATE TABLE genmcp.second ();")
+    (tmp_path / "4.sql").write_text("CREATE TABLE genmcp.second ();")
     newer = opened(shared_postgres(), schema=name)
     with pytest.raises(ConfigurationError, match="already exists"):
         await newer.migrate()
-    assert "has version 1" in await refused(newer)
+    assert "has version 2" in await refused(newer)
 
-    (tmp_path / "3.sql").write_text("CREATE TABLE genmcp.third ();")
+    (tmp_path / "4.sql").write_text("CREATE TABLE genmcp.third ();")
     assert f"{name}.third" in await newer.migrate()
     assert await newer.get("k")
+
+
+async def test_schema_that_cannot_be_migrated_is_refused(opened: Opened, name: str) -> None:
+    """The message names the remedy, and the data stays."""
+    await sql(shared_postgres(), f"UPDATE {name}.meta SET version = 1")
+    with pytest.raises(ConfigurationError, match=f"version 1.*DROP SCHEMA {name} CASCADE"):
+        await opened(shared_postgres(), schema=name).migrate()
 
 
 # Names and usage
@@ -256,24 +264,24 @@ async def test_names_may_have_any_character(opened: Opened, name: str) -> None:
 async def test_usage_is_exact_after_concurrent_writes(opened: Opened, name: str) -> None:
     """Each connection counts in a row of its own; the sum is what there is."""
     stores = [opened(shared_postgres(), schema=name) for _ in range(4)]
-    ann = (Account("ann"), Account("all"))
+    ann = client_of(None, "10.0.0.1")
     await asyncio.gather(
         *(
-            store.apply(Put(f"{number}:{turn}", b"12", owner=ann))
+            store.apply(Put(f"{number}:{turn}", b"12", client=ann))
             for number, store in enumerate(stores)
             for turn in range(25)
         )
     )
-    assert await stores[0].usage("ann") == Usage(100, 100 * 5 + 60)
-    assert await stores[0].usage("all") == await stores[1].usage("ann")
+    assert await stores[0].usage(ann) == Usage(100, 100 * 5 + 60)
+    assert await stores[0].usage(ANONYMOUS) == await stores[1].usage(ann)
 
 
 async def test_counters_of_former_clients_are_removed(opened: Opened, name: str) -> None:
     """Also if one process has added what another one has removed."""
     stores = [opened(shared_postgres(), schema=name) for _ in range(4)]
     for number in range(20):
-        client = (Account(f"client {number % 5}"),)
-        await stores[number % 4].apply(Put(f"k:{number}", b"1", owner=client))
+        client = f"client {number % 5}"
+        await stores[number % 4].apply(Put(f"k:{number}", b"1", client=client))
         if number != 7:
             await stores[(number + 1) % 4].apply(Delete(f"k:{number}"))
     async with asyncio.timeout(BOUND):

@@ -220,7 +220,6 @@ def test_error_for_a_url_has_no_password(url: str) -> None:
         {"follow_refresh": 3600},
         {"max_requests": 0},
         {"max_bytes": 0},
-        {"reserve": 1},
         {"prefix": ""},
         {"prefix": "{a}"},
     ],
@@ -275,6 +274,16 @@ async def test_full_server_rejects_new_data_and_keeps_leases(server: RedisServer
         assert await store.touch("old", 60)
         await store.apply(Delete("old"))
         assert await store.get("old") is None
+
+
+async def test_data_of_another_version_is_refused(server: RedisServer) -> None:
+    """A write does not mix two layouts, and its error names the remedy."""
+    await server.command("HSET", "{genmcp}:meta", "event", "1", "forgotten", "1")
+    async with aclosing(RedisStore(server.url)) as store:
+        with pytest.raises(StoreUnavailable, match=r"another version.*choose another prefix"):
+            await store.apply(Put("k", b"1"))
+
+        assert await store.get("k") is None
 
 
 async def test_lost_scripts_are_loaded_again(server: RedisServer) -> None:

@@ -667,26 +667,6 @@ async def test_labels_survive_a_restart(path: Path) -> None:
     ]
 
 
-async def test_file_without_labels_is_migrated(path: Path) -> None:
-    """A file of the layout before keeps its records, which get labels as they are written."""
-    async with aclosing(SQLiteStore(path)) as store:
-        await store.apply(Put("task:1", b"one"), Append("task:1", b"event", ttl=60))
-    with closing(sqlite3.connect(path)) as file:
-        file.executescript(
-            "DROP TABLE labels; ALTER TABLE records DROP COLUMN labels; PRAGMA user_version = 3"
-        )
-
-    async with aclosing(SQLiteStore(path)) as store:
-        found = await store.get("task:1")
-        assert found is not None
-        assert found.value == b"one"
-        assert [event.data for event in await store.read("task:1")] == [b"event"]
-        await store.apply(Put("task:1", b"two", expect=found.version, labels=("state:queued",)))
-        assert await store.count("state:queued") == 1
-    async with aclosing(SQLiteStore(path)) as store:  # opened again, not migrated again
-        assert await store.count("state:queued") == 1
-
-
 async def test_file_that_may_outgrow_its_disk_is_a_problem(path: Path) -> None:
     """An operator learns of it before writes fail, and what to change."""
     free = shutil.disk_usage(path.parent).free

@@ -23,7 +23,7 @@ try:
 except ImportError as error:
     raise missing_extra("PostgresStore", "postgres", error) from error
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """The version of schema.sql."""
 
 CLOCK_ERROR: Final = 1.0

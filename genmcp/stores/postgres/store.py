@@ -8,7 +8,7 @@ from typing import Any, Final
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from genmcp.errors import ConfigurationError, LogTruncated
-from genmcp.stores.accounts import Capacity, Usage
+from genmcp.stores.accounts import EVERYTHING, Capacity, Usage
 from genmcp.stores.clocks import steady
 from genmcp.stores.postgres.connection import PostgresOptions, address_of
 from genmcp.stores.postgres.deliveries import PostgresDeliveries
@@ -17,7 +17,6 @@ from genmcp.stores.postgres.listener import log_token
 from genmcp.stores.postgres.loops import ConnectionRegistry, LoopConnections
 from genmcp.stores.postgres.schema import migrate
 from genmcp.stores.postgres.statements import (
-    EVERYTHING,
     LogPage,
     ReadRequest,
     Statements,
@@ -38,7 +37,6 @@ from genmcp.stores.store import (
 
 _SCHEMA: Final = re.compile("[a-z_][a-z0-9_]{0,54}")
 _ID: Final = re.compile("[0-7][0-9a-f]{15}")
-_ENTRY_BYTES: Final = 256  # estimated size of a row with its indexes, to limit an account's entries
 _READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
 _MAX_SWEEPS: Final = 50  # before the usage of an account is read
 _SWEEP_INTERVAL: Final = 1.0  # seconds
@@ -59,8 +57,6 @@ class PostgresStore(Store):
         schema: the name of the schema: lower-case letters, digits and "_". Default "genmcp".
         max_bytes: the maximum number of bytes in keys, values and event data. Beyond it writes that
             need room raise StoreFull until enough has expired. Default 4 GiB.
-        reserve: the fraction of the store, and of each client's share, that new work may not use:
-            updates of stored work need it. Default 0.1.
         timeout: seconds that a statement may take, and that a request waits for a connection; then
             StoreUnavailable is raised. Default 5.
         connect_timeout: seconds for an attempt to connect. Default 5.
@@ -82,7 +78,6 @@ class PostgresStore(Store):
         *,
         schema: str = "genmcp",
         max_bytes: int = 4 * 1024**3,
-        reserve: float = 0.1,
         timeout: float = 5.0,
         connect_timeout: float = 5.0,
         readers: int = 2,
@@ -103,7 +98,7 @@ class PostgresStore(Store):
                 raise ConfigurationError(f"{name} must be above 0 seconds, not {value}")
         if readers < 1:
             raise ConfigurationError(f"readers must be at least 1, not {readers}")
-        capacity = Capacity(max_bytes, max(1, max_bytes // _ENTRY_BYTES), reserve)
+        capacity = Capacity(max_bytes)
         self._options = PostgresOptions(
             url=url,
             schema=schema,

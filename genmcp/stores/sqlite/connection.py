@@ -21,17 +21,17 @@ from genmcp.stores.clocks import boot_id, steady
 logger = logging.getLogger("genmcp")
 
 _APPLICATION: Final = 0x67656E6D  # "genm", in the file's header: SQLite, "PRAGMA application_id"
-_LAYOUT: Final = 4  # incremented when a table or the form of its keys changes
+_LAYOUT: Final = 5  # incremented when a table or the form of its keys changes
 _LOG_BYTES: Final = 4 * 1024**2
 
 # The row of an expired log stays for a while (see tables.py); `counts` has one row (`Transaction`).
-# The column `accounts` has the names of the accounts that an entry counts towards, one per line.
 # The column `labels` has the labels of a record as JSON, null if it has none: they are the rows of
 # the table `labels` to delete with the record.
 _TABLES: Final = """
 CREATE TABLE records (
     key TEXT NOT NULL PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL,
-    deadline REAL NOT NULL, size INTEGER NOT NULL, accounts TEXT, labels TEXT
+    deadline REAL NOT NULL, size INTEGER NOT NULL, client TEXT NOT NULL,
+    labels TEXT
 );
 CREATE INDEX records_by_deadline ON records (deadline);
 CREATE TABLE labels (
@@ -40,10 +40,9 @@ CREATE TABLE labels (
 CREATE TABLE logs (
     number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, floor INTEGER NOT NULL,
     last INTEGER NOT NULL, held INTEGER NOT NULL, deadline REAL NOT NULL, size INTEGER NOT NULL,
-    accounts TEXT
+    client TEXT NOT NULL
 );
 CREATE INDEX logs_by_deadline ON logs (deadline);
-CREATE INDEX logs_by_accounts ON logs (accounts) WHERE accounts IS NOT NULL;
 CREATE TABLE events (id INTEGER PRIMARY KEY, log INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE INDEX events_by_log ON events (log, id);
 CREATE TABLE deliveries (
@@ -60,15 +59,6 @@ CREATE TABLE counts (
     version INTEGER NOT NULL, event INTEGER NOT NULL, forgotten INTEGER NOT NULL,
     news INTEGER NOT NULL
 );
-"""
-
-
-# From layout 3, which had no labels: records get theirs when they are written the next time.
-_MIGRATION: Final = """
-ALTER TABLE records ADD COLUMN labels TEXT;
-CREATE TABLE labels (
-    label TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (label, key)
-) WITHOUT ROWID
 """
 
 
@@ -190,11 +180,6 @@ def _make_tables(connection: Connection, path: Path) -> None:
     (layout,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if (application, layout) == (_APPLICATION, _LAYOUT):
-        return
-    if (application, layout) == (_APPLICATION, 3):
-        for statement in _MIGRATION.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version={_LAYOUT}")
         return
     if tables:
         author = "another version of genmcp" if application == _APPLICATION else "another program"

@@ -3,7 +3,7 @@
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import chain
 from pathlib import Path
@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from genmcp.errors import OverShare, StoreError, StoreFull, StoreUnavailable
-from genmcp.stores.accounts import Account, Capacity, Owner, Usage, names_of
+from genmcp.errors import StoreError, StoreFull, StoreUnavailable
+from genmcp.stores.accounts import EVERYTHING, Capacity, Usage, accounts_of
 from genmcp.stores.outages import Outages
 from genmcp.stores.sqlite.connection import (
     ConnectionThread,
@@ -27,6 +27,7 @@ from genmcp.stores.sqlite.watch import InotifyWatch, Watch
 
 T = TypeVar("T")
 
+_NOTHING: Final = Usage()
 _ROWS_PER_STATEMENT: Final = 100
 _POLL_INTERVAL: Final = 0.02  # seconds: PRAGMA data_version takes 3 us
 _POLL_INTERVAL_ARMED: Final = 1.0  # seconds, while inotify reports writes
@@ -61,83 +62,56 @@ class Settings(Struct):
             self.is_prepared = True
 
 
-def column_of(owner: Owner) -> str | None:
-    """Return the account names of *owner* as the value of a column, one name per line."""
-    return "\n".join(names_of(owner)) or None
-
-
 class AccountTable:
-    """The usage of accounts, and the free space of the file. Owned by one transaction.
+    """The usage of accounts. Owned by one transaction.
 
     Usage is written in the same transaction as the entries that it counts, so that it stays exact
-    when a process is killed. Expired entries count until they are removed.
+    when a process is killed. Expired entries count until they are removed. The account of
+    everything has the size of the file instead.
     """
 
-    __slots__ = ("_capacity", "_changes", "_execute", "_free", "_read")
+    __slots__ = ("_changes", "_execute", "_growth", "_read")
 
-    def __init__(self, execute: Callable[..., Cursor], capacity: Capacity) -> None:
+    def __init__(self, execute: Callable[..., Cursor]) -> None:
         self._execute = execute
-        self._capacity = capacity
-        self._changes: dict[str, Usage] = {}
-        self._read: dict[str, tuple[int, int]] = {}  # usage at the start of the transaction
-        self._free: int | None = None  # free bytes without the reserve; None until read
+        self._read: dict[str, Usage] = {}  # usage at the start of the transaction
+        self._changes: dict[str, Usage] = {}  # by the writes before the present one
+        self._growth: dict[str, Usage] = {}  # by the present write
 
-    def add(self, accounts: str | None, entries: int, size: int) -> None:
-        """Add *entries* and *size*, which may be negative, to each account of a column."""
-        if accounts is None:
-            return
-        for name in accounts.split("\n"):
-            had = self._changes.get(name, Usage())
-            self._changes[name] = Usage(had.entries + entries, had.size + size)
+    def add(self, client: str, entries: int, size: int) -> None:
+        """Add *entries* and *size*, which may be negative, to the accounts of *client*."""
+        for name in accounts_of(client):
+            self._growth[name] = _sum(self._growth.get(name, _NOTHING), Usage(entries, size))
 
-    def load(self, names: Iterable[str]) -> None:
+    def load(self, names: Sequence[str]) -> None:
         """Read the usage of the accounts *names* in one query."""
         missing = [name for name in names if name not in self._read]
+        if EVERYTHING in missing:
+            missing.remove(EVERYTHING)
+            # The changes are in the file by now.
+            used = Usage(0, self.file_size()).minus(self._changes.get(EVERYTHING, _NOTHING))
+            self._read[EVERYTHING] = used
         if not missing:
             return
-        self._read.update(dict.fromkeys(missing, (0, 0)))
+        self._read.update(dict.fromkeys(missing, _NOTHING))
         marks = ", ".join("?" * len(missing))
         rows = self._execute(f"SELECT * FROM accounts WHERE name IN ({marks})", missing)
-        self._read.update({name: (entries, size) for name, entries, size in rows})
+        self._read.update({name: Usage(*used) for name, *used in rows})
+
+    def before(self, name: str) -> Usage:
+        """Return the usage of the account *name*, which was loaded, before the present write."""
+        return _sum(self._read[name], self._changes.get(name, _NOTHING))
 
     def used(self, name: str) -> Usage:
-        """Return the usage of the account *name*, including the changes of this transaction."""
-        if name not in self._read:
-            self.load((name,))
-        entries, size = self._read[name]
-        changed = self._changes.get(name, Usage())
-        return Usage(entries + changed.entries, size + changed.size)
+        """Return the usage of the account *name*, which was loaded, after the present write."""
+        return _sum(self.before(name), self._growth.get(name, _NOTHING))
 
-    def check(self, account: Account, growth: Usage, *, new: bool, dropped: Usage) -> None:
-        """Check that *account* may grow by *growth* after *dropped* is removed from it.
-
-        Raises:
-            OverShare: it would exceed one of its limits.
-        """
-        self._capacity.check(account, self.used(account.name).minus(dropped), growth, new=new)
-
-    def has_room(self, account: Account, growth: Usage, *, new: bool) -> bool:
-        """Return whether *account* may grow by *growth* now."""
-        try:
-            self.check(account, growth, new=new, dropped=Usage())
-        except OverShare:
-            return False
-        return True
-
-    def check_file(self, size: int) -> None:
-        """Check that the file has room for *size* bytes of new work, and count them.
-
-        Raises:
-            StoreFull: only the reserve is left.
-        """
-        if self._free is None:
-            self._free = int(self._capacity.size_for(new=True)) - self.file_size()
-        if size > self._free:
-            raise StoreFull(
-                f"the SQLite store is full: max_bytes={self._capacity.size}, of which "
-                f"reserve={self._capacity.reserve} is not for new work"
-            )
-        self._free -= size
+    def end_write(self, *, keep: bool) -> None:
+        """Count the present write if it is kept, and begin another one."""
+        if keep:
+            for name, growth in self._growth.items():
+                self._changes[name] = _sum(self._changes.get(name, _NOTHING), growth)
+        self._growth = {}
 
     def file_size(self) -> int:
         """Return the bytes of the file that are in use."""
@@ -148,6 +122,8 @@ class AccountTable:
 
     def save(self) -> None:
         """Write the changed accounts."""
+        self.end_write(keep=True)
+        self._changes.pop(EVERYTHING, None)
         changes = [(name, *change) for name, change in self._changes.items() if any(change)]
         for begin in range(0, len(changes), _ROWS_PER_STATEMENT):
             rows = changes[begin : begin + _ROWS_PER_STATEMENT]
@@ -160,12 +136,14 @@ class AccountTable:
         for name, entries, _ in changes:
             if entries < 0:
                 self._execute("DELETE FROM accounts WHERE name = ? AND entries = 0", (name,))
-        self._changes.clear()
-        self._read.clear()
 
     def _pragma(self, name: str) -> int:
         value: Any = self._execute(f"PRAGMA {name}").fetchone()[0]
         return int(value)
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    return Usage(one.entries + other.entries, one.size + other.size)
 
 
 class Transaction:
@@ -173,6 +151,7 @@ class Transaction:
 
     Attributes:
         now: the time of the transaction.
+        capacity: that of the store.
         accounts: the usage of each account.
         version: a counter of the file, at least the version of any removed record.
         event: a counter of the file, the last id that was assigned to an event.
@@ -184,6 +163,7 @@ class Transaction:
     __slots__ = (
         "_read",
         "accounts",
+        "capacity",
         "event",
         "execute",
         "forgotten",
@@ -198,7 +178,8 @@ class Transaction:
     def __init__(self, connection: Connection, now: float, capacity: Capacity) -> None:
         self.execute = connection.execute
         self.now = now
-        self.accounts = AccountTable(self.execute, capacity)
+        self.capacity = capacity
+        self.accounts = AccountTable(self.execute)
         self.written: set[str] = set()
         self.news = False
         counters = self.execute("SELECT version, event, forgotten, news FROM counts").fetchone()
@@ -261,8 +242,8 @@ class Database:
     ) -> T | None:
         """Return the result of *change* once it is committed.
 
-        A change that raises StoreError must do so before it writes anything: the transaction is
-        shared with other writes, and is not rolled back.
+        A change that raises StoreError must have undone its own writes: the transaction is shared
+        with other writes, and is committed.
 
         Args:
             change: called in the writer's thread; it may be called a second time if the transaction

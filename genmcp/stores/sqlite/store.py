@@ -4,34 +4,32 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Final
 
-from genmcp.errors import ConfigurationError, OverShare, StoreUnavailable
-from genmcp.stores.accounts import Account, Capacity, Owner, Usage
-from genmcp.stores.sqlite.database import AccountTable, Database, Settings, Transaction, column_of
+from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
+from genmcp.stores.accounts import Capacity, Limit, Room, Usage
+from genmcp.stores.sqlite.database import AccountTable, Database, Settings, Transaction
 from genmcp.stores.sqlite.deliveries import SQLiteDeliveries
 from genmcp.stores.sqlite.tables import (
     append_event,
     count_labelled,
-    drop_logs,
     events_after,
     find_labelled,
     find_record,
     position_of,
-    stage_records,
+    shorten_log,
     sweep_logs,
     sweep_records,
     touch_record,
-    usage_of_logs,
+    write_record,
 )
 from genmcp.stores.store import (
     Append,
-    Delete,
     FoundEntry,
     LogEvent,
     Op,
@@ -39,9 +37,9 @@ from genmcp.stores.store import (
     StoreEntry,
     StoreTotals,
     check_one_subject,
+    room_of,
 )
 
-_ENTRY_BYTES: Final = 256  # estimated size of a row with its indexes, to limit an account's entries
 _READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
 _MAX_SWEEPS: Final = 10  # sweeps before a write is rejected because of a share
 
@@ -62,8 +60,6 @@ class SQLiteStore(Store):
         path: the file.
         max_bytes: the maximum size of the file. Beyond it writes that need room raise StoreFull
             until enough has expired. A full disk raises StoreUnavailable. Default 4 GiB.
-        reserve: the fraction of the file, and of each client's share, that new work may not use:
-            updates of stored work need it. Default 0.1.
         busy_timeout: seconds to wait while other processes write; then StoreUnavailable is raised.
             Default 5.
         follow_refresh: seconds after which a follower reads its log although nothing was appended,
@@ -84,7 +80,6 @@ class SQLiteStore(Store):
         path: str | os.PathLike[str],
         *,
         max_bytes: int = 4 * 1024**3,
-        reserve: float = 0.1,
         busy_timeout: float = 5.0,
         follow_refresh: float = 600.0,
         clock: Callable[[], float] | None = None,
@@ -96,7 +91,7 @@ class SQLiteStore(Store):
                 f"follow_refresh must be above 0 and below 3600 seconds, not {follow_refresh}"
             )
         self._follow_refresh = follow_refresh
-        capacity = Capacity(max_bytes, max(1, max_bytes // _ENTRY_BYTES), reserve)
+        capacity = Capacity(max_bytes)
         # Absolute, because the process may change its working directory later.
         file = Path(path).absolute()
         self._settings = Settings(
@@ -135,7 +130,9 @@ class SQLiteStore(Store):
 
     async def usage(self, account: str) -> Usage:
         def query(connection: Connection, now: float) -> Usage:
-            return AccountTable(connection.execute, self._settings.capacity).used(account)
+            accounts = AccountTable(connection.execute)
+            accounts.load([account])
+            return accounts.used(account)
 
         return await self._database().read(query)
 
@@ -146,7 +143,7 @@ class SQLiteStore(Store):
             (entries,) = connection.execute(
                 "SELECT (SELECT count(*) FROM records) + (SELECT count(*) FROM events)"
             ).fetchone()
-            size = AccountTable(connection.execute, capacity).file_size()
+            size = AccountTable(connection.execute).file_size()
             return StoreTotals(Usage(entries, size), capacity)
 
         return await self._database().read(query)
@@ -213,82 +210,44 @@ def _apply(ops: Sequence[Op], transaction: Transaction) -> None:
     """Perform all of *ops* within a transaction that other writes take part in.
 
     Raises:
-        StoreError: an `expect` did not hold, or there is no room. Nothing of *ops* was written, and
-            no log was dropped. Expired entries may have been removed.
+        StoreError: an `expect` did not hold, or there is no room. Nothing of *ops* was written.
     """
-    write = _PendingWrite(transaction, ops)
+    room, accounts = room_of(transaction.capacity, ops), transaction.accounts
+    # SQLite itself bounds the file; only new work, which has no slack, leaves the reserve in it.
+    limits = room.limits if room.slack == 0 else room.limits[:-1]
+    accounts.end_write(keep=True)  # a sweep was before it
+    accounts.load([limit.account for limit in limits])
+    transaction.execute("SAVEPOINT apply")
     try:
-        write.check()
-    except OverShare:
-        # Before the write is rejected, expired entries are removed, and logs of the client dropped.
-        sweeps = 0
-        while sweeps < _MAX_SWEEPS and _sweep(transaction):
-            sweeps += 1
-        write = _PendingWrite(transaction, ops)
-        # The transaction is committed with the other writes in it even if this one is rejected.
-        # All checks therefore come before the first log is dropped.
-        write.check(dropping=True)
-        write.make_room()
-    write.save()
+        for op in ops:
+            if isinstance(op, Append):
+                append_event(transaction, op)
+            else:
+                write_record(transaction, op)
+        if _exceeded(room, limits, accounts):
+            _make_room(ops, lambda: _exceeded(room, limits, accounts), transaction)
+        if limit := _exceeded(room, limits, accounts):
+            raise transaction.capacity.refusal(limit.account, accounts.before(limit.account))
+    except StoreError:
+        transaction.execute("ROLLBACK TO apply")
+        transaction.execute("RELEASE apply")
+        accounts.end_write(keep=False)
+        raise
+    transaction.execute("RELEASE apply")
 
 
-class _PendingWrite:
-    """The operations of one `apply`, checked but not written yet."""
+def _exceeded(room: Room, limits: Sequence[Limit], accounts: AccountTable) -> Limit | None:
+    for limit in limits:
+        if room.exceeded(limit, accounts.before(limit.account), accounts.used(limit.account)):
+            return limit
+    return None
 
-    def __init__(self, transaction: Transaction, ops: Sequence[Op]) -> None:
-        self._transaction = transaction
-        self._appends = [op for op in ops if isinstance(op, Append)]
-        written = [op for op in ops if not isinstance(op, Delete)]
-        self._new = any(op.new for op in written)
-        self._owners: Collection[Owner] = {tuple(op.owner) for op in written if op.owner}
-        others = [op for op in ops if not isinstance(op, Append)]
-        self._records = stage_records(transaction, others)
 
-    def check(self, *, dropping: bool = False) -> None:
-        """Check that there is room for all operations.
-
-        *dropping*: whether logs of the owners may be dropped to make room.
-
-        Raises:
-            OverShare: an account of an owner has no room.
-            StoreFull: the file has no room.
-        """
-        accounts = self._transaction.accounts
-        accounts.load(account.name for owner in self._owners for account in owner)
-        for owner in self._owners:
-            for depth, account in enumerate(owner, 1):
-                growth = self._growth(account)
-                dropped = Usage()
-                if dropping and not accounts.has_room(account, growth, new=self._new):
-                    dropped = usage_of_logs(self._transaction, column_of(owner[:depth]) or "")
-                accounts.check(account, growth, new=self._new, dropped=dropped)
-        if self._new:
-            growth_in_records = sum(each.growth for each in self._records)
-            size = growth_in_records + sum(len(op.data) for op in self._appends)
-            accounts.check_file(max(0, size))
-
-    def make_room(self) -> None:
-        """Drop logs of owners whose accounts have no room; call `check` first."""
-        for owner in self._owners:
-            for depth, account in enumerate(owner, 1):
-                has_room = partial(
-                    self._transaction.accounts.has_room,
-                    account,
-                    self._growth(account),
-                    new=self._new,
-                )
-                drop_logs(self._transaction, column_of(owner[:depth]) or "", has_room)
-
-    def save(self) -> None:
-        for each in self._records:
-            each.save()
-        for op in self._appends:
-            append_event(self._transaction, op)
-
-    def _growth(self, account: Account) -> Usage:
-        growths = [each.growth_of(account.name) for each in self._records]
-        added = [len(op.data) for op in self._appends if account in op.owner]
-        return Usage(
-            sum(each.entries for each in growths) + len(added),
-            sum(each.size for each in growths) + sum(added),
-        )
+def _make_room(ops: Sequence[Op], needed: Callable[[], object], transaction: Transaction) -> None:
+    """Remove expired entries, and then the oldest events of the logs that *ops* append to."""
+    for _ in range(_MAX_SWEEPS):
+        if not _sweep(transaction):
+            break
+    for op in ops:
+        while isinstance(op, Append) and needed() and shorten_log(transaction, op.log):
+            pass
