@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from genmcp.errors import ConfigurationError, Conflict, StoreFull, StoreUnavailable
 from genmcp.stores import open_store
-from genmcp.stores.redis import RedisStore
+from genmcp.stores.redis import RedisStore, commands
 from genmcp.stores.store import Append, Delete, Put
 from tests.support.redis_server import RedisServer
 
@@ -37,7 +37,7 @@ async def server() -> AsyncIterator[RedisServer]:
 
 def impatient(server: RedisServer, **options: Any) -> RedisStore:
     """Return a store that waits for half a second."""
-    return RedisStore(server.url, **{"timeout": 0.5, "connect_timeout": 0.5, **options})
+    return RedisStore(server.url, **{"timeout": 0.5, **options})
 
 
 async def until_available(store: RedisStore) -> None:
@@ -215,10 +215,7 @@ def test_error_for_a_url_has_no_password(url: str) -> None:
     "options",
     [
         {"timeout": 0},
-        {"connect_timeout": -1},
-        {"sweep_interval": 0},
-        {"follow_refresh": 3600},
-        {"max_requests": 0},
+        {"connections": 0},
         {"max_bytes": 0},
         {"reserve": 1},
         {"prefix": ""},
@@ -533,9 +530,12 @@ async def reads(server: RedisServer) -> int:
     return int(line.partition(":")[2])
 
 
-async def test_idle_store_removes_expired_data(server: RedisServer) -> None:
+async def test_idle_store_removes_expired_data(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also without a write."""
-    async with aclosing(RedisStore(server.url, sweep_interval=0.05)) as store:
+    monkeypatch.setattr(commands, "SWEEP_INTERVAL", 0.05)
+    async with aclosing(RedisStore(server.url)) as store:
         await store.apply(Put("k", b"x", ttl=0.05), Append("k", b"x", ttl=0.05))
 
         async def is_removed() -> bool:

@@ -6,12 +6,12 @@ from threading import Lock
 
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.redis.channels import RedisChannels
-from genmcp.stores.redis.connection import RedisConnection
+from genmcp.stores.redis.commands import RedisCommands
 from genmcp.stores.redis.server import RedisAddress, RedisClock, RedisServerState, RedisSettings
 
 
 class RedisClient:
-    """The connections of one process: two for each event loop, opened when they are needed.
+    """The connections of one process: a pool for each event loop, opened when it is needed.
 
     Attributes:
         closed: whether `aclose` was called.
@@ -20,11 +20,11 @@ class RedisClient:
     def __init__(self, address: RedisAddress, settings: RedisSettings, clock: RedisClock) -> None:
         self._state = RedisServerState(address, settings, clock)
         self._lock = Lock()
-        self._lines: dict[asyncio.AbstractEventLoop, tuple[RedisConnection, RedisChannels]] = {}
+        self._lines: dict[asyncio.AbstractEventLoop, tuple[RedisCommands, RedisChannels]] = {}
         self.closed = False
 
     @property
-    def commands(self) -> RedisConnection:
+    def commands(self) -> RedisCommands:
         """The commands of the running event loop."""
         return self._here()[0]
 
@@ -33,7 +33,7 @@ class RedisClient:
         """The subscriptions of the running event loop."""
         return self._here()[1]
 
-    def _here(self) -> tuple[RedisConnection, RedisChannels]:
+    def _here(self) -> tuple[RedisCommands, RedisChannels]:
         loop = asyncio.get_running_loop()
         found = self._lines.get(loop)
         if found is None:
@@ -42,7 +42,8 @@ class RedisClient:
                     raise StoreUnavailable("the store is closed")
                 for each in [each for each in self._lines if each.is_closed()]:
                     del self._lines[each]
-                found = self._lines[loop] = RedisConnection(self._state), RedisChannels(self._state)
+                commands = RedisCommands(self._state)
+                found = self._lines[loop] = commands, RedisChannels(commands, self._state)
         return found
 
     async def aclose(self) -> None:
@@ -56,5 +57,7 @@ class RedisClient:
                 loop.call_soon_threadsafe(commands.close)
                 loop.call_soon_threadsafe(channels.close)
         if here is not None:
-            await here[0].aclose()
+            # The followers' read that this ends finds that the commands are closed.
+            here[0].closed = True
             await here[1].aclose()
+            await here[0].aclose()
