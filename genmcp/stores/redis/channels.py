@@ -140,9 +140,10 @@ class RedisChannels:
 
     async def _receive(self, redis: Any, pubsub: Any) -> None:
         """Wake followers, until the connection is lost or another server is used."""
-        silent = False
-        while silent is False or redis is self._commands.redis:
-            message = await pubsub.get_message(timeout=self._state.settings.timeout)
+        silent, timeout = False, self._state.settings.timeout
+        while not silent or redis is self._commands.redis:
+            async with asyncio.timeout(2 * timeout):  # redis-py connects again without a limit
+                message = await pubsub.get_message(timeout=timeout)
             if message is not None:
                 silent = False
                 self._handle(message)

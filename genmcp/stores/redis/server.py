@@ -170,17 +170,23 @@ class RedisAddress:
     async def locate(self, key: str) -> tuple[str, int]:
         """Return the server, the node of the cluster for *key*, or the primary of the service."""
         if self._kind == "sentinel":
-            options: dict[str, Any] = {
-                "protocol": 2,
-                "ssl": self._scheme == "rediss",
-                "retry": _NO_RETRY,
-            }
-            options |= {"socket_timeout": _PATIENCE, "password": self._sentinel_password}
             make: Any = Sentinel  # redis-py declares no types for it
-            hosts = random.sample(self._hosts, len(self._hosts))
-            async with aclosing(make(hosts, sentinel_kwargs=options)) as sentinel:
+            sentinel = make(
+                random.sample(self._hosts, len(self._hosts)),
+                sentinel_kwargs={
+                    "protocol": 2,
+                    "password": self._sentinel_password,
+                    "ssl": self._scheme == "rediss",
+                    "socket_timeout": _PATIENCE,
+                    "retry": _NO_RETRY,
+                },
+            )
+            try:
                 host, port = await sentinel.discover_master(self._service)
                 return str(host), int(port)
+            finally:
+                for each in sentinel.sentinels:
+                    await each.aclose()
         if self._kind == "cluster":
             async with aclosing(self._cluster()) as cluster:
                 try:
@@ -195,10 +201,12 @@ class RedisAddress:
     def client(self, host: str, port: int, connections: int, timeout: float) -> Any:
         """Return redis-py's client of a server, with a pool of *connections*."""
         pool = BlockingConnectionPool.from_url(self._url(host, port), protocol=2)
-        # These hold whatever the URL has: a write is never sent twice, and nothing waits forever.
         pool.max_connections, pool.timeout = connections, timeout
+        # These hold whatever the URL has. A write is never sent twice. The callers limit how long
+        # an operation takes: with a `socket_timeout`, redis-py sends in `asyncio.wait_for`, which
+        # loses cancellations before Python 3.12.
         pool.connection_kwargs.update(
-            socket_timeout=timeout, socket_connect_timeout=timeout, retry_on_timeout=False
+            socket_timeout=None, socket_connect_timeout=timeout, retry_on_timeout=False
         )
         return Redis.from_pool(pool)
 
