@@ -525,7 +525,7 @@ async def test_follower_continues_after_its_connection_fell_silent(server: Redis
 
 async def test_ten_thousand_followers_share_a_connection(server: RedisServer) -> None:
     """A change reaches all of them, with one subscription and few commands."""
-    async with aclosing(RedisStore(server.url)) as store:
+    async with aclosing(RedisStore(server.url, timeout=BOUND)) as store:
         reached = 0
         done, counted = asyncio.Event(), asyncio.Event()
 

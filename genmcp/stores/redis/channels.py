@@ -6,51 +6,38 @@ lost with a connection do no harm: once a new connection has subscribed, all fol
 
 import asyncio
 import logging
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
-from typing import Any, Final
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.clocks import WakeSignal, reconnect_pause
 from genmcp.stores.redis.commands import RedisCommands
-from genmcp.stores.redis.server import ERRORS, RedisServerState
+from genmcp.stores.redis.server import ERRORS, RedisServer
 
 logger = logging.getLogger("genmcp")
-
-_LINGER: Final = 1.0  # seconds for which a channel may stay subscribed without a follower
 
 
 class RedisChannels:
     """The subscriptions of one event loop. Owned by a `RedisClient`."""
 
-    def __init__(self, commands: RedisCommands, state: RedisServerState) -> None:
+    def __init__(self, commands: RedisCommands, server: RedisServer) -> None:
         self._commands = commands
-        self._state = state
-        self._loop = asyncio.get_running_loop()
-        # A channel is subscribed to if it has signals and is not in `_added`, or is in `_idle`.
-        self._signals: dict[bytes, set[WakeSignal]] = {}
-        self._added: set[bytes] = set()  # to subscribe to
-        self._idle: set[bytes] = set()  # without followers since a moment ago
-        self._queues: dict[WakeSignal, Collection[str]] = {}  # of interest; empty: all
+        self._server = server
+        # The followers of each channel, with the queues that they are interested in; empty: all.
+        self._signals: dict[bytes, dict[WakeSignal, Collection[str]]] = {}
+        self._changed: set[bytes] = set()  # channels that have got, or lost, all their followers
         self._wake = asyncio.Event()
+        self._failures = 0
         self._task: asyncio.Task[None] | None = None
-        self._prefix = state.settings.prefix.encode()
 
-    @contextmanager
-    def log_signal(self, log: str) -> Iterator[WakeSignal]:
+    def log_signal(self, log: str) -> AbstractContextManager[WakeSignal]:
         """Yield a signal that is set when an event is appended to *log*."""
-        with self._signal(self._prefix + b"w:" + log.encode()) as signal:
-            yield signal
+        return self._signal(f"w:{log}", ())
 
-    @contextmanager
-    def news_signal(self, queues: Collection[str]) -> Iterator[WakeSignal]:
+    def news_signal(self, queues: Collection[str]) -> AbstractContextManager[WakeSignal]:
         """Yield a signal that is set when *queues* (empty: all queues) may have a due delivery."""
-        with self._signal(self._prefix + b"n") as signal:
-            self._queues[signal] = frozenset(queues)
-            try:
-                yield signal
-            finally:
-                del self._queues[signal]
+        return self._signal("n", frozenset(queues))
 
     def close(self) -> None:
         """End the connection, and wake all followers."""
@@ -67,85 +54,73 @@ class RedisChannels:
             await asyncio.wait({self._task})
 
     @contextmanager
-    def _signal(self, channel: bytes) -> Iterator[WakeSignal]:
-        signal = WakeSignal()
-        signals = self._signals.setdefault(channel, set())
+    def _signal(self, name: str, queues: Collection[str]) -> Iterator[WakeSignal]:
+        channel, signal = f"{self._server.prefix}{name}".encode(), WakeSignal()
+        signals = self._signals.setdefault(channel, {})
         if not signals:
-            if channel not in self._idle:
-                self._added.add(channel)
-                self._wake.set()
-            self._idle.discard(channel)
-        signals.add(signal)
+            self._change(channel)
+        signals[signal] = queues
         if self._task is None:
-            self._task = self._loop.create_task(self._run(), name=f"followers of {self._state}")
+            name = f"followers of {self._server}"
+            self._task = asyncio.get_running_loop().create_task(self._run(), name=name)
         try:
             yield signal
         finally:
-            signals.discard(signal)
+            del signals[signal]
             if not signals:
                 del self._signals[channel]
-                if channel not in self._added:
-                    self._idle.add(channel)
-                self._added.discard(channel)
+                self._change(channel)
+
+    def _change(self, channel: bytes) -> None:
+        self._changed.add(channel)
+        self._wake.set()
 
     async def _run(self) -> None:
-        failures = 0
         while True:
-            if not self._signals:
-                await self._wake.wait()
-                self._wake.clear()
-                continue
             redis: Any = None
             pubsub: Any = None
             try:
-                async with asyncio.timeout(self._state.settings.timeout):
+                async with asyncio.timeout(self._server.timeout):
                     redis = await self._commands.connected()
                     pubsub = redis.pubsub()
-                    self._added.clear()
-                    self._idle.clear()
-                    await pubsub.subscribe(*self._signals)
-                failures = 0
+                    await pubsub.connect()
+                self._changed = set(self._signals)
+                self._wake.set()
                 async with asyncio.TaskGroup() as group:
                     group.create_task(self._subscribe(pubsub))
                     group.create_task(self._receive(redis, pubsub))
             except* (*ERRORS, StoreUnavailable, ConfigurationError):
-                pass  # the commands of the followers raise it
+                pass  # the operations of the followers raise it
             except* Exception:
                 # A programming error here must not end the task that wakes all followers.
-                logger.exception("%s: a message was not understood", self._state)
+                logger.exception("%s: a message was not understood", self._server)
             finally:
                 if pubsub is not None:
                     with suppress(*ERRORS):
                         await pubsub.aclose()
                 await self._commands.leave(redis)
-            failures += 1
-            await asyncio.sleep(reconnect_pause(failures))
+            self._failures += 1
+            await asyncio.sleep(reconnect_pause(self._failures))
 
     async def _subscribe(self, pubsub: Any) -> None:
-        """Subscribe to the channels of new followers, and unsubscribe from idle ones."""
-        look = self._loop.time() + _LINGER
+        """Subscribe to channels that get followers, and unsubscribe from those that lose them."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout_at(look):
-                    await self._wake.wait()
+            await self._wake.wait()
             self._wake.clear()
-            added, self._added = self._added, set()
-            if added:
-                await pubsub.subscribe(*added)
-            if self._loop.time() >= look:
-                look = self._loop.time() + _LINGER
-                idle, self._idle = self._idle, set()
-                if idle:
-                    await pubsub.unsubscribe(*idle)
+            changed, self._changed = self._changed, set()
+            if new := changed & self._signals.keys():
+                await pubsub.subscribe(*new)
+            if old := changed - new:
+                await pubsub.unsubscribe(*old)
 
     async def _receive(self, redis: Any, pubsub: Any) -> None:
         """Wake followers, until the connection is lost or another server is used."""
-        silent, timeout = False, self._state.settings.timeout
+        silent, timeout = False, self._server.timeout
         while not silent or redis is self._commands.redis:
             async with asyncio.timeout(2 * timeout):  # redis-py connects again without a limit
                 message = await pubsub.get_message(timeout=timeout)
             if message is not None:
-                silent = False
+                silent, self._failures = False, 0
                 self._handle(message)
             elif silent:
                 break  # no response to PING
@@ -155,13 +130,12 @@ class RedisChannels:
         raise ConnectionError("the connection was lost")
 
     def _handle(self, message: Mapping[str, Any]) -> None:
-        kind, channel = message["type"], message["channel"]
-        signals: Iterable[WakeSignal] = self._signals.get(channel, ())
-        if kind == "message" and channel == self._prefix + b"n":
-            queue = message["data"].decode(errors="replace")
-            signals = [each for each in signals if not (of := self._queues[each]) or queue in of]
-        elif kind not in ("message", "subscribe"):
-            return
-        # Once subscribed, the followers read once more: they may have read before that.
-        for signal in signals:
-            signal.wake()
+        signals = self._signals.get(message["channel"], {})
+        if message["type"] == "message":
+            queue = message["data"].decode(errors="replace")  # empty for a log
+            for signal, queues in signals.items():
+                if not queues or queue in queues:
+                    signal.wake()
+        elif message["type"] == "subscribe":  # followers may have read before that
+            for signal in signals:
+                signal.wake()

@@ -12,80 +12,39 @@ of another process.
 """
 
 import asyncio
-import logging
+import itertools
 import random
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
+from secrets import token_hex
 from typing import Any, Final, TypeAlias
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.clocks import reconnect_pause, steady
-from genmcp.stores.outages import Outages
 from genmcp.stores.redis.scripts import SWEEP, Script
-from genmcp.stores.redis.server import ERRORS, RedisServerState, kind_of
-
-logger = logging.getLogger("genmcp")
+from genmcp.stores.redis.server import ERRORS, RedisServer, is_rejected, lacks_permission
 
 Argument: TypeAlias = str | bytes | int
-Convert: TypeAlias = Callable[[Any], Any]
 
 SWEEP_INTERVAL: Final = 10.0  # seconds between removals of expired entries
 _SWEPT_AT_ONCE: Final = 500
 _WAITING: Final = 100_000  # operations; beyond it they fail, so that memory is bounded
 _AT_ONCE: Final = 1000  # operations in one pipeline: all of them wait for the last response
-_ATTEMPTS: Final = 2  # of a read whose connection was lost, or a write that was not performed
 _CLOSING: Final = 1.0  # seconds that `aclose` waits for operations in progress
+_CLOSED: Final = "the store is closed"
 
 
+@dataclass(slots=True, eq=False)
 class RedisCommand:
-    """One command and its future response. Without a *script*, *args* changes nothing."""
+    """One execution of a script, and its future response."""
 
-    __slots__ = ("args", "attempts", "deadline", "future", "outages", "script", "then")
-
-    def __init__(
-        self,
-        script: Script | None,
-        args: Sequence[Argument],
-        deadline: float,
-        then: Convert | None,
-        outages: Outages,
-    ) -> None:
-        self.script = script
-        self.args = args
-        self.deadline = deadline  # when its caller gives up, by the clock of the event loop
-        self.then = then  # converts the response, once for all that wait for it
-        self.outages = outages
-        self.future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self.attempts = 0
-
-    @property
-    def is_write(self) -> bool:
-        """Whether it must not be repeated after it was sent."""
-        return self.script is not None and self.script.writes
-
-    def complete(self, reply: Any) -> None:
-        """Return *reply* to the caller."""
-        if self.outages.failing and self.script is not None:
-            self.outages.record(None, write=self.is_write)
-        if self.future.done():  # the caller was cancelled
-            return
-        try:
-            self.future.set_result(self.then(reply) if self.then else reply)
-        except Exception as error:
-            self.fail(error)
-
-    def fail(self, error: Exception) -> None:
-        """Raise *error* for the caller, and count it as a failure of the store."""
-        if self.script is not None:
-            self.outages.record(error, write=self.is_write)
-        self.cancel(error)
-
-    def cancel(self, error: Exception) -> None:
-        """Raise *error* for the caller."""
-        if not self.future.done():
-            self.future.set_exception(error)
-            self.future.exception()  # it need not be retrieved: the caller may be cancelled
+    script: Script
+    args: Sequence[Argument]
+    deadline: float  # when its caller gives up, by the clock of the event loop
+    future: "asyncio.Future[Any]"
+    is_repeated: bool = False
 
 
 class RedisCommands:
@@ -93,62 +52,78 @@ class RedisCommands:
 
     Attributes:
         closed: whether it was closed, or its event loop ends.
-        redis: redis-py's client for the present server; None: to be connected.
+        redis: redis-py's client of the present server; None: to be connected.
     """
 
-    def __init__(self, state: RedisServerState) -> None:
-        self._state = state
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
         self._loop = asyncio.get_running_loop()
         self.closed = False
         self.redis: Any = None
         self._opening = asyncio.Lock()
+        self._name, self._numbers = token_hex(8), itertools.count()  # of pipelines
         self._failures = 0  # of attempts to connect, in a row
         self._pending: deque[RedisCommand] = deque()
-        self._same: dict[tuple[Any, ...], RedisCommand] = {}  # pending reads that may be shared
+        self._same: dict[tuple[Any, ...], RedisCommand] = {}  # pending reads, which are shared
         self._workers: set[asyncio.Task[None]] = set()
         self._starting = False  # whether a worker has yet to take its first operations
         self._keeper: asyncio.Task[None] | None = None
 
     async def run(self, script: Script, *args: Argument) -> Any:
-        """Run *script* and return its response.
+        """Run *script* and return its response. The same reads in one turn are one command.
 
         Raises:
             StoreUnavailable: the server did not respond.
             ConfigurationError: the server cannot be used with these settings.
         """
-        return await self._add(script, args).future
-
-    async def run_shared(self, script: Script, *args: Argument, then: Convert) -> Any:
-        """Like `run`, for a read: the same reads in one turn of the event loop are one command.
-
-        *then* converts the response, once for all of them.
-        """
-        command = self._same.get((script, *args))
-        if command is None:
-            command = self._same[script, *args] = self._add(script, args, then)
-        return await asyncio.shield(command.future)
+        if self.closed:
+            raise StoreUnavailable(_CLOSED)
+        outages = self._server.outages
+        try:
+            future = self._add(script, args).future
+            # A caller that is cancelled must not cancel a read that others share.
+            reply = await (future if script.writes else asyncio.shield(future))
+        except (StoreUnavailable, ConfigurationError) as error:
+            if not self.closed:
+                outages.record(error, write=script.writes)
+            raise
+        if outages.failing:
+            outages.record(None, write=script.writes)
+        return reply
 
     async def ask(self, *words: str) -> Any:
         """Return the response to a plain command; None: the user has no permission for it."""
-        return await self._add(None, words).future
+        redis = await self.connected()
+        try:
+            async with asyncio.timeout(self._server.timeout):
+                return await redis.execute_command(*words)
+        except ERRORS as error:
+            if lacks_permission(error):
+                return None
+            raise self._server.failure(error) from error
 
     async def connected(self) -> Any:
-        """Return redis-py's client, after the server was checked and late writes were fenced."""
-        state = self._state
+        """Return redis-py's client, after the server was checked and late writes were fenced.
+
+        Raises:
+            StoreUnavailable: the server cannot be reached.
+            ConfigurationError: it cannot be used with these settings.
+        """
         async with self._opening:
-            if state.stale:
+            if self.closed:
+                raise StoreUnavailable(_CLOSED)
+            if self._keeper is None:
+                name = f"upkeep of {self._server}"
+                self._keeper = self._loop.create_task(self._keep(), name=name)
+            if self._server.stale:
                 await self.leave(self.redis, lost=True)
             if self.redis is None:
                 if self._failures:
                     await asyncio.sleep(reconnect_pause(self._failures))
                 self._failures += 1
-                redis = await state.connect()
-                try:
-                    await state.prepare(redis)
-                except BaseException:
-                    await _end(redis.aclose())
-                    raise
-                self.redis, self._failures = redis, 0
+                async with asyncio.timeout(self._server.timeout):
+                    self.redis = await self._server.connect()
+                self._failures = 0
             return self.redis
 
     async def leave(self, redis: Any, *, lost: bool = False) -> None:
@@ -156,13 +131,13 @@ class RedisCommands:
         if lost and redis is self.redis:
             self.redis = None
         if redis is not None and redis is not self.redis:
-            await _end(redis.connection_pool.disconnect(inuse_connections=False))
+            await _ended(redis.connection_pool.disconnect(inuse_connections=False))
 
     def close(self) -> None:
         """Reject all later operations, and end at once."""
         self.closed = True
-        for task in self._tasks():
-            task.cancel()
+        if self._keeper is not None:
+            self._keeper.cancel()
 
     async def aclose(self) -> None:
         """Reject all later operations, give those in progress a second, and end."""
@@ -170,30 +145,23 @@ class RedisCommands:
         if self._workers:
             await asyncio.wait(self._workers, timeout=_CLOSING)
         self.close()
-        if tasks := self._tasks():
-            await asyncio.wait(tasks)
+        if self._keeper is not None:
+            await asyncio.wait({self._keeper})
 
-    def _tasks(self) -> set["asyncio.Task[None]"]:
-        return {*self._workers, self._keeper} if self._keeper else set()
-
-    def _add(
-        self, script: Script | None, args: Sequence[Argument], then: Convert | None = None
-    ) -> RedisCommand:
-        if self.closed:
-            raise StoreUnavailable("the store is closed")
-        settings = self._state.settings
-        deadline = self._loop.time() + settings.timeout
-        command = RedisCommand(script, args, deadline, then, settings.outages)
+    def _add(self, script: Script, args: Sequence[Argument]) -> RedisCommand:
+        command = self._same.get((script, *args))
+        if command is not None:
+            return command
         if len(self._pending) >= _WAITING:
-            error = self._state.unavailable(f"{_WAITING} operations wait")
-            command.fail(error)
-            raise error
-        if self._keeper is None:
-            self._keeper = self._loop.create_task(self._keep(), name=f"upkeep of {self._state}")
+            raise self._server.unavailable(f"{_WAITING} operations wait")
+        deadline = self._loop.time() + self._server.timeout
+        command = RedisCommand(script, args, deadline, self._loop.create_future())
         self._pending.append(command)
-        if not self._starting and len(self._workers) < settings.connections:
+        if not script.writes:
+            self._same[script, *args] = command
+        if not self._starting and len(self._workers) < self._server.connections:
             self._starting = True  # it begins in the next turn, with all operations of this one
-            worker = self._loop.create_task(self._work(), name=f"commands to {self._state}")
+            worker = self._loop.create_task(self._work(), name=f"commands to {self._server}")
             self._workers.add(worker)
             worker.add_done_callback(self._workers.discard)
         return command
@@ -208,7 +176,7 @@ class RedisCommands:
                     while looked == _SWEPT_AT_ONCE:
                         sent = steady()
                         time, looked, _ = await self.run(SWEEP, _SWEPT_AT_ONCE, "", "")
-                        self._state.clock.measure(sent, steady(), time)
+                        self._server.clock.measure(sent, steady(), time)
         finally:
             # Also if all tasks are cancelled because the event loop ends: later operations would
             # otherwise begin with a connection that is never closed.
@@ -217,9 +185,10 @@ class RedisCommands:
                 worker.cancel()
             if self._workers:
                 await asyncio.wait(self._workers)
-            self._lose(self._pending, "")
+            for command in self._pending:
+                self._complete(command, StoreUnavailable(_CLOSED))
             if self.redis is not None:
-                await _end(self.redis.aclose())
+                await _ended(self.redis.aclose())
 
     async def _work(self) -> None:
         self._starting = False
@@ -231,92 +200,55 @@ class RedisCommands:
 
     async def _perform(self, batch: Sequence[RedisCommand]) -> None:
         """Send *batch* as one pipeline, and complete each command."""
-        redis, token, lost = None, self._state.new_token(), True
+        server, redis, token = self._server, None, f"{self._name}:{next(self._numbers)}"
         deadline = min(each.deadline for each in batch)
+        replies: Sequence[Any] = ()
+        error: Exception = StoreUnavailable(_CLOSED)  # if this is cancelled
         try:
             async with asyncio.timeout_at(deadline):
                 redis = await self.connected()
-                pipeline, sent = redis.pipeline(transaction=False), steady()
-                until = int((self._state.clock.real() + deadline - self._loop.time()) * 1_000_000)
+                pipeline = redis.pipeline(transaction=False)
+                until = int((server.clock.real() + deadline - self._loop.time()) * 1_000_000)
                 for each in batch:
-                    pipeline.execute_command(*self._words(each, token, until))
+                    writer = (token, until) if each.script.writes else ("", 0)
+                    key, skew = server.prefix, int(server.clock.skew * 1_000_000)
+                    pipeline.evalsha(each.script.sha, 1, key, skew, *writer, *each.args)
                 replies = await pipeline.execute(raise_on_error=False)
-            lost = False
-            for each, reply in zip(batch, replies, strict=True):
-                if isinstance(reply, Exception):
-                    lost = self._reject(each, reply, sent) or lost
-                else:
-                    each.complete(reply)
-        except asyncio.CancelledError:
-            self._lose(batch, token)
-            raise
-        except (*ERRORS, StoreUnavailable, ConfigurationError) as error:
-            self._lose(batch, token, error, again=redis is not None)
-        except Exception as error:
-            # A programming error here must not leave callers waiting.
-            logger.exception("%s: a response was not understood", self._state)
-            self._lose(batch, token, error)
+        except Exception as caught:
+            error = caught
         finally:
+            lost = not replies
+            if lost and any(each.script.writes for each in batch):
+                server.stale.add(token)
+            for each, reply in zip(batch, replies or [error] * len(batch), strict=True):
+                lost = self._complete(each, reply) or lost
             await self.leave(redis, lost=lost)
 
-    def _words(self, command: RedisCommand, token: str, until: int) -> Sequence[Argument]:
-        script, state = command.script, self._state
-        if script is None:
-            return command.args
-        skew = int(state.clock.skew * 1_000_000)
-        name: tuple[Argument, Argument] = (token, until) if script.writes else ("", 0)
-        return ("EVALSHA", script.sha, 1, state.settings.prefix, skew, *name, *command.args)
+    def _complete(self, command: RedisCommand, reply: Any) -> bool:
+        """Return *reply* to the caller; return whether the server has to be found anew.
 
-    def _lose(
-        self,
-        batch: Sequence[RedisCommand],
-        token: str,
-        error: Exception | None = None,
-        *,
-        again: bool = False,
-    ) -> None:
-        """Fail the commands of a lost connection, None: of one that is closed.
-
-        *again*: reads are sent once more.
+        What the server did not perform is repeated once, and so is a read, which has no effect.
         """
-        if any(each.is_write for each in batch):
-            self._state.stale.add(token)
-        for each in batch:
-            if error is None:
-                each.cancel(StoreUnavailable("the store is closed"))
-            elif each.is_write or not again:
-                each.fail(self._state.failure(error))
-            else:
-                self._repeat(each, error)
-
-    def _reject(self, command: RedisCommand, error: Exception, sent: float) -> bool:
-        """Handle an error response; return whether the connection is not to be used any more."""
-        kind = kind_of(error)
-        if kind == "LATE":
-            # The write took longer than its caller waits, or the clock of the server was set.
-            self._state.clock.measure(sent, steady(), int(str(error).split()[-1]), at_once=True)
-            late = self._state.unavailable("the write arrived too late, and was not performed")
-            self._repeat(command, late)
-        elif kind in ("NOSCRIPT", "MOVED"):  # SCRIPT FLUSH, a failover, a slot that has moved
-            self._repeat(command, error)
-            return True
-        elif kind == "NOPERM" and command.script is None:
-            command.complete(None)
-        else:
-            command.fail(self._state.failure(error))
-        return kind == "READONLY"  # another server has become the primary
-
-    def _repeat(self, command: RedisCommand, error: Exception) -> None:
-        """Send *command*, which had no effect, again; fail it with *error* if it is too late."""
-        command.attempts += 1
-        if command.attempts < _ATTEMPTS and self._loop.time() < command.deadline:
+        rejected = is_rejected(reply)
+        if command.future.done():  # the caller was cancelled
+            return rejected
+        if not isinstance(reply, Exception):
+            command.future.set_result(reply)
+        elif (
+            (rejected or not command.script.writes)
+            and not (command.is_repeated or self.closed)
+            and self._loop.time() < command.deadline
+        ):
+            command.is_repeated = True
             self._pending.append(command)  # the worker that calls this continues with it
         else:
-            command.fail(self._state.failure(error))
+            command.future.set_exception(self._server.failure(reply))
+            command.future.exception()  # it need not be retrieved: the caller may be cancelled
+        return rejected
 
 
-async def _end(closing: Any) -> None:
-    """Await the end of connections, which a server that is away may not respond to."""
+async def _ended(closing: Awaitable[None]) -> None:
+    """Await the end of connections, which a server that is away does not confirm."""
     with suppress(*ERRORS):
         async with asyncio.timeout(_CLOSING):
             await closing

@@ -3,16 +3,13 @@
 This is the only module that imports redis-py.
 """
 
-import itertools
 import logging
 import random
 import re
 import time
 from collections.abc import Mapping
-from contextlib import aclosing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
-from secrets import token_hex
 from typing import Any, Final
 from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
@@ -24,28 +21,17 @@ from genmcp.stores.outages import Outages
 from genmcp.stores.redis.scripts import ALL, FENCE
 
 try:
-    from redis.asyncio import BlockingConnectionPool, Redis, RedisCluster
+    from redis import asyncio as aioredis
+    from redis import backoff, exceptions
     from redis.asyncio.cluster import ClusterNode
     from redis.asyncio.retry import Retry
-    from redis.asyncio.sentinel import Sentinel
-    from redis.backoff import NoBackoff
-    from redis.exceptions import (
-        AuthenticationError,
-        MovedError,
-        NoPermissionError,
-        NoScriptError,
-        OutOfMemoryError,
-        ReadOnlyError,
-        RedisClusterException,
-        RedisError,
-    )
-    from redis.exceptions import ConnectionError as LostError
-    from redis.exceptions import TimeoutError as RedisTimeoutError
 except ImportError as error:
     raise missing_extra("RedisStore", "redis", error) from error
 
 logger = logging.getLogger("genmcp")
 
+# All errors of redis-py. TimeoutError is an OSError.
+ERRORS: Final = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
 _OLDEST: Final = (6, 2)
 _SCHEMES: Final = {"redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss"}
 _PORTS: Final = {"": 6379, "sentinel": 26379, "cluster": 6379}
@@ -56,41 +42,24 @@ _FORMS: Final = (
 # The errors of a new connection that no later attempt avoids: the number of the database, and the
 # protected mode. Others pass, such as too many clients.
 _UNFIT: Final = ("DB index", "SELECT is not allowed", "DENIED")
-ERRORS: Final = (RedisError, OSError)  # of redis-py: TimeoutError is an OSError
-
-# The kinds of errors, each with its class in redis-py, and words that Redis before 7 puts around it
-# if it was raised within a script.
-_KINDS: Final[Mapping[str, tuple[type[Exception], str]]] = {
-    "NOSCRIPT": (NoScriptError, "NOSCRIPT"),
-    "MOVED": (MovedError, "MOVED"),
-    "OOM": (OutOfMemoryError, "command not allowed when used memory"),
-    "READONLY": (ReadOnlyError, "read only replica"),
-    "NOPERM": (NoPermissionError, "NOPERM"),
-    "NOAUTH": (AuthenticationError, "NOAUTH"),
-}
-_NO_RETRY: Final = Retry(NoBackoff(), 0)
-_PATIENCE: Final = 1.0  # seconds that a Sentinel has to respond, before another one is asked
+_REJECTED: Final = (exceptions.NoScriptError, exceptions.MovedError, exceptions.ReadOnlyError)
 
 
-def kind_of(error: Exception) -> str:
-    """Return the kind of an error of the server, "" if it has no consequences of its own.
+def is_rejected(reply: object) -> bool:
+    """Return whether the server has not performed a command, and another connection may help.
 
-    LATE is a write that it did not perform (common.lua).
+    After SCRIPT FLUSH or a failover, a slot has moved, or the write arrived too late (common.lua).
     """
-    if str(error).startswith("LATE "):
-        return "LATE"
-    kinds = (k for k, (of, words) in _KINDS.items() if isinstance(error, of) or words in str(error))
-    return next(kinds, "")
+    # Redis before 7 responds with an error of its own around one that was raised in a script.
+    return isinstance(reply, _REJECTED) or (
+        isinstance(reply, Exception)
+        and (str(reply).startswith("LATE ") or "read only replica" in str(reply))
+    )
 
 
-@dataclass(frozen=True, slots=True)
-class RedisSettings:
-    """The options of a RedisStore that concern its connections."""
-
-    prefix: str  # of all keys, with a hash tag
-    timeout: float
-    connections: int
-    outages: Outages
+def lacks_permission(error: object) -> bool:
+    """Return whether the user may not give the command."""
+    return isinstance(error, exceptions.NoPermissionError) or "NOPERM" in str(error)
 
 
 class RedisClock:
@@ -169,46 +138,39 @@ class RedisAddress:
 
     async def locate(self, key: str) -> tuple[str, int]:
         """Return the server, the node of the cluster for *key*, or the primary of the service."""
-        if self._kind == "sentinel":
-            make: Any = Sentinel  # redis-py declares no types for it
-            sentinel = make(
-                random.sample(self._hosts, len(self._hosts)),
-                sentinel_kwargs={
-                    "protocol": 2,
-                    "password": self._sentinel_password,
-                    "ssl": self._scheme == "rediss",
-                    "socket_timeout": _PATIENCE,
-                    "retry": _NO_RETRY,
-                },
-            )
-            try:
-                host, port = await sentinel.discover_master(self._service)
-                return str(host), int(port)
-            finally:
-                for each in sentinel.sentinels:
-                    await each.aclose()
         if self._kind == "cluster":
-            async with aclosing(self._cluster()) as cluster:
-                try:
-                    await cluster.initialize()
-                    node = cluster.get_node_from_key(key)
-                except RedisClusterException as error:  # which is no RedisError
-                    cause = error.__cause__
-                    raise cause if isinstance(cause, RedisError) else LostError(error) from error
+            async with self._cluster() as cluster:
+                node = cluster.get_node_from_key(key)
                 return str(node.host), int(node.port)
-        return self._hosts[0]
+        if not self._kind:
+            return self._hosts[0]
+        make: Any = aioredis.Sentinel  # redis-py declares no types for it
+        options = {
+            "protocol": 2,
+            "password": self._sentinel_password,
+            "ssl": self._scheme == "rediss",
+            "socket_timeout": 1.0,  # then another one is asked
+            "retry": Retry(backoff.NoBackoff(), 0),
+        }
+        hosts = random.sample(self._hosts, len(self._hosts))
+        sentinel = make(hosts, sentinel_kwargs=options)
+        try:
+            host, port = await sentinel.discover_master(self._service)
+            return str(host), int(port)
+        finally:
+            for each in sentinel.sentinels:
+                await each.aclose()
 
     def client(self, host: str, port: int, connections: int, timeout: float) -> Any:
         """Return redis-py's client of a server, with a pool of *connections*."""
-        pool = BlockingConnectionPool.from_url(self._url(host, port), protocol=2)
+        pool = aioredis.BlockingConnectionPool.from_url(self._url(host, port), protocol=2)
         pool.max_connections, pool.timeout = connections, timeout
         # These hold whatever the URL has. A write is never sent twice. The callers limit how long
         # an operation takes: with a `socket_timeout`, redis-py sends in `asyncio.wait_for`, which
         # loses cancellations before Python 3.12.
-        pool.connection_kwargs.update(
-            socket_timeout=None, socket_connect_timeout=timeout, retry_on_timeout=False
-        )
-        return Redis.from_pool(pool)
+        options = {"socket_connect_timeout": timeout, "socket_timeout": None}
+        pool.connection_kwargs.update(options, retry_on_timeout=False)
+        return aioredis.Redis.from_pool(pool)
 
     def _url(self, host: str, port: int) -> str:
         host = f"[{host}]" if ":" in host else quote(host)
@@ -217,7 +179,7 @@ class RedisAddress:
     def _cluster(self) -> Any:
         options: dict[str, Any] = {"protocol": 2, "require_full_coverage": False}
         options["startup_nodes"] = [ClusterNode(*each) for each in self._hosts]
-        return RedisCluster.from_url(self._url(*self._hosts[0]), **options)
+        return aioredis.RedisCluster.from_url(self._url(*self._hosts[0]), **options)
 
 
 def _host_and_port(text: str, default: int) -> tuple[str, int]:
@@ -228,118 +190,120 @@ def _host_and_port(text: str, default: int) -> tuple[str, int]:
         raise ValueError("the port is not a number up to 65535") from None
 
 
-class RedisServerState:
-    """The state that all connections of one process share.
+@dataclass(eq=False)
+class RedisServer:
+    """The server as all event loops of one process see it.
 
     Attributes:
-        stale: the names of lost connections, with writes that may still arrive.
+        prefix: of all keys, with a hash tag.
+        stale: the names of lost pipelines, with writes that may still arrive.
     """
 
-    def __init__(self, address: RedisAddress, settings: RedisSettings, clock: RedisClock) -> None:
-        self.address = address
-        self.settings = settings
-        self.clock = clock
-        self.stale: set[str] = set()
-        self._name = token_hex(8)
-        self._numbers = itertools.count(1)
-        self._was_accepted = False
+    address: RedisAddress
+    clock: RedisClock
+    outages: Outages
+    prefix: str
+    timeout: float
+    connections: int
+    stale: set[str] = field(default_factory=set)
+    _was_accepted: bool = False
 
     def __str__(self) -> str:
         return f"the Redis store at {self.address.shown}"
 
-    def new_token(self) -> str:
-        """Return a new name for a pipeline."""
-        return f"{self._name}:{next(self._numbers)}"
-
     async def connect(self) -> Any:
-        """Return redis-py's client of the server that has the data now."""
-        settings = self.settings
-        host, port = await self.address.locate(settings.prefix)
-        # One connection more is for the followers.
-        return self.address.client(host, port, settings.connections + 1, settings.timeout)
-
-    async def prepare(self, redis: Any) -> None:
-        """Check the server, measure its clock, send it the scripts, and fence late writes.
+        """Return redis-py's client of the server that has the data now, after a check.
 
         Raises:
             ConfigurationError: it cannot hold the data of a store.
-            StoreUnavailable: the same, although it could before.
+            StoreUnavailable: the same, although it could before, or it cannot be reached.
         """
+        redis: Any = None
+        try:
+            host, port = await self.address.locate(self.prefix)
+            # One connection more is for the followers.
+            redis = self.address.client(host, port, self.connections + 1, self.timeout)
+            await self._prepare(redis)
+        except BaseException as error:
+            if redis is not None:
+                await redis.aclose()
+            if isinstance(error, ERRORS):
+                raise self.failure(error) from error
+            raise
+        self._was_accepted = True  # later errors are failures of the server
+        return redis
+
+    async def _prepare(self, redis: Any) -> None:
+        """Measure the clock, send the scripts, fence late writes, and check the settings."""
         sent = steady()
         seconds, micros = await redis.time()
         self.clock.measure(sent, steady(), seconds * 1_000_000 + micros, at_once=True)
         pipeline, stale = redis.pipeline(transaction=False), tuple(self.stale)
         pipeline.info()
+        pipeline.config_get("save")
         for script in ALL:
             pipeline.script_load(script.source)
-        pipeline.evalsha(FENCE.sha, 1, self.settings.prefix, 0, "", 0, *stale)
-        info, *replies = await pipeline.execute(raise_on_error=False)
-        if not isinstance(info, Exception):
-            await self._check(redis, info)
-        elif not isinstance(info, NoPermissionError):  # managed servers, ACL rules
-            raise info
-        for reply in replies:
-            if isinstance(reply, Exception):
-                raise reply
+        pipeline.evalsha(FENCE.sha, 1, self.prefix, 0, "", 0, *stale)
+        facts, saves, *replies = await pipeline.execute(raise_on_error=False)
+        if isinstance(facts, Mapping):
+            self._check(facts, saves)
+        elif lacks_permission(facts):  # managed servers, ACL rules
+            facts = None
+        if error := next((each for each in (facts, *replies) if isinstance(each, Exception)), None):
+            raise error
         self.stale.difference_update(stale)
-        self._was_accepted = True  # later errors are failures of the server
 
-    async def _check(self, redis: Any, facts: Mapping[str, Any]) -> None:
-        version = str(facts.get("redis_version", "0"))
-        numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
-        if numbers < _OLDEST:
-            raise self._refusal(f"{self}: Redis {version} is too old; 6.2 or Valkey is needed")
+    def _check(self, facts: Mapping[str, Any], saves: Any) -> None:
+        version, policy = str(facts["redis_version"]), str(facts.get("maxmemory_policy"))
+        if tuple(int(each) for each in re.findall(r"\d+", version)[:2]) < _OLDEST:
+            raise self._refusal(f"Redis {version} is too old; 6.2 or Valkey is needed")
         if facts.get("role") == "slave":
-            raise self._refusal(
-                f"{self} is a read-only replica; use the URL of the primary, or redis+sentinel://"
-            )
-        policy = str(facts.get("maxmemory_policy", ""))
+            url = "use the URL of the primary, or redis+sentinel://"
+            raise self._refusal(f"it is a read-only replica; {url}")
         if policy.startswith("allkeys"):
-            raise self._refusal(
-                f"{self} evicts data when its memory is full (maxmemory-policy {policy}); set "
-                "maxmemory-policy to noeviction"
-            )
-        if not self._was_accepted and facts.get("aof_enabled") == 0:
-            try:
-                saves = await redis.config_get("save")
-            except NoPermissionError:
-                return
-            if problem := persistence_problem(facts, saves):
-                logger.warning("%s: %s", self, problem)
+            hint = "set maxmemory-policy to noeviction"
+            raise self._refusal(f"it evicts data (maxmemory-policy {policy}); {hint}")
+        if not self._was_accepted and (problem := persistence_problem(facts, saves)):
+            logger.warning("%s: %s", self, problem)
 
     def unavailable(self, reason: object) -> StoreUnavailable:
         """Return the error for callers, after the server could not be reached."""
         return StoreUnavailable(f"{self}: {reason or type(reason).__name__}")
 
-    def failure(self, error: Exception) -> StoreUnavailable | ConfigurationError:
+    def failure(self, error: BaseException) -> StoreUnavailable | ConfigurationError:
         """Return the error for callers, after *error* of redis-py."""
-        kind, text = kind_of(error), str(error)
+        if isinstance(error, exceptions.RedisClusterException) and error.__cause__ is not None:
+            return self.failure(error.__cause__)
+        text = str(error)
         if isinstance(error, StoreUnavailable | ConfigurationError):
             return type(error)(text)  # each caller adds its own traceback
-        if isinstance(error, TimeoutError | RedisTimeoutError):
-            return self.unavailable(f"no response within {self.settings.timeout} seconds")
-        if kind in ("NOAUTH", "NOPERM"):
-            return self._refusal(f"{self}: {text} (the user and password are part of the URL)")
-        if kind == "OOM":
-            text = "its memory is full; raise maxmemory, or lower max_bytes"
-            return StoreFull(f"{self}: {text}")
+        if isinstance(error, TimeoutError | exceptions.TimeoutError):
+            return self.unavailable(f"no response within {self.timeout} seconds")
+        if isinstance(error, exceptions.AuthenticationError) or lacks_permission(error):
+            return self._refusal(f"{text} (the user and password are part of the URL)")
+        # The words are those of Redis before 7, in a script.
+        if isinstance(error, exceptions.OutOfMemoryError) or "when used memory" in text:
+            return StoreFull(f"{self}: its memory is full; raise maxmemory, or lower max_bytes")
         if text.startswith(_UNFIT):
-            return self._refusal(f"{self}: {text}")
-        return self.unavailable(error)
+            return self._refusal(text)
+        if text.startswith("LATE "):
+            return self.unavailable("the write arrived too late, and was not performed")
+        return self.unavailable(error if isinstance(error, ERRORS) else repr(error))
 
-    def _refusal(self, text: str) -> StoreUnavailable | ConfigurationError:
+    def _refusal(self, reason: str) -> StoreUnavailable | ConfigurationError:
         # Before the first success, the settings are wrong; later, the server has changed.
-        return StoreUnavailable(text) if self._was_accepted else ConfigurationError(text)
+        kind = StoreUnavailable if self._was_accepted else ConfigurationError
+        return kind(f"{self}: {reason}")
 
 
-def persistence_problem(facts: Mapping[str, Any], saves: Mapping[str, Any] | None) -> str | None:
+def persistence_problem(facts: Mapping[str, Any], saves: Any) -> str | None:
     """Return which data a restart of the server loses, None if that is little or unknown.
 
     Args:
         facts: the response to INFO.
-        saves: the response to CONFIG GET save, None if the user may not give that command.
+        saves: the response to CONFIG GET save, which the user may have no permission for.
     """
-    if facts.get("aof_enabled") != 0 or saves is None:
+    if facts.get("aof_enabled") != 0 or not isinstance(saves, dict):
         return None
     lost = "what was written since its last snapshot" if saves.get("save") else "all tasks"
     return f"appendonly is no, so that a restart of the server loses {lost}; set it to yes"

@@ -28,7 +28,7 @@ from genmcp.stores.redis.scripts import APPLY, FIND, GET, READ, SWEEP, TOUCH
 from genmcp.stores.redis.server import (
     RedisAddress,
     RedisClock,
-    RedisSettings,
+    RedisServer,
     memory_problem,
     persistence_problem,
 )
@@ -113,8 +113,10 @@ class RedisStore(Store):
             raise ConfigurationError(f"prefix must be text without braces, not {prefix!r}")
         self._capacity = Capacity(max_bytes, max(1, max_bytes // _ENTRY_BYTES), reserve)
         self._address = RedisAddress(url)
-        self._settings = RedisSettings(f"{{{prefix}}}:", timeout, connections, self.outages)
         self._clock = RedisClock()
+        self._prefix, self._timeout = f"{{{prefix}}}:", timeout
+        of = self._address, self._clock, self.outages, self._prefix, timeout, connections
+        self._server = partial(RedisServer, *of)
         self._clients: dict[int, RedisClient] = {}  # by process id: a forked child has its own
         self._deliveries = RedisDeliveries(self._client, self._clock)
 
@@ -202,7 +204,7 @@ class RedisStore(Store):
             raise error
 
     async def totals(self) -> StoreTotals:
-        meta = f"{self._settings.prefix}meta"
+        meta = f"{self._prefix}meta"
         counts = await self._client().commands.ask("HMGET", meta, "entries", "size")
         return StoreTotals(Usage(*(int(each or 0) for each in counts or (0, 0))), self._capacity)
 
@@ -250,7 +252,7 @@ class RedisStore(Store):
                 except StoreUnavailable:
                     # A restart or a failover need not end a follower that has begun.
                     failing, events, wait = failing or steady(), (), _FOLLOW_RETRY
-                    if strict or client.closed or steady() > failing + self._settings.timeout:
+                    if strict or client.closed or steady() > failing + self._timeout:
                         raise
                 for event in events:
                     yield event
@@ -263,11 +265,8 @@ class RedisStore(Store):
         self, log: str, position: str, limit: int, *, strict: bool
     ) -> tuple[str, Sequence[LogEvent]]:
         """Return the events after *position*, and the position to continue from."""
-        convert = partial(_events, log, position)
-        result: tuple[str, Sequence[LogEvent]] = await self._client().commands.run_shared(
-            READ, log, position, limit, "1" if strict else "", then=convert
-        )
-        return result
+        run = self._client().commands.run
+        return _events(log, position, await run(READ, log, position, limit, "1" if strict else ""))
 
     async def aclose(self) -> None:
         self.outages.closed = True
@@ -277,8 +276,7 @@ class RedisStore(Store):
         pid = os.getpid()
         client = self._clients.get(pid)
         if client is None:  # two threads may get here at once, hence `setdefault`
-            made = RedisClient(self._address, self._settings, self._clock)
-            client = self._clients.setdefault(pid, made)
+            client = self._clients.setdefault(pid, RedisClient(self._server()))
         return client
 
 
