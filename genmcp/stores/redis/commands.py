@@ -93,10 +93,9 @@ class RedisCommands:
 
     async def ask(self, *words: str) -> Any:
         """Return the response to a plain command; None: the user has no permission for it."""
-        redis = await self.connected()
         try:
             async with asyncio.timeout(self._server.timeout):
-                return await redis.execute_command(*words)
+                return await (await self.connected()).execute_command(*words)
         except ERRORS as error:
             if lacks_permission(error):
                 return None
@@ -115,9 +114,8 @@ class RedisCommands:
             if self._keeper is None:
                 name = f"upkeep of {self._server}"
                 self._keeper = self._loop.create_task(self._keep(), name=name)
-            if self._server.stale:
+            while self.redis is None or self._server.stale:
                 await self.leave(self.redis, lost=True)
-            if self.redis is None:
                 if self._failures:
                     await asyncio.sleep(reconnect_pause(self._failures))
                 self._failures += 1
@@ -218,7 +216,7 @@ class RedisCommands:
             error = caught
         finally:
             lost = not replies
-            if lost and any(each.script.writes for each in batch):
+            if lost and redis is not None and any(each.script.writes for each in batch):
                 server.stale.add(token)
             for each, reply in zip(batch, replies or [error] * len(batch), strict=True):
                 lost = self._complete(each, reply) or lost
