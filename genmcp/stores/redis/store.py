@@ -26,8 +26,7 @@ from genmcp.stores.redis.scripts import APPLY, FIND, GET, READ, SWEEP, TOUCH
 from genmcp.stores.redis.server import (
     RedisAddress,
     RedisClock,
-    RedisSettings,
-    facts_of,
+    RedisServer,
     memory_problem,
     persistence_problem,
 )
@@ -45,10 +44,15 @@ from genmcp.stores.store import (
     room_of,
 )
 
+# Seconds after which a follower reads although nothing was appended. Ids are counted over all logs,
+# so that a position that is refreshed stays newer than any log whose row is deleted meanwhile: an
+# hour after the log expired (tables.lua). It must be shorter than that.
+FOLLOW_REFRESH: Final = 600.0
 _FOLLOW_RETRY: Final = 0.5  # seconds until a follower reads again after the server has failed
 _READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
 _SWEPT_AT_ONCE: Final = 1000
-_OPTIONS: Final = {"prefix": str, "max_bytes": int, "timeout": float}  # in the query of a URL
+# In the query of a URL:
+_OPTIONS: Final = {"prefix": str, "max_bytes": int, "timeout": float, "connections": int}
 _FIRST_DATA: Final = 4  # arguments of apply.lua before the values
 _ID: Final = re.compile("[0-9a-f]{16}")
 _ID_MOST: Final = 2**53  # a Lua number holds no larger integer exactly
@@ -58,9 +62,9 @@ class RedisStore(Store):
     """A store in Redis (6.2 or later) or Valkey, shared by processes on any number of machines.
 
     All of its keys have one hash tag, so that each operation is one script on one server: in a
-    Redis Cluster, one node holds the whole store. Each event loop of a process has two connections,
-    one for commands and one for subscriptions. They are made when they are needed, and made again
-    when they are lost. The store may be created before the process forks.
+    Redis Cluster, one node holds the whole store. Each event loop of a process has a few
+    connections for operations, and one for subscriptions. They are made when they are needed, and
+    made again when they are lost. The store may be created before the process forks.
 
     An acknowledged write is as durable as the server: with `appendonly yes` and
     `appendfsync always` nothing is lost when the server is killed, with `everysec` up to two
@@ -77,12 +81,8 @@ class RedisStore(Store):
             enough entries have expired. Default 1 GiB.
         timeout: seconds after which an operation without a response raises StoreUnavailable.
             Default 5.
-        connect_timeout: seconds to wait for a new connection. Default 5.
-        sweep_interval: seconds between removals of expired entries. Default 10.
-        follow_refresh: seconds after which a follower reads its log although nothing was appended,
-            at most. It must be below 3600. Default 600.
-        max_requests: the maximum number of operations that wait for the server, for each event
-            loop; beyond it StoreUnavailable is raised. Default 100,000.
+        connections: the maximum number of connections of an event loop for operations. Operations
+            that find them busy are sent together afterwards. Default 2.
 
     Raises:
         ConfigurationError: an option is out of range, or the URL has another form.
@@ -98,40 +98,25 @@ class RedisStore(Store):
         prefix: str = "genmcp",
         max_bytes: int = 1024**3,
         timeout: float = 5.0,
-        connect_timeout: float = 5.0,
-        sweep_interval: float = 10.0,
-        follow_refresh: float = 600.0,
-        max_requests: int = 100_000,
+        connections: int = 2,
     ) -> None:
-        # Ids are counted over all logs, so a position that is refreshed stays newer than any log
-        # whose row is deleted in the meantime: an hour after the log expired (tables.lua).
-        if not 0 < follow_refresh < 3600:
-            raise ConfigurationError(
-                f"follow_refresh must be above 0 and below 3600 seconds, not {follow_refresh}"
-            )
-        for name, value in (
-            ("timeout", timeout),
-            ("connect_timeout", connect_timeout),
-            ("sweep_interval", sweep_interval),
-            ("max_requests", max_requests),
-        ):
+        for name, value in (("timeout", timeout), ("connections", connections)):
             if value <= 0:
                 raise ConfigurationError(f"{name} must be above 0, not {value}")
         if not prefix or set(prefix) & set("{}"):
             raise ConfigurationError(f"prefix must be text without braces, not {prefix!r}")
-        self._follow_refresh = follow_refresh
         self._capacity = Capacity(max_bytes)
         self._address = RedisAddress(url)
-        self._settings = RedisSettings(
-            f"{{{prefix}}}:", timeout, connect_timeout, sweep_interval, max_requests, self.outages
-        )
         self._clock = RedisClock()
+        self._prefix, self._timeout = f"{{{prefix}}}:", timeout
+        of = self._address, self._clock, self.outages, self._prefix, timeout, connections
+        self._server = partial(RedisServer, *of)
         self._clients: dict[int, RedisClient] = {}  # by process id: a forked child has its own
         self._deliveries = RedisDeliveries(self._client, self._clock)
 
     @classmethod
     def from_url(cls, url: str) -> "RedisStore":
-        """Return the store at *url*, with `prefix`, `max_bytes` and `timeout` from its query.
+        """Return the store at *url*, with options from its query.
 
         Raises:
             ConfigurationError: *url* has another form, or an option is out of range.
@@ -211,10 +196,9 @@ class RedisStore(Store):
         info = await commands.ask("INFO")
         if info is None:
             return ("the user may not give the command INFO: add it to its ACL rules",)
-        facts = facts_of(info)
         found = (
-            persistence_problem(facts, await commands.ask("CONFIG", "GET", "save")),
-            memory_problem(facts, self._capacity.size),
+            persistence_problem(info, await commands.ask("CONFIG GET", "save")),
+            memory_problem(info, self._capacity.size),
         )
         return [each for each in found if each]
 
@@ -245,14 +229,14 @@ class RedisStore(Store):
             failing: float | None = None  # since when the server has not responded
             while True:
                 signal.clear()  # before the read: see WakeSignal
-                wait = self._follow_refresh
+                wait = FOLLOW_REFRESH
                 try:
                     position, events = await self._read(log, position, _READ_AT_ONCE, strict=strict)
                     strict, failing = False, None
                 except StoreUnavailable:
                     # A restart or a failover need not end a follower that has begun.
                     failing, events, wait = failing or steady(), (), _FOLLOW_RETRY
-                    if strict or client.closed or steady() > failing + self._settings.timeout:
+                    if strict or client.closed or steady() > failing + self._timeout:
                         raise
                 for event in events:
                     yield event
@@ -265,11 +249,8 @@ class RedisStore(Store):
         self, log: str, position: str, limit: int, *, strict: bool
     ) -> tuple[str, Sequence[LogEvent]]:
         """Return the events after *position*, and the position to continue from."""
-        convert = partial(_events, log, position)
-        result: tuple[str, Sequence[LogEvent]] = await self._client().commands.run_shared(
-            READ, log, position, limit, "1" if strict else "", then=convert
-        )
-        return result
+        run = self._client().commands.run
+        return _events(log, position, await run(READ, log, position, limit, "1" if strict else ""))
 
     async def aclose(self) -> None:
         self.outages.closed = True
@@ -279,8 +260,7 @@ class RedisStore(Store):
         pid = os.getpid()
         client = self._clients.get(pid)
         if client is None:  # two threads may get here at once, hence `setdefault`
-            made = RedisClient(self._address, self._settings, self._clock)
-            client = self._clients.setdefault(pid, made)
+            client = self._clients.setdefault(pid, RedisClient(self._server()))
         return client
 
 
