@@ -19,7 +19,7 @@ from genmcp.stores.deliveries import OwnerShare
 from genmcp.stores.postgres import PostgresStore, connection, schema
 from genmcp.stores.store import Append, Delete, Put
 from tests.contracts.bench import data_of, entry_of, take
-from tests.support.postgres_server import PostgresServer, fresh_schema, shared_postgres
+from tests.support.postgres_server import PostgresServer, fresh_schema, in_schema, shared_postgres
 
 Opened: TypeAlias = Callable[..., PostgresStore]
 
@@ -34,7 +34,7 @@ TIMEOUT = 0.5
 async def name() -> str:
     """A schema that exists."""
     name = fresh_schema()
-    async with aclosing(PostgresStore(shared_postgres(), schema=name)) as store:
+    async with aclosing(PostgresStore(in_schema(shared_postgres(), name))) as store:
         await store.migrate()
     return name
 
@@ -44,8 +44,8 @@ async def opened() -> AsyncIterator[Opened]:
     """Opens stores, which are closed after the test."""
     stores: list[PostgresStore] = []
 
-    def opened(url: str, **options: Any) -> PostgresStore:
-        stores.append(PostgresStore(url, **options))
+    def opened(url: str, *, schema: str | None = None, **options: Any) -> PostgresStore:
+        stores.append(PostgresStore(in_schema(url, schema) if schema else url, **options))
         return stores[-1]
 
     yield opened
@@ -163,13 +163,19 @@ def test_url_with_an_error_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"schema": "Bad name"}, {"timeout": 0}, {"readers": 0}, {"follow_refresh": 3600}],
+    [{"timeout": 0}, {"connections": 0}],
     ids=str,
 )
 def test_option_out_of_range_is_refused(options: dict[str, Any]) -> None:
     """The message names the option."""
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         PostgresStore("postgresql://localhost/", **options)
+
+
+def test_schema_with_another_name_than_an_identifier_is_refused() -> None:
+    """The name becomes a part of statements."""
+    with pytest.raises(ConfigurationError, match="schema must be a name"):
+        PostgresStore("postgresql://localhost/?schema=Bad;name")
 
 
 async def test_url_names_the_schema(name: str) -> None:
@@ -376,7 +382,7 @@ async def test_idle_connections_are_replaced(server: PostgresServer, opened: Ope
 
     On a busy machine, a connection to a server that has just recovered may take longer than 5 s.
     """
-    store = opened(server.url, timeout=BOUND, connect_timeout=BOUND)
+    store = opened(server.url, timeout=BOUND)
     for number in range(3):
         await store.apply(Put("k", b"%d" % number), Append("k", b"", ttl=60))
         await server.kill()
@@ -433,7 +439,7 @@ async def test_suspended_server_makes_requests_fail(server: PostgresServer, open
 
 async def test_waiting_requests_fail_together(server: PostgresServer, opened: Opened) -> None:
     """Not one after the other, each after an attempt to connect of its own."""
-    store = opened(server.url, timeout=TIMEOUT, connect_timeout=TIMEOUT)
+    store = opened(server.url, timeout=TIMEOUT)
     await store.apply(Put("k", b"1", ttl=60))
     server.pause()
     try:
@@ -483,14 +489,21 @@ async def test_server_without_free_connections_is_unavailable(opened: Opened) ->
 
 async def test_writes_succeed_after_a_step_of_the_clock(opened: Opened, name: str) -> None:
     """The clock of a server that is set forward does not make its writes late."""
-    store = opened(shared_postgres(), schema=name)
+    await sql(
+        shared_postgres(),
+        f"CREATE TABLE {name}.step AS SELECT interval '0' AS ahead",
+        f"CREATE FUNCTION {name}.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS"
+        f" 'SELECT pg_catalog.clock_timestamp() + ahead FROM {name}.step'",
+    )
+    # A path that names pg_catalog last: the function above is the clock of the server.
+    url = f"{shared_postgres()}?options=-c%20search_path%3D{name}%2Cpg_catalog"
+    store = opened(url, schema=name)
     await store.apply(Put("k", b"1"))
-    estimated = store._connections.clock
-    estimated._ahead -= 3600
+    await sql(shared_postgres(), f"UPDATE {name}.step SET ahead = '1 hour'")
     await store.apply(Put("k", b"2"))
 
     assert (await entry_of(store, "k")).value == b"2"
-    assert abs(store.now() - time.time()) < 1
+    assert abs(store.now() - time.time() - 3600) < 1
 
 
 # Many processes, writers and followers
@@ -502,7 +515,7 @@ from genmcp.stores.postgres import PostgresStore
 from genmcp.stores.store import Append, Delete, Put
 
 async def main():
-    store = PostgresStore(sys.argv[1], schema=sys.argv[2])
+    store = PostgresStore(sys.argv[1])
     for number in range(50):
         while True:
             read = await store.get("count")
@@ -522,7 +535,7 @@ asyncio.run(main())
 async def test_processes_share_versions_and_logs(opened: Opened, name: str) -> None:
     """Processes that race for a version lose no increment, and a follower sees each one once."""
     store = opened(shared_postgres(), schema=name)
-    arguments = (sys.executable, "-c", _INCREMENT, shared_postgres(), name)
+    arguments = (sys.executable, "-c", _INCREMENT, in_schema(shared_postgres(), name))
     async with aclosing(store.follow("count")) as followed, asyncio.timeout(BOUND):
         following = asyncio.ensure_future(take(followed, 150))
         processes = [await asyncio.create_subprocess_exec(*arguments) for _ in range(3)]
