@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -18,7 +19,7 @@ from genmcp.stores.accounts import Account, Usage
 from genmcp.stores.deliveries import OwnerShare
 from genmcp.stores.postgres import PostgresStore, connection, schema
 from genmcp.stores.store import Append, Delete, Put
-from tests.contracts.bench import data_of, entry_of, take
+from tests.contracts.bench import data_of, entry_of, in_another_loop, take
 from tests.support.postgres_server import PostgresServer, fresh_schema, in_schema, shared_postgres
 
 Opened: TypeAlias = Callable[..., PostgresStore]
@@ -504,6 +505,105 @@ async def test_writes_succeed_after_a_step_of_the_clock(opened: Opened, name: st
 
     assert (await entry_of(store, "k")).value == b"2"
     assert abs(store.now() - time.time() - 3600) < 1
+
+
+# Event loops and forks
+
+
+async def connections_of(application: str) -> int:
+    """Return how many connections the server has from *application*."""
+    activity = f"FROM pg_stat_activity WHERE application_name = '{application}'"
+    ((count,),) = await sql(shared_postgres(), f"SELECT count(*) {activity}")
+    return int(count)
+
+
+async def test_connections_of_closed_loops_are_dropped(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host may run each request in a loop of its own, as Starlette's TestClient does."""
+    store = PostgresStore(in_schema(f"{shared_postgres()}?application_name={name}", name))
+
+    async def use() -> None:
+        async with aclosing(store.follow("k")) as followed:
+            following = asyncio.ensure_future(take(followed, 1))
+            await store.apply(Append("k", b"", ttl=60))
+            assert await following
+            await store.apply(Delete("k"))
+        assert store.deliveries
+        await asyncio.gather(store.get("k"), store.get("l"), store.deliveries.put("a"))
+
+    for _ in range(5):
+        await in_another_loop(use())
+    async with asyncio.timeout(BOUND), aclosing(store):
+        await store.get("k")
+        while await connections_of(name) > 4:  # the server is still ending the others
+            pass
+    assert [each.getMessage() for each in caplog.records] == []
+
+
+_INTERRUPTED = """
+import asyncio, sys
+from genmcp.stores.postgres import PostgresStore
+
+async def main():
+    store = PostgresStore(sys.argv[1])
+    asyncio.ensure_future(store.get("k"))
+    await asyncio.to_thread(sys.stdin.read)  # until the store has begun to connect
+
+asyncio.run(main())
+"""
+
+
+async def test_process_ends_while_its_store_connects() -> None:
+    """Its event loop waits for all tasks, and the server may never respond."""
+    begun = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        begun.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        url = f"postgresql://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-W", "error", "-c", _INTERRUPTED, url),
+            stdin=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(BOUND):
+                await begun.wait()
+                _, printed = await process.communicate(b"")
+        finally:
+            if process.returncode is None:
+                process.kill()
+        assert (process.returncode, printed) == (0, b"")
+
+
+def append_in_child(store: PostgresStore, log: str, count: int) -> None:
+    async def append() -> None:
+        for number in range(count):
+            await store.apply(Append(log, b"child %d" % number, ttl=60))
+        await store.aclose()
+
+    asyncio.run(append())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+async def test_store_is_used_before_and_after_a_fork(opened: Opened, name: str) -> None:
+    """The child makes connections of its own, and leaves those of its parent alone."""
+    store = opened(shared_postgres(), schema=name)
+    await store.apply(Append("log", b"parent", ttl=60))
+    async with aclosing(store.follow("log")) as followed:
+        assert await take(followed, 1) == [b"parent"]
+        child = get_context("fork").Process(target=append_in_child, args=(store, "log", 20))
+        child.start()
+        assert await take(followed, 20) == [b"child %d" % number for number in range(20)]
+        await asyncio.to_thread(child.join, BOUND)
+
+    assert child.exitcode == 0
+    await store.apply(Append("log", b"parent", ttl=60))
 
 
 # Many processes, writers and followers

@@ -9,7 +9,7 @@ a new connection, until the time of the request is over. For a write whose outco
 caller gets StoreUnavailable, but only when the write cannot take effect any more, or takes effect
 before any later write to its subjects:
 
-- the server has closed the connection, so that its process has ended;
+- the server has closed the connection: the process that served it has ended;
 - or the server's clock has passed the time up to which the server accepts the write, which is part
   of the statement. A suspended server may read it minutes later, and rejects it then.
 """
@@ -140,27 +140,24 @@ class Lane:
                 if getattr(error, "sqlstate", None) in _ROLLED_BACK and attempts < _ATTEMPTS:
                     self._loop.clock.expires = -inf  # the server's clock may have been set
                 elif is_lost(error) and kind.repeatable and steady() < batch[0].deadline:
-                    pass
+                    continue
                 elif len(batch) > 1 and not is_lost(error) and not isinstance(error, _OF_ALL):
                     for request in batch:  # one must not fail because of another
                         await self._perform(kind, [request])
                     return
                 else:
                     failure = translated(self._loop.options, self._loop.clock, error)
-                    # Others that have waited for as long must not wait for the next attempt.
-                    late = self._pending.values() if isinstance(failure, StoreError) else ()
-                    batch = [
-                        *batch,
-                        *(
-                            each
-                            for waiting in late
-                            for each in waiting
-                            if each.deadline <= steady()
-                        ),
-                    ]
+                    if isinstance(failure, StoreError):
+                        # Others whose time is over do not wait for the next attempt.
+                        batch = [*batch, *self._late()]
                     results = [failure] * len(batch)
         for request, result in zip(batch, results, strict=True):
             self._settle(request, result)
+
+    def _late(self) -> Sequence[_Request]:
+        """Return the requests whose time is over."""
+        waiting = [each for queue in self._pending.values() for each in queue]
+        return [each for each in waiting if each.deadline <= steady() and not each.future.done()]
 
     async def _execute(self, kind: StatementKind, batch: Sequence[_Request]) -> Sequence[Any]:
         timeout, clock = self._loop.options.timeout, self._loop.clock
