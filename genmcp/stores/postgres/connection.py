@@ -182,8 +182,7 @@ async def connect(options: PostgresOptions, *, check_schema: bool = True) -> Pos
 
 
 async def _greet(connection: PostgresConnection, options: PostgresOptions, check: bool) -> None:
-    """Set up the session, and check the server and, if *check*, the schema."""
-    await connection.run_script(_SESSION)
+    """Check the server and, if *check*, the schema; set up the session."""
     timeout, schema = str(int(options.timeout * 1000)), options.schema
     ((read_only, exists, _),) = await connection.fetch(
         _PROPERTIES, {"timeout": timeout, "meta": f"{schema}.meta"}
@@ -206,6 +205,7 @@ async def _greet(connection: PostgresConnection, options: PostgresOptions, check
     for fault, found in faults.items():
         if found:
             raise ConfigurationError(f"{options.address}{fault}")
+    await connection.run_script(_SESSION)  # last: an old server does not know all settings
 
 
 @asynccontextmanager
