@@ -76,6 +76,7 @@ async def test_failed_operations_count_and_log_one_line(
         assert len(errors) >= len(outcomes)
         assert store.outages.failing
         assert len(lines(caplog, "is unavailable: ")) == 1
+        assert {each.name for each in caplog.records} <= {"genmcp", "asyncio"}  # no library's
 
         await server.start()
         await succeeds(store)

@@ -479,16 +479,14 @@ CREATE FUNCTION genmcp.next_turn(p_queue text, p_owner text) RETURNS bigint LANG
 $$;
 
 -- Tell the listening processes that the deliveries of queues have changed.
-CREATE FUNCTION genmcp.tell_queues(p_sender text, p_queues text[]) RETURNS void LANGUAGE sql AS $$
-    SELECT pg_notify('genmcp.news', p_sender || coalesce(
-        (SELECT string_agg(' q' || left(md5(queue), 8), '')
+CREATE FUNCTION genmcp.tell_queues(p_queues text[]) RETURNS void LANGUAGE sql AS $$
+    SELECT pg_notify('genmcp.news', coalesce(
+        (SELECT string_agg('q' || left(md5(queue), 8), ' ')
          FROM (SELECT DISTINCT unnest(p_queues) AS queue LIMIT 700) AS queues), ''))
 $$;
 
--- Put deliveries, a JSON array with id "i", queue "q", delay "d" and owner "o"; return the queues of
--- those that were not there.
-CREATE FUNCTION genmcp.put(p_puts jsonb, p_now float8, p_sender text)
-RETURNS text[] LANGUAGE plpgsql AS $$
+-- Put deliveries that are not there: a JSON array with id "i", queue "q", delay "d" and owner "o".
+CREATE FUNCTION genmcp.put(p_puts jsonb, p_now float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_now float8 := genmcp.clock(p_now);
     v_put record;
@@ -506,9 +504,8 @@ BEGIN
         END IF;
     END LOOP;
     IF v_queues <> '{}' THEN
-        PERFORM genmcp.tell_queues(p_sender, v_queues);
+        PERFORM genmcp.tell_queues(v_queues);
     END IF;
-    RETURN v_queues;
 END
 $$;
 

@@ -9,8 +9,8 @@ import msgspec
 from genmcp.errors import Conflict
 from genmcp.stores.accounts import Capacity, Usage
 from genmcp.stores.postgres.connection import PostgresOptions, Row
-from genmcp.stores.postgres.lanes import StatementKind
-from genmcp.stores.postgres.listener import NotificationSender, log_token, payload_of
+from genmcp.stores.postgres.listener import log_token, payload_of
+from genmcp.stores.postgres.loops import StatementKind
 from genmcp.stores.store import (
     Append,
     FoundEntry,
@@ -121,12 +121,10 @@ class Statements:
 
     Args:
         options: those of the store.
-        sender: returns the sender id for notifications.
     """
 
-    def __init__(self, options: PostgresOptions, sender: NotificationSender) -> None:
+    def __init__(self, options: PostgresOptions) -> None:
         self._options = options
-        self._sender = sender
         self.get = self._kind(_GET, self._get_parameters, _entries)
         self.apply = self._kind(
             _APPLY, self._apply_parameters, self._apply_results, repeatable=False
@@ -224,7 +222,7 @@ class Statements:
             "subjects": list(subjects),
             "until": until,
             "now": self._options.now,
-            "news": payload_of(self._sender.id, tokens) if tokens else "",
+            "news": payload_of(tokens) if tokens else "",
         }
 
     def _apply_results(self, items: Sequence[Sequence[Op]], rows: Sequence[Row]) -> list[Any]:
@@ -232,14 +230,6 @@ class Statements:
         for failure in rows[0][0] or ():
             number = failure["w"]
             results[number] = _failure(self._options.capacity, failure)
-        written = {
-            log_token(op.log)
-            for ops, result in zip(items, results, strict=True)
-            if result is None
-            for op in ops
-            if isinstance(op, Append)
-        }
-        self._sender.wake(written)
         return results
 
 
