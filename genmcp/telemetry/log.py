@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from genmcp._core.request import Request
 from genmcp._mux.telemetry import Rejection, RequestFailure, Resumed, Telemetry
@@ -117,7 +117,7 @@ class LoggingTelemetry(Telemetry):
         self._logger.log(level, "%s", " ".join(parts), extra=extra)
 
 
-class _FallbackHandler(logging.Handler):
+class _FallbackHandler(logging.StreamHandler[TextIO]):
     """Writes records to standard error, with time and level, while nothing else handles them.
 
     `logging.lastResort` writes the message only. Decided at each record, because an application may
@@ -126,7 +126,8 @@ class _FallbackHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         if sys.stderr is not None and not _is_handled(logging.getLogger(record.name)):
-            sys.stderr.write(f"{self.format(record)}\n")
+            self.stream = sys.stderr  # an application may replace it
+            super().emit(record)  # which survives a full disk
 
 
 def _is_handled(logger: logging.Logger | None) -> bool:

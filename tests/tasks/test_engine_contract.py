@@ -86,6 +86,7 @@ class TestSQLite(SharedEngineContract):
         process.freeze(lambda: _is_unlocked(target))
 
 
+@pytest.mark.slow  # the real leases of one store suffice in the short run
 class TestRedis(BrokerEngineContract):
     factory = "tests.tasks.test_engine_contract:redis_engine"
 
@@ -95,6 +96,7 @@ class TestRedis(BrokerEngineContract):
             yield server
 
 
+@pytest.mark.slow  # the real leases of one store suffice in the short run
 class TestPostgres(BrokerEngineContract):
     factory = "tests.tasks.test_engine_contract:postgres_engine"
 
