@@ -165,12 +165,12 @@ def append_event(transaction: Transaction, op: Append) -> None:
     log = _find_log(transaction, op.log)
     if log is None:
         log = _Log(0, transaction.forgotten, 0, 0, 0.0, 0, "")
-        number = execute(
+        inserted = execute(
             "INSERT INTO logs (name, floor, last, held, deadline, size, client)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             (op.log, *log[1:]),
-        ).lastrowid
-        log = log._replace(number=number)
+        )
+        log = log._replace(number=inserted.lastrowid or 0)
     elif log.deadline <= now and log.held:
         log = _delete_events(transaction, log)
     if op.client and not log.client:  # the first one counts for the events before it, too
