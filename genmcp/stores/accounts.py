@@ -112,10 +112,15 @@ class Capacity(Struct, frozen=True):
         if self.entries < 0:
             raise ConfigurationError(f"max_entries must be at least 1, not {self.entries}")
 
+    @property
+    def most_entries(self) -> int:
+        """The capacity in records and events."""
+        return self.entries or max(1, self.size // _ENTRY_BYTES)
+
     def room(self, accounts: tuple[str, ...], *, new: bool, optional: bool) -> Room:
         """Return the limits of a write to *accounts*, which is `new` or `optional` work or none."""
         part = OPTIONAL_SHARE if optional else 1 - RESERVE if new else 1
-        entries = part * (self.entries or max(1, self.size // _ENTRY_BYTES))
+        entries = part * self.most_entries
         shares = ((name, _share_of(name)) for name in accounts)
         limits = (Limit(name, share * entries, share * part * self.size) for name, share in shares)
         return Room(tuple(limits), 0 if new or optional else SMALL_UPDATE)

@@ -4,7 +4,8 @@ Nothing here locks or reads the clock: the store holds its lock and passes the t
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
+from copy import copy
 from functools import partial
 from math import inf
 from operator import attrgetter
@@ -183,9 +184,8 @@ class MemoryLogs:
     def append(self, op: Append, now: float) -> Undo:
         """Append an event to its log."""
         log = self._find_or_make(op.log, now)
-        undo = partial(
-            self._restore, op.log, log, log.events[:], log.floor, log.deadline, log.client
-        )
+        before = copy(log)
+        before.events = log.events[:]
         self._count += 1
         self._last_id = _id_of(self._count)
         log.events.append(LogEvent(self._last_id, op.data))
@@ -198,12 +198,10 @@ class MemoryLogs:
             self._ledger.add(log.client, 1, len(op.data))
         log.deadline = now + op.ttl
         self.deadlines.add(op.log, log.deadline)
-        excess = len(log.events) - op.keep
-        if op.keep_bytes is not None and log.size > op.keep_bytes:
-            excess = max(excess, _count(log.events, log.size - op.keep_bytes))
-        if excess > 0:
-            self._drop(op.log, log, excess)
-        return undo
+        most = inf if op.keep_bytes is None else op.keep_bytes
+        while len(log.events) > op.keep or (log.size > most and len(log.events) > 1):
+            self._drop(op.log, log, 1)
+        return partial(self._restore, op.log, before)
 
     def shorten(self, name: str) -> bool:
         """Drop the oldest event of the log *name*; return False if that is its only event."""
@@ -284,34 +282,14 @@ class MemoryLogs:
             log.deadline, log.client = inf, ""
         self._forget_if_idle(name, log)
 
-    def _restore(
-        self,
-        name: str,
-        log: MemoryLog,
-        events: list[LogEvent],
-        floor: str,
-        deadline: float,
-        client: str,
-    ) -> None:
-        self._ledger.add(log.client, -len(log.events), -log.size)
-        self.deadlines.add(name, deadline)
-        log.events, log.floor, log.deadline, log.client = events, floor, deadline, client
-        log.size = sum(len(event.data) for event in events)
-        self._ledger.add(client, len(events), log.size)
+    def _restore(self, name: str, log: MemoryLog) -> None:
+        now = self.held[name]
+        self._ledger.add(now.client, -len(now.events), -now.size)
+        self.held[name] = log
+        self._ledger.add(log.client, len(log.events), log.size)
+        self.deadlines.add(name, log.deadline)
         self._forget_if_idle(name, log)
 
     def _forget_if_idle(self, name: str, log: MemoryLog) -> None:
         if not log.events and not log.waiters:
             del self.held[name]
-
-
-def _count(events: Sequence[LogEvent], size: int) -> int:
-    """Return how many of the oldest *events* to drop to free at least *size* bytes.
-
-    The newest event is never counted, so that fewer bytes may be freed.
-    """
-    count = 0
-    while size > 0 and count < len(events) - 1:
-        size -= len(events[count].data)
-        count += 1
-    return count

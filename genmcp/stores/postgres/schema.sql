@@ -278,8 +278,6 @@ DECLARE
     v_growth genmcp.growth[] := '{}';
     v_size bigint := octet_length(p_data);
     v_client text;
-    v_held int;
-    v_floor bigint;
 BEGIN
     SELECT * INTO v_log FROM genmcp.logs WHERE name = p_name;
     IF NOT FOUND THEN
@@ -308,25 +306,17 @@ BEGIN
     v_growth := v_growth || (v_client, 1, v_size)::genmcp.growth;
     v_log.held := v_log.held + 1;
     v_log.size := v_log.size + v_size;
-    IF v_log.held > p_keep OR v_log.size > p_keep_bytes THEN
-        v_held := v_log.held;
-        v_size := v_log.size;
-        v_floor := v_log.floor;  -- a scan from the beginning would pass over deleted events
-        FOR v_event IN
-            SELECT id, octet_length(data) AS size FROM genmcp.events
-            WHERE log = v_log.base AND id > v_floor ORDER BY id LIMIT v_held - 1
-        LOOP
-            EXIT WHEN v_log.held <= p_keep
-                AND (p_keep_bytes IS NULL OR v_log.size <= p_keep_bytes);
-            v_log.floor := v_event.id;
-            v_log.held := v_log.held - 1;
-            v_log.size := v_log.size - v_event.size;
-        END LOOP;
+    WHILE v_log.held > p_keep OR (v_log.size > p_keep_bytes AND v_log.held > 1) LOOP
         DELETE FROM genmcp.events
-        WHERE log = v_log.base AND id > v_floor AND id <= v_log.floor;
-        v_growth := v_growth
-            || (v_client, v_log.held - v_held, v_log.size - v_size)::genmcp.growth;
-    END IF;
+        WHERE log = v_log.base AND id = (
+            SELECT min(id) FROM genmcp.events  -- a scan from 0 would pass over deleted events
+            WHERE log = v_log.base AND id > v_log.floor)
+        RETURNING id, octet_length(data) AS size INTO v_event;
+        v_log.floor := v_event.id;
+        v_log.held := v_log.held - 1;
+        v_log.size := v_log.size - v_event.size;
+        v_growth := v_growth || (v_client, -1, -v_event.size)::genmcp.growth;
+    END LOOP;
     UPDATE genmcp.logs
     SET floor = v_log.floor, last = v_log.last, held = v_log.held, size = v_log.size,
         deadline = p_now + p_ttl, sweep_at = least(sweep_at, p_now + p_ttl), client = v_client

@@ -3,9 +3,8 @@
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from sqlite3 import Connection, Cursor
 from typing import Any, Final, TypeVar
@@ -28,7 +27,6 @@ from genmcp.stores.sqlite.watch import InotifyWatch, Watch
 T = TypeVar("T")
 
 _NOTHING: Final = Usage()
-_ROWS_PER_STATEMENT: Final = 100
 _POLL_INTERVAL: Final = 0.02  # seconds: PRAGMA data_version takes 3 us
 _POLL_INTERVAL_ARMED: Final = 1.0  # seconds, while inotify reports writes
 _INOTIFY_PAUSE: Final = 0.005  # seconds between two reports of inotify
@@ -68,82 +66,51 @@ class AccountTable:
     Usage is written in the same transaction as the entries that it counts, so that it stays exact
     when a process is killed. Expired entries count until they are removed. The account of
     everything has the size of the file instead.
+
+    Attributes:
+        growth: by account, what the present write has added to it. `save` begins another write.
     """
 
-    __slots__ = ("_changes", "_execute", "_growth", "_read")
+    __slots__ = ("_execute", "growth")
 
     def __init__(self, execute: Callable[..., Cursor]) -> None:
         self._execute = execute
-        self._read: dict[str, Usage] = {}  # usage at the start of the transaction
-        self._changes: dict[str, Usage] = {}  # by the writes before the present one
-        self._growth: dict[str, Usage] = {}  # by the present write
+        self.growth: dict[str, Usage] = {}
 
     def add(self, client: str, entries: int, size: int) -> None:
         """Add *entries* and *size*, which may be negative, to the accounts of *client*."""
         for name in accounts_of(client):
-            self._growth[name] = _sum(self._growth.get(name, _NOTHING), Usage(entries, size))
-
-    def load(self, names: Sequence[str]) -> None:
-        """Read the usage of the accounts *names* in one query."""
-        missing = [name for name in names if name not in self._read]
-        if EVERYTHING in missing:
-            missing.remove(EVERYTHING)
-            # The changes are in the file by now.
-            used = Usage(0, self.file_size()).minus(self._changes.get(EVERYTHING, _NOTHING))
-            self._read[EVERYTHING] = used
-        if not missing:
-            return
-        self._read.update(dict.fromkeys(missing, _NOTHING))
-        marks = ", ".join("?" * len(missing))
-        rows = self._execute(f"SELECT * FROM accounts WHERE name IN ({marks})", missing)
-        self._read.update({name: Usage(*used) for name, *used in rows})
+            had = self.growth.get(name, _NOTHING)
+            self.growth[name] = Usage(had.entries + entries, had.size + size)
 
     def before(self, name: str) -> Usage:
-        """Return the usage of the account *name*, which was loaded, before the present write."""
-        return _sum(self._read[name], self._changes.get(name, _NOTHING))
-
-    def used(self, name: str) -> Usage:
-        """Return the usage of the account *name*, which was loaded, after the present write."""
-        return _sum(self.before(name), self._growth.get(name, _NOTHING))
-
-    def end_write(self, *, keep: bool) -> None:
-        """Count the present write if it is kept, and begin another one."""
-        if keep:
-            for name, growth in self._growth.items():
-                self._changes[name] = _sum(self._changes.get(name, _NOTHING), growth)
-        self._growth = {}
+        """Return the usage of the account *name* before the present write."""
+        if name == EVERYTHING:  # the file is as it is after the write
+            return Usage(0, self.file_size()).minus(self.growth.get(name, _NOTHING))
+        row = self._execute("SELECT entries, size FROM accounts WHERE name = ?", (name,)).fetchone()
+        return Usage(*row) if row else _NOTHING
 
     def file_size(self) -> int:
         """Return the bytes of the file that are in use."""
-        pages, unused, page = (
-            self._pragma(name) for name in ("page_count", "freelist_count", "page_size")
-        )
-        return (pages - unused) * page
+        (size,) = self._execute(
+            "SELECT (page_count - freelist_count) * page_size"
+            " FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+        ).fetchone()
+        return int(size)
 
     def save(self) -> None:
-        """Write the changed accounts."""
-        self.end_write(keep=True)
-        self._changes.pop(EVERYTHING, None)
-        changes = [(name, *change) for name, change in self._changes.items() if any(change)]
-        for begin in range(0, len(changes), _ROWS_PER_STATEMENT):
-            rows = changes[begin : begin + _ROWS_PER_STATEMENT]
-            self._execute(
-                f"INSERT INTO accounts VALUES {', '.join(['(?, ?, ?)'] * len(rows))}"
-                " ON CONFLICT (name) DO UPDATE SET"
-                " entries = entries + excluded.entries, size = size + excluded.size",
-                tuple(chain(*rows)),
-            )
-        for name, entries, _ in changes:
+        """Write the growth of all accounts."""
+        self.growth.pop(EVERYTHING, None)
+        for name, (entries, size) in self.growth.items():
+            if entries or size:
+                self._execute(
+                    "INSERT INTO accounts VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
+                    " entries = entries + excluded.entries, size = size + excluded.size",
+                    (name, entries, size),
+                )
             if entries < 0:
                 self._execute("DELETE FROM accounts WHERE name = ? AND entries = 0", (name,))
-
-    def _pragma(self, name: str) -> int:
-        value: Any = self._execute(f"PRAGMA {name}").fetchone()[0]
-        return int(value)
-
-
-def _sum(one: Usage, other: Usage) -> Usage:
-    return Usage(one.entries + other.entries, one.size + other.size)
+        self.growth = {}
 
 
 class Transaction:

@@ -12,7 +12,7 @@ from sqlite3 import Connection
 from typing import Final
 
 from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
-from genmcp.stores.accounts import Capacity, Limit, Room, Usage
+from genmcp.stores.accounts import Capacity, Usage
 from genmcp.stores.sqlite.database import AccountTable, Database, Settings, Transaction
 from genmcp.stores.sqlite.deliveries import SQLiteDeliveries
 from genmcp.stores.sqlite.tables import (
@@ -130,9 +130,7 @@ class SQLiteStore(Store):
 
     async def usage(self, account: str) -> Usage:
         def query(connection: Connection, now: float) -> Usage:
-            accounts = AccountTable(connection.execute)
-            accounts.load([account])
-            return accounts.used(account)
+            return AccountTable(connection.execute).before(account)
 
         return await self._database().read(query)
 
@@ -212,11 +210,7 @@ def _apply(ops: Sequence[Op], transaction: Transaction) -> None:
     Raises:
         StoreError: an `expect` did not hold, or there is no room. Nothing of *ops* was written.
     """
-    room, accounts = room_of(transaction.capacity, ops), transaction.accounts
-    # SQLite itself bounds the file; only new work, which has no slack, leaves the reserve in it.
-    limits = room.limits if room.slack == 0 else room.limits[:-1]
-    accounts.end_write(keep=True)  # a sweep was before it
-    accounts.load([limit.account for limit in limits])
+    transaction.accounts.save()  # of the sweep before
     transaction.execute("SAVEPOINT apply")
     try:
         for op in ops:
@@ -224,30 +218,34 @@ def _apply(ops: Sequence[Op], transaction: Transaction) -> None:
                 append_event(transaction, op)
             else:
                 write_record(transaction, op)
-        if _exceeded(room, limits, accounts):
-            _make_room(ops, lambda: _exceeded(room, limits, accounts), transaction)
-        if limit := _exceeded(room, limits, accounts):
-            raise transaction.capacity.refusal(limit.account, accounts.before(limit.account))
+        if _excess(ops, transaction):
+            for _ in range(_MAX_SWEEPS):
+                if not _sweep(transaction):
+                    break
+        for op in ops:
+            while isinstance(op, Append) and _excess(ops, transaction):
+                if not shorten_log(transaction, op.log):
+                    break
+        if error := _excess(ops, transaction):
+            raise error
     except StoreError:
         transaction.execute("ROLLBACK TO apply")
         transaction.execute("RELEASE apply")
-        accounts.end_write(keep=False)
+        transaction.accounts.growth.clear()
         raise
     transaction.execute("RELEASE apply")
+    transaction.accounts.save()
 
 
-def _exceeded(room: Room, limits: Sequence[Limit], accounts: AccountTable) -> Limit | None:
-    for limit in limits:
-        if room.exceeded(limit, accounts.before(limit.account), accounts.used(limit.account)):
-            return limit
+def _excess(ops: Sequence[Op], transaction: Transaction) -> StoreError | None:
+    """Return the error for *ops*, which were performed, if an account has no room for them."""
+    room, accounts = room_of(transaction.capacity, ops), transaction.accounts
+    # SQLite itself bounds the file; only new work, which has no slack, leaves the reserve in it.
+    for limit in room.limits if room.slack == 0 else room.limits[:-1]:
+        growth = accounts.growth.get(limit.account)
+        if growth and max(growth) > 0:
+            before = accounts.before(limit.account)
+            after = Usage(before.entries + growth.entries, before.size + growth.size)
+            if room.exceeded(limit, before, after):
+                return transaction.capacity.refusal(limit.account, before)
     return None
-
-
-def _make_room(ops: Sequence[Op], needed: Callable[[], object], transaction: Transaction) -> None:
-    """Remove expired entries, and then the oldest events of the logs that *ops* append to."""
-    for _ in range(_MAX_SWEEPS):
-        if not _sweep(transaction):
-            break
-    for op in ops:
-        while isinstance(op, Append) and needed() and shorten_log(transaction, op.log):
-            pass

@@ -165,12 +165,12 @@ def append_event(transaction: Transaction, op: Append) -> None:
     log = _find_log(transaction, op.log)
     if log is None:
         log = _Log(0, transaction.forgotten, 0, 0, 0.0, 0, "")
-        number = execute(
+        inserted = execute(
             "INSERT INTO logs (name, floor, last, held, deadline, size, client)"
             " VALUES (?, ?, ?, ?, ?, ?, ?)",
             (op.log, *log[1:]),
-        ).lastrowid
-        log = log._replace(number=number)
+        )
+        log = log._replace(number=inserted.lastrowid or 0)
     elif log.deadline <= now and log.held:
         log = _delete_events(transaction, log)
     if op.client and not log.client:  # the first one counts for the events before it, too
@@ -182,12 +182,9 @@ def append_event(transaction: Transaction, op: Append) -> None:
     log = log._replace(
         last=id, held=log.held + 1, size=log.size + len(op.data), deadline=now + op.ttl
     )
-    excess = log.held - op.keep
-    if op.keep_bytes is not None and log.size > op.keep_bytes:
-        over = log.size - op.keep_bytes
-        excess = max(excess, _count_oldest(transaction, log.number, log.held, over))
-    if excess > 0:
-        log = _drop_oldest(transaction, log, excess)
+    most = inf if op.keep_bytes is None else op.keep_bytes
+    while log.held > op.keep or (log.size > most and log.held > 1):
+        log = _drop_oldest(transaction, log)
     _save_log(transaction, log)
 
 
@@ -196,19 +193,17 @@ def shorten_log(transaction: Transaction, name: str) -> bool:
     log = _find_log(transaction, name)
     if log is None or log.held < 2:
         return False
-    _save_log(transaction, _drop_oldest(transaction, log, 1))
+    _save_log(transaction, _drop_oldest(transaction, log))
     return True
 
 
-def _drop_oldest(transaction: Transaction, log: _Log, count: int) -> _Log:
-    floor, size = transaction.execute(
-        "SELECT max(id), sum(length(data)) FROM"
-        " (SELECT id, data FROM events WHERE log = ? ORDER BY id LIMIT ?)",
-        (log.number, count),
+def _drop_oldest(transaction: Transaction, log: _Log) -> _Log:
+    id, size = transaction.execute(
+        "SELECT id, length(data) FROM events WHERE log = ? ORDER BY id LIMIT 1", (log.number,)
     ).fetchone()
-    _delete_up_to(transaction, log.number, floor)
-    transaction.accounts.add(log.client, -count, -size)
-    return log._replace(floor=floor, held=log.held - count, size=log.size - size)
+    _delete_up_to(transaction, log.number, id)
+    transaction.accounts.add(log.client, -1, -size)
+    return log._replace(floor=id, held=log.held - 1, size=log.size - size)
 
 
 def _save_log(transaction: Transaction, log: _Log) -> None:
@@ -276,22 +271,6 @@ def sweep_logs(transaction: Transaction) -> bool:
             execute("DELETE FROM logs WHERE number = ?", (log.number,))
             transaction.forgotten = max(transaction.forgotten, log.last)
     return len(expired) == _LOGS_PER_SWEEP
-
-
-def _count_oldest(transaction: Transaction, number: int, held: int, size: int) -> int:
-    """Return how many of a log's oldest events to drop to free at least *size* bytes.
-
-    The newest event is never counted, so that fewer bytes may be freed. *held*: the number of
-    events in the log.
-    """
-    count = 0
-    for (length,) in transaction.execute(
-        "SELECT length(data) FROM events WHERE log = ? ORDER BY id LIMIT ?", (number, held - 1)
-    ):
-        if size <= 0:
-            break
-        size, count = size - length, count + 1
-    return count
 
 
 def _find_log(source: Connection | Transaction, name: str) -> _Log | None:
