@@ -15,7 +15,7 @@ import asyncio
 import itertools
 import random
 from collections import deque
-from collections.abc import Awaitable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from secrets import token_hex
@@ -24,7 +24,7 @@ from typing import Any, Final, TypeAlias
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.clocks import reconnect_pause, steady
 from genmcp.stores.redis.scripts import SWEEP, Script
-from genmcp.stores.redis.server import ERRORS, RedisServer, is_rejected, lacks_permission
+from genmcp.stores.redis.server import ERRORS, RedisServer, ended, is_rejected, lacks_permission
 
 Argument: TypeAlias = str | bytes | int
 
@@ -129,7 +129,7 @@ class RedisCommands:
         if lost and redis is self.redis:
             self.redis = None
         if redis is not None and redis is not self.redis:
-            await _ended(redis.connection_pool.disconnect(inuse_connections=False))
+            await ended(redis.connection_pool.disconnect(inuse_connections=False))
 
     def close(self) -> None:
         """Reject all later operations, and end at once."""
@@ -186,7 +186,7 @@ class RedisCommands:
             for command in self._pending:
                 self._complete(command, StoreUnavailable(_CLOSED))
             if self.redis is not None:
-                await _ended(self.redis.aclose())
+                await ended(self.redis.aclose())
 
     async def _work(self) -> None:
         self._starting = False
@@ -243,10 +243,3 @@ class RedisCommands:
             command.future.set_exception(self._server.failure(reply))
             command.future.exception()  # it need not be retrieved: the caller may be cancelled
         return rejected
-
-
-async def _ended(closing: Awaitable[None]) -> None:
-    """Await the end of connections, which a server that is away does not confirm."""
-    with suppress(*ERRORS):
-        async with asyncio.timeout(_CLOSING):
-            await closing

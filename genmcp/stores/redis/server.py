@@ -3,11 +3,13 @@
 This is the only module that imports redis-py.
 """
 
+import asyncio
 import logging
 import random
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from math import inf
 from typing import Any, Final
@@ -42,6 +44,9 @@ _FORMS: Final = (
 # The errors of a new connection that no later attempt avoids: the number of the database, and the
 # protected mode. Others pass, such as too many clients.
 _UNFIT: Final = ("DB index", "SELECT is not allowed", "DENIED")
+# How Sentinels, and nodes of a cluster, are asked for the server: after a second, another one is.
+_ASKING: Final = {"protocol": 2, "socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+_CLOSING: Final = 1.0  # seconds
 _REJECTED: Final = (exceptions.NoScriptError, exceptions.MovedError, exceptions.ReadOnlyError)
 
 
@@ -60,6 +65,13 @@ def is_rejected(reply: object) -> bool:
 def lacks_permission(error: object) -> bool:
     """Return whether the user may not give the command."""
     return isinstance(error, exceptions.NoPermissionError) or "NOPERM" in str(error)
+
+
+async def ended(closing: Awaitable[None]) -> None:
+    """Await the end of connections, which a server that is away does not confirm."""
+    with suppress(*ERRORS):
+        async with asyncio.timeout(_CLOSING):
+            await closing
 
 
 class RedisClock:
@@ -145,15 +157,10 @@ class RedisAddress:
         if not self._kind:
             return self._hosts[0]
         make: Any = aioredis.Sentinel  # redis-py declares no types for it
-        options = {
-            "protocol": 2,
-            "password": self._sentinel_password,
-            "ssl": self._scheme == "rediss",
-            "socket_timeout": 1.0,  # then another one is asked
-            "retry": Retry(backoff.NoBackoff(), 0),
-        }
+        options = {"ssl": self._scheme == "rediss", "password": self._sentinel_password}
+        retry = Retry(backoff.NoBackoff(), 0)
         hosts = random.sample(self._hosts, len(self._hosts))
-        sentinel = make(hosts, sentinel_kwargs=options)
+        sentinel = make(hosts, sentinel_kwargs={**_ASKING, **options, "retry": retry})
         try:
             host, port = await sentinel.discover_master(self._service)
             return str(host), int(port)
@@ -177,9 +184,9 @@ class RedisAddress:
         return f"{self._scheme}://{self._credentials}{host}:{port}/{self._rest}"
 
     def _cluster(self) -> Any:
-        options: dict[str, Any] = {"protocol": 2, "require_full_coverage": False}
-        options["startup_nodes"] = [ClusterNode(*each) for each in self._hosts]
-        return aioredis.RedisCluster.from_url(self._url(*self._hosts[0]), **options)
+        options = {"startup_nodes": [ClusterNode(*each) for each in self._hosts], **_ASKING}
+        url = self._url(*self._hosts[0])
+        return aioredis.RedisCluster.from_url(url, require_full_coverage=False, **options)
 
 
 def _host_and_port(text: str, default: int) -> tuple[str, int]:
@@ -226,7 +233,7 @@ class RedisServer:
             await self._prepare(redis)
         except BaseException as error:
             if redis is not None:
-                await redis.aclose()
+                await ended(redis.aclose())
             if isinstance(error, ERRORS):
                 raise self.failure(error) from error
             raise
