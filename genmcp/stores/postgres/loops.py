@@ -73,7 +73,7 @@ class StatementKind(Struct, frozen=True, eq=False):
     repeatable: bool = True
 
 
-class _Request(NamedTuple):
+class _LaneRequest(NamedTuple):
     item: Any
     cost: int
     deadline: float
@@ -93,20 +93,20 @@ class Lane:
         self._loop = loop
         self._most = most
         self._writes = writes
-        self._pending: dict[StatementKind, deque[_Request]] = {}
+        self._pending: dict[StatementKind, deque[_LaneRequest]] = {}
         self.tasks: set[asyncio.Task[None]] = set()
 
     def request(self, kind: StatementKind, item: Any, cost: int = 0) -> "asyncio.Future[Any]":
         """Submit *item*, whose size is *cost* bytes, and return a future with its result."""
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        request = _Request(item, cost, steady() + self._loop.options.timeout, future)
+        request = _LaneRequest(item, cost, steady() + self._loop.options.timeout, future)
         self._pending.setdefault(kind, deque()).append(request)
         self.tasks = {task for task in self.tasks if not task.done()}
         if len(self.tasks) < self._most:
             self.tasks.add(asyncio.create_task(self._run(), name="genmcp-postgres"))
         return future
 
-    def _settle(self, request: _Request, result: Any) -> None:
+    def _settle(self, request: _LaneRequest, result: Any) -> None:
         """Complete the caller's future with the result or the error, unless it was cancelled."""
         error = result if isinstance(result, Exception) else None
         outages, future = self._loop.options.outages, request.future
@@ -118,7 +118,7 @@ class Lane:
     async def _run(self) -> None:
         while self._pending:
             kind = next(iter(self._pending))
-            waiting, batch, size = self._pending.pop(kind), list[_Request](), 0
+            waiting, batch, size = self._pending.pop(kind), list[_LaneRequest](), 0
             while waiting and len(batch) < kind.limit and size < _MAX_BYTES:
                 request = waiting.popleft()
                 if not request.future.done():  # its caller was not cancelled
@@ -129,7 +129,7 @@ class Lane:
             if batch:
                 await self._perform(kind, batch)
 
-    async def _perform(self, kind: StatementKind, batch: Sequence[_Request]) -> None:
+    async def _perform(self, kind: StatementKind, batch: Sequence[_LaneRequest]) -> None:
         results: Sequence[Any] | None = None
         attempts = 0
         while results is None:
@@ -154,12 +154,12 @@ class Lane:
         for request, result in zip(batch, results, strict=True):
             self._settle(request, result)
 
-    def _late(self) -> Sequence[_Request]:
+    def _late(self) -> Sequence[_LaneRequest]:
         """Return the requests whose time is over."""
         waiting = [each for queue in self._pending.values() for each in queue]
         return [each for each in waiting if each.deadline <= steady() and not each.future.done()]
 
-    async def _execute(self, kind: StatementKind, batch: Sequence[_Request]) -> Sequence[Any]:
+    async def _execute(self, kind: StatementKind, batch: Sequence[_LaneRequest]) -> Sequence[Any]:
         timeout, clock = self._loop.options.timeout, self._loop.clock
         items = [request.item for request in batch]
         async with self._loop.connection(batch[0].deadline) as connection:
