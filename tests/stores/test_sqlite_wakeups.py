@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from genmcp.stores.clocks import WakeSignal
+from genmcp.stores.clocks import WakeSignal, steady
 from genmcp.stores.sqlite import database, watch
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.sqlite.watch import Watch
@@ -146,7 +146,7 @@ async def test_worker_that_was_suspended_is_woken(
         await there.deliveries.put("a", "q")
         clock.now += 2 * watch.NEWS_RETENTION
         await there.deliveries.put("b", "other")
-        looked = watch.steady()
+        looked = steady()
         monkeypatch.setattr(watch, "steady", lambda: looked + 2 * watch.NEWS_RETENTION)
         await read(here)
         await woken(news)
