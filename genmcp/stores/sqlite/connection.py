@@ -21,6 +21,9 @@ logger = logging.getLogger("genmcp")
 
 _APPLICATION: Final = 0x67656E6D  # "genm", in the file's header: SQLite, "PRAGMA application_id"
 _LAYOUT: Final = 5  # incremented when a table or the form of its keys changes
+# These are updated. They lack tables, and layout 3 the column `labels`: records get theirs when
+# they are written the next time. `counts` had one counter of all queues, which is no longer used.
+_EARLIER_LAYOUTS: Final = (3, 4)
 _LOG_BYTES: Final = 4 * 1024**2
 
 # The row of an expired log stays for a while (see tables.py); `counts` has one row (`Transaction`).
@@ -30,63 +33,47 @@ _LOG_BYTES: Final = 4 * 1024**2
 # The column `labels` has the labels of a record as JSON, null if it has none: they are the rows of
 # the table `labels` to delete with the record.
 _TABLES: Final = """
-CREATE TABLE records (
+CREATE TABLE IF NOT EXISTS records (
     key TEXT NOT NULL PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL,
     deadline REAL NOT NULL, size INTEGER NOT NULL, accounts TEXT, labels TEXT
 );
-CREATE INDEX records_by_deadline ON records (deadline);
-CREATE TABLE labels (
+CREATE INDEX IF NOT EXISTS records_by_deadline ON records (deadline);
+CREATE TABLE IF NOT EXISTS labels (
     label TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (label, key)
 ) WITHOUT ROWID;
-CREATE TABLE logs (
+CREATE TABLE IF NOT EXISTS logs (
     number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, floor INTEGER NOT NULL,
     last INTEGER NOT NULL, held INTEGER NOT NULL, deadline REAL NOT NULL, size INTEGER NOT NULL,
     accounts TEXT
 );
-CREATE INDEX logs_by_deadline ON logs (deadline);
-CREATE INDEX logs_by_accounts ON logs (accounts) WHERE accounts IS NOT NULL;
-CREATE TABLE events (id INTEGER PRIMARY KEY, log INTEGER NOT NULL, data BLOB NOT NULL);
-CREATE INDEX events_by_log ON events (log, id);
-CREATE TABLE deliveries (
+CREATE INDEX IF NOT EXISTS logs_by_deadline ON logs (deadline);
+CREATE INDEX IF NOT EXISTS logs_by_accounts ON logs (accounts) WHERE accounts IS NOT NULL;
+CREATE TABLE IF NOT EXISTS events (
+    id INTEGER PRIMARY KEY, log INTEGER NOT NULL, data BLOB NOT NULL
+);
+CREATE INDEX IF NOT EXISTS events_by_log ON events (log, id);
+CREATE TABLE IF NOT EXISTS deliveries (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, queue TEXT NOT NULL, node TEXT,
     due REAL NOT NULL, owner TEXT NOT NULL, turn INTEGER
 );
-CREATE INDEX deliveries_by_due ON deliveries (queue, due) WHERE turn IS NULL;
-CREATE INDEX deliveries_by_turn ON deliveries (queue, turn, number) WHERE turn IS NOT NULL;
-CREATE INDEX deliveries_by_owner ON deliveries (queue, owner, turn) WHERE turn IS NOT NULL;
-CREATE TABLE accounts (
+CREATE INDEX IF NOT EXISTS deliveries_by_due ON deliveries (queue, due) WHERE turn IS NULL;
+CREATE INDEX IF NOT EXISTS deliveries_by_turn ON deliveries (queue, turn, number)
+    WHERE turn IS NOT NULL;
+CREATE INDEX IF NOT EXISTS deliveries_by_owner ON deliveries (queue, owner, turn)
+    WHERE turn IS NOT NULL;
+CREATE TABLE IF NOT EXISTS accounts (
     name TEXT NOT NULL PRIMARY KEY, entries INTEGER NOT NULL, size INTEGER NOT NULL
 ) WITHOUT ROWID;
-CREATE TABLE counts (
+CREATE TABLE IF NOT EXISTS counts (
     version INTEGER NOT NULL, event INTEGER NOT NULL, forgotten INTEGER NOT NULL
 );
-CREATE TABLE news (queue TEXT NOT NULL PRIMARY KEY, event INTEGER NOT NULL, deadline REAL NOT NULL);
-CREATE TABLE clocks (boot TEXT NOT NULL PRIMARY KEY, ahead REAL NOT NULL, opened REAL NOT NULL)
-"""
-
-
-# By the layout that each of them updates. Layout 3 had no labels: records get theirs when they are
-# written the next time. In layout 4 the queues had one counter together.
-_MIGRATIONS: Final = {
-    3: """
-ALTER TABLE records ADD COLUMN labels TEXT;
-CREATE TABLE labels (
-    label TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (label, key)
-) WITHOUT ROWID
-""",
-    4: """
-ALTER TABLE counts RENAME TO former;
-CREATE TABLE counts (
-    version INTEGER NOT NULL, event INTEGER NOT NULL, forgotten INTEGER NOT NULL
-);
-INSERT INTO counts SELECT version, event, forgotten FROM former;
-DROP TABLE former;
-CREATE TABLE news (queue TEXT NOT NULL PRIMARY KEY, event INTEGER NOT NULL, deadline REAL NOT NULL);
+CREATE TABLE IF NOT EXISTS news (
+    queue TEXT NOT NULL PRIMARY KEY, event INTEGER NOT NULL, deadline REAL NOT NULL
+) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS clocks (
     boot TEXT NOT NULL PRIMARY KEY, ahead REAL NOT NULL, opened REAL NOT NULL
 )
-""",
-}
+"""
 
 
 def connect(path: Path, *, timeout: float, max_bytes: int | None = None) -> Connection:
@@ -206,24 +193,23 @@ def _make_tables(connection: Connection, path: Path) -> None:
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (layout,) = connection.execute("PRAGMA user_version").fetchone()
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    while application == _APPLICATION and layout in _MIGRATIONS:
-        for statement in _MIGRATIONS[layout].split(";"):
-            connection.execute(statement)
-        layout += 1
-        connection.execute(f"PRAGMA user_version={layout}")
     if (application, layout) == (_APPLICATION, _LAYOUT):
         return
-    if tables:
+    is_earlier = application == _APPLICATION and layout in _EARLIER_LAYOUTS
+    if tables and not is_earlier:
         author = "another version of genmcp" if application == _APPLICATION else "another program"
         raise ConfigurationError(
             f"the SQLite store at {str(path)!r}: the file was written by {author}"
         )
+    if is_earlier and layout < 4:
+        connection.execute("ALTER TABLE records ADD COLUMN labels TEXT")
     for statement in _TABLES.split(";"):
         connection.execute(statement)
-    # Event ids must be above those of any earlier file of this name: a client may still have such
-    # an id, and would otherwise skip events. The time in microseconds grows faster than any log.
-    now = time.time_ns() // 1000
-    connection.execute("INSERT INTO counts VALUES (0, ?, 0)", (now,))
+    if not is_earlier:
+        # Event ids must be above those of any earlier file of this name: a client may still have
+        # such an id, and would otherwise skip events. The time in microseconds grows faster than
+        # any log.
+        connection.execute("INSERT INTO counts VALUES (0, ?, 0)", (time.time_ns() // 1000,))
     connection.execute(f"PRAGMA application_id={_APPLICATION}")
     connection.execute(f"PRAGMA user_version={_LAYOUT}")
 
