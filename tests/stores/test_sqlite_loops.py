@@ -3,9 +3,11 @@
 import asyncio
 import gc
 import logging
+import os
+import sys
+from asyncio.subprocess import PIPE, STDOUT
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +15,15 @@ import pytest
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from genmcp import Continue, Endpoint, Mux, Run, SQLiteStore, Suite, SyncClient, job, tool
-from genmcp.stores.store import Append, Put
+from genmcp import Continue, Endpoint, Mux, Run, Security, SQLiteStore, Suite, SyncClient, job, tool
+from genmcp.stores.store import Append, Op, Put
 from tests.support.asgi import Client
 from tests.support.serving import serve
 
 pytestmark = pytest.mark.filterwarnings("error")
 
 BOUND = 5.0
-LOCAL = "http://127.0.0.1"
+ROOT = Path(__file__).parents[2]
 
 
 @job
@@ -46,31 +48,38 @@ def store(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Iterator[SQLiteSt
     caplog.set_level(logging.WARNING)
     yield SQLiteStore(tmp_path / "store.db")
     gc.collect()
-    assert caplog.records == []
+    assert caplog.get_records("call") == []
 
 
 def endpoint(store: SQLiteStore) -> Endpoint:
-    return Endpoint(Mux(Suite(name="test", version="1", tools=[add]), store=store, secret="s" * 16))
+    mux = Mux(Suite(name="test", version="1", tools=[add]), store=store, secret="s" * 16)
+    return Endpoint(mux, security=Security(allowed_hosts=["test", "127.0.0.1"]))
+
+
+def call_add(http: TestClient, **arguments: int) -> str:
+    """Call the tool, and return the text of the result."""
+    messages = Client(None)
+    call = messages.call("add", dict(arguments))
+    answer = http.post("/mcp", json=call, headers=messages._headers(call))
+    text: str = answer.json()["result"]["content"][0]["text"]
+    return text
 
 
 @contextmanager
 def without_lifespan(app: Any) -> Iterator[TestClient]:
     """Yield a client with a new event loop for each request, and no lifespan."""
-    yield TestClient(app, base_url=LOCAL)
+    yield TestClient(app)
 
 
-@pytest.mark.parametrize("run", [partial(TestClient, base_url=LOCAL), without_lifespan])
+@pytest.mark.parametrize("run", [TestClient, without_lifespan])
 def test_client_of_starlette_runs_jobs(
     run: Callable[[Any], AbstractContextManager[TestClient]], store: SQLiteStore
 ) -> None:
     """With a lifespan, and with an event loop for each request."""
     app = endpoint(store)
-    messages = Client(app)
     with run(Starlette(routes=[app.route("/mcp")])) as http:
         for number in range(3):
-            call = messages.call("add", {"number": number})
-            answer = http.post("/mcp", json=call, headers=messages._headers(call))
-            assert answer.json()["result"]["content"][0]["text"] == f"it is {number + 1}"
+            assert call_add(http, number=number) == f"it is {number + 1}"
     asyncio.run(app.mux.aclose())
 
 
@@ -113,3 +122,65 @@ def test_blocking_client_in_memory_runs_jobs(store: SQLiteStore) -> None:
         with SyncClient(app.mux) as client:
             assert client.call("add", {"number": number}).text == f"it is {number + 1}"
     asyncio.run(app.mux.aclose())
+
+
+class SlowStore(SQLiteStore):
+    """A store whose first write takes until its caller is cancelled."""
+
+    slow = True
+
+    async def apply(self, *ops: Op) -> None:
+        if self.slow:
+            self.slow = False
+            await asyncio.Event().wait()
+        await super().apply(*ops)
+
+
+@pytest.mark.parametrize("run", [TestClient, without_lifespan])
+def test_client_of_starlette_may_end_early(
+    run: Callable[[Any], AbstractContextManager[TestClient]],
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Nothing is logged if the process was still preparing to run jobs."""
+    app = endpoint(SlowStore(tmp_path / "slow.db"))
+    with run(Starlette(routes=[app.route("/mcp")])) as http:
+        assert "missing required property" in call_add(http)
+    asyncio.run(app.mux.aclose())
+
+    assert caplog.records == []
+
+
+PREFORKED = """
+import os, sys
+from pathlib import Path
+from starlette.applications import Starlette
+from starlette.testclient import TestClient
+from tests.stores.test_sqlite_loops import SQLiteStore, call_add, endpoint
+
+app = endpoint(SQLiteStore(Path(sys.argv[1])))
+host = Starlette(routes=[app.route("/mcp")])
+children = []
+for number in range(2):
+    child = os.fork()
+    if not child:
+        with TestClient(host) as http:
+            text = call_add(http, number=number)
+        os._exit(text != f"it is {number + 1}")
+    children.append(child)
+sys.exit(any(os.waitpid(child, 0)[1] for child in children))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+async def test_application_is_imported_before_a_fork(tmp_path: Path) -> None:
+    """As by a server that loads the application once and then forks its workers."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-W", "error", "-c", PREFORKED, str(tmp_path / "store.db")),
+        cwd=ROOT,
+        stdout=PIPE,
+        stderr=STDOUT,
+    )
+    output, _ = await process.communicate()
+
+    assert (process.returncode, output.decode()) == (0, "")
