@@ -94,7 +94,7 @@ async def test_locked_file_stays_unavailable_while_reads_succeed(
 ) -> None:
     """A writer does not block readers: they would otherwise end and begin the outage in turn."""
     path = tmp_path / "test.db"
-    store, errors = SQLiteStore(path, busy_timeout=0.01), list[Any]()
+    store, errors = SQLiteStore(path, timeout=0.01), list[Any]()
     store.outages.listeners.add(errors.append)
     async with locked(path):
         for _ in range(3):
@@ -114,7 +114,7 @@ async def test_locked_file_can_be_opened_and_is_used_when_it_is_free(tmp_path: P
     """A process that starts meanwhile waits, as it does for a server that is away."""
     path = tmp_path / "test.db"
     async with locked(path):
-        store = SQLiteStore(path, busy_timeout=0.01)
+        store = SQLiteStore(path, timeout=0.01)
         for operation in (store.get("key"), store.apply(Put("key", b"value"))):
             with pytest.raises(StoreUnavailable):
                 await operation

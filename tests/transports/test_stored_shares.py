@@ -234,7 +234,7 @@ async def test_listeners_of_one_address_fill_its_share_only() -> None:
     refused = await (await at(app, "10.0.0.2")).send(method="GET")
     assert refused.status == 429
     async with (await at(app, "10.0.0.3")).listen() as stream:
-        await stream.begun()
+        await stream.started()
     async with bob.listen(after=sent.ids[0]) as resumed:
         while "result" not in (message := await resumed.message()):
             pass

@@ -1,5 +1,6 @@
 """The file as one process uses it: one thread writes, another one reads and watches for writes."""
 
+import os
 import shutil
 import sqlite3
 import time
@@ -11,7 +12,7 @@ from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from genmcp.errors import StoreError, StoreFull, StoreUnavailable
+from genmcp.errors import ConfigurationError, StoreError, StoreFull, StoreUnavailable
 from genmcp.stores.accounts import EVERYTHING, Capacity, Usage, accounts_of
 from genmcp.stores.outages import Outages
 from genmcp.stores.sqlite.connection import (
@@ -22,14 +23,12 @@ from genmcp.stores.sqlite.connection import (
     is_busy,
     prepare,
 )
-from genmcp.stores.sqlite.watch import InotifyWatch, Watch
+from genmcp.stores.sqlite.watch import NEWS_RETENTION, Watch
 
 T = TypeVar("T")
 
 _NOTHING: Final = Usage()
 _POLL_INTERVAL: Final = 0.02  # seconds: PRAGMA data_version takes 3 us
-_POLL_INTERVAL_ARMED: Final = 1.0  # seconds, while inotify reports writes
-_INOTIFY_PAUSE: Final = 0.005  # seconds between two reports of inotify
 _FREE_BYTES: Final = 1024 * 1024  # with less free space a disk is full for a database
 _SWEEP_INTERVAL: Final = 1.0  # seconds
 _SWEEP_WHILE_IDLE: Final = 0.01  # seconds between two sweeps, so that other processes can write
@@ -40,7 +39,7 @@ class Settings(Struct):
 
     path: Path
     capacity: Capacity
-    busy_timeout: float
+    timeout: float
     outages: Outages
     clock: Callable[[], float] | None
     now: Callable[[], float] = time.time
@@ -53,11 +52,34 @@ class Settings(Struct):
             StoreUnavailable: another process has locked the file. A later call may succeed.
             ConfigurationError: the file cannot be used.
         """
+        check_process(self.path)
         if not self.is_prepared:
             size = self.capacity.size
-            clock = prepare(self.path, busy_timeout=self.busy_timeout, max_bytes=size)
+            clock = prepare(self.path, timeout=self.timeout, max_bytes=size)
             self.now = self.clock or clock
             self.is_prepared = True
+
+
+# By database that is in use: the process that uses it. No connection may be used, closed or opened
+# in a child while its parent has one to the same file: SQLite counts the locks of a process in its
+# memory ("How To Corrupt An SQLite Database File", 2.6), where the child would find those of its
+# parent. In the child, this dictionary also keeps the connections of the parent from being closed.
+_in_use: Final[dict["Database", int]] = {}
+
+
+def check_process(path: Path) -> None:
+    """Check that *path* is not in use by a process from which this one was forked.
+
+    Raises:
+        ConfigurationError: it is.
+    """
+    process = os.getpid()
+    for database, user in tuple(_in_use.items()):
+        if user != process and database.path == path:
+            raise ConfigurationError(
+                f"the SQLite store at {str(path)!r} was opened before this process was forked: "
+                f"fork before its first use, or start the process without a fork (spawn)"
+            )
 
 
 class AccountTable:
@@ -121,10 +143,12 @@ class Transaction:
         capacity: that of the store.
         accounts: the usage of each account.
         version: a counter of the file, at least the version of any removed record.
-        event: a counter of the file, the last id that was assigned to an event.
+        event: a counter of the file, the last id that was assigned to an event. It also counts
+            transactions with `news`.
         forgotten: a counter of the file, at least the last event id of any removed log.
         written: the logs that were appended to. The change adds to this.
-        news: whether a delivery may have become due, or was removed. The change sets this.
+        news: the queues in which a delivery may have become due, or was removed. The change adds to
+            this.
     """
 
     __slots__ = (
@@ -140,7 +164,7 @@ class Transaction:
         "written",
     )
 
-    _read: tuple[int, int, int, int]
+    _read: tuple[int, int, int]
 
     def __init__(self, connection: Connection, now: float, capacity: Capacity) -> None:
         self.execute = connection.execute
@@ -148,25 +172,28 @@ class Transaction:
         self.capacity = capacity
         self.accounts = AccountTable(self.execute)
         self.written: set[str] = set()
-        self.news = False
-        counters = self.execute("SELECT version, event, forgotten, news FROM counts").fetchone()
+        self.news: set[str] = set()
+        counters = self.execute("SELECT version, event, forgotten FROM counts").fetchone()
         self._read = counters
-        self.version, self.event, self.forgotten, _ = counters
-
-    @property
-    def watched(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The counters (event, news) that other processes watch, before and after."""
-        _, event, _, news = self._read
-        return (event, news), (self.event, news + self.news)
+        self.version, self.event, self.forgotten = counters
 
     def save_counters(self) -> None:
         """Write the counters and accounts. Call it last, before the commit."""
         self.accounts.save()
-        counters = (self.version, self.event, self.forgotten, self._read[3] + self.news)
-        if counters != self._read:
+        self.event += bool(self.news)
+        for queue in self.news:
             self.execute(
-                "UPDATE counts SET version = ?, event = ?, forgotten = ?, news = ?", counters
+                "INSERT INTO news VALUES (?, ?, ?) ON CONFLICT (queue) DO UPDATE SET"
+                " event = excluded.event, deadline = excluded.deadline",
+                (queue, self.event, self.now + NEWS_RETENTION),
             )
+        counters = (self.version, self.event, self.forgotten)
+        if counters != self._read:
+            self.execute("UPDATE counts SET version = ?, event = ?, forgotten = ?", counters)
+
+    def wake(self, watch: Watch) -> None:
+        """Wake the waiters of this process that the transaction concerns, once it is committed."""
+        watch.wake_for_commit(self.written, self.news, self._read[1], self.event)
 
 
 class Database:
@@ -184,14 +211,23 @@ class Database:
         self._sweep = sweep
         self._next_sweep = 0.0
         self._is_behind = False  # whether the last sweep left expired entries
-        self._inotify: InotifyWatch | None = None
-        self._has_inotify = True  # until it turns out to be unavailable
         self._reader = ConnectionThread(
             "genmcp-sqlite-read", self._connect_reader, self._read, self._poll_interval
         )
         self._writer = ConnectionThread(
             "genmcp-sqlite-write", self._connect_writer, self._write, self._sweep_interval
         )
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._settings.path
+
+    def check_process(self) -> None:
+        """Check that this process may use the file; see `check_process`."""
+        check_process(self.path)
+        if not self._settings.outages.closed:
+            _in_use.setdefault(self, os.getpid())
 
     async def read(self, query: Callable[[Connection, float], T]) -> T:
         """Return the result of *query*, which gets the time; it sees one state of the file.
@@ -244,24 +280,22 @@ class Database:
         self._reader.submit(None)
 
     async def aclose(self) -> None:
-        """Complete the submitted requests, and close the file."""
+        """Complete the submitted requests, and close the file. Do nothing in a forked child."""
+        if _in_use.get(self) not in (None, os.getpid()):
+            return
         await self._writer.aclose()
         await self._reader.aclose()
-        self._disarm()
+        _in_use.pop(self, None)
         self.watch.wake_all()
 
     # In the reader's thread.
 
     def _connect_reader(self) -> Connection:
         self.watch.reset()  # data_version counts from zero on each connection
-        self._has_inotify = True
         return self._connect(None)
 
     def _poll_interval(self) -> float | None:
-        if not self.watch.has_waiters:
-            return None
-        armed = self._inotify is not None and self._inotify.armed
-        return _POLL_INTERVAL_ARMED if armed else _POLL_INTERVAL
+        return _POLL_INTERVAL if self.watch.has_waiters else None
 
     def _read(self, connection: Connection, requests: list[ThreadRequest]) -> None:
         for request in requests:
@@ -275,36 +309,8 @@ class Database:
                 request.error = self._translated(error)
         try:
             self.watch.look(connection)
-            if self._arm():  # a write may have happened before inotify was set up
-                self.watch.look(connection)
         except sqlite3.Error:
             self.watch.wake_all()  # the waiters get the error from their own reads
-
-    def _arm(self) -> bool:
-        """Start inotify while `watch` has waiters, stop it otherwise; return whether it started.
-
-        Without inotify the reader polls every 20 ms.
-        """
-        if not self.watch.has_waiters:
-            self._disarm()
-        elif self._has_inotify and (self._inotify is None or not self._inotify.armed):
-            try:
-                log = Path(f"{self._settings.path}-wal")  # each commit is written to it
-                self._inotify = InotifyWatch(log, self._wake_reader, pause=_INOTIFY_PAUSE)
-            except OSError:
-                self._has_inotify = False
-            else:
-                return True
-        return False
-
-    def _disarm(self) -> None:
-        inotify, self._inotify = self._inotify, None
-        if inotify is not None:
-            inotify.close()
-
-    def _wake_reader(self) -> None:
-        with suppress(StoreUnavailable):  # closed in the meantime
-            self._reader.submit(None)
 
     # In the writer's thread.
 
@@ -352,7 +358,7 @@ class Database:
             with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
                 connection.execute("ROLLBACK")
             raise
-        self.watch.wake_for_commit(transaction.written, *transaction.watched)
+        transaction.wake(self.watch)
 
     def _sweep_if_due(self, transaction: Transaction) -> None:
         if transaction.now >= self._next_sweep:
@@ -365,10 +371,10 @@ class Database:
     # In both threads.
 
     def _connect(self, max_bytes: int | None) -> Connection:
-        path, busy_timeout = self._settings.path, self._settings.busy_timeout
-        self._settings.prepare()
+        settings = self._settings
+        settings.prepare()
         try:
-            return connect(path, busy_timeout=busy_timeout, max_bytes=max_bytes)
+            return connect(settings.path, timeout=settings.timeout, max_bytes=max_bytes)
         except sqlite3.Error as error:
             raise self._translated(error) from error
 

@@ -14,7 +14,7 @@ from typing import Final
 from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
 from genmcp.stores.accounts import Capacity, Usage
 from genmcp.stores.sqlite.database import AccountTable, Database, Settings, Transaction
-from genmcp.stores.sqlite.deliveries import SQLiteDeliveries
+from genmcp.stores.sqlite.deliveries import SQLiteDeliveries, sweep_news
 from genmcp.stores.sqlite.tables import (
     append_event,
     count_labelled,
@@ -42,6 +42,12 @@ from genmcp.stores.store import (
 
 _READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
 _MAX_SWEEPS: Final = 10  # sweeps before a write is rejected because of a share
+_RESERVE: Final = 0.1  # the fraction of the file, and of each client's share, without new work
+
+# Seconds after which a follower reads its log although nothing was appended. Ids are counted over
+# all logs, so a position that is refreshed stays newer than any log whose row is deleted in the
+# meantime: an hour after the log expired (tables.py).
+_FOLLOW_REFRESH: Final = 600.0
 
 
 class SQLiteStore(Store):
@@ -53,19 +59,18 @@ class SQLiteStore(Store):
     locks do not work on network file systems. A missing file is created with access for its owner
     only.
 
-    The store may be created before the process forks, and used before and after: each process
-    opens the file itself, at its first use, and closes it at `aclose`.
+    The store may be created before the process forks. SQLite does not allow that a child uses a
+    file that its parent has opened before the fork: in such a child, this store and any other one
+    on the file raise ConfigurationError.
 
     Args:
         path: the file.
         max_bytes: the maximum size of the file. Beyond it writes that need room raise StoreFull
             until enough has expired. A full disk raises StoreUnavailable. Default 4 GiB.
-        busy_timeout: seconds to wait while other processes write; then StoreUnavailable is raised.
+        timeout: seconds to wait while other processes write; then StoreUnavailable is raised.
             Default 5.
-        follow_refresh: seconds after which a follower reads its log although nothing was appended,
-            at most. It must be below 3600. Default 600.
-        clock: returns Unix time, and must be the same in all processes. Default: the clock of the
-            file, which setting the system time does not affect (on Linux).
+        clock: returns Unix time, and must be the same in all processes. For tests. Default: the
+            clock of the file, which setting the system time does not affect (on Linux).
 
     Raises:
         ConfigurationError: an option is out of range, the folder or the file cannot be used, or the
@@ -80,26 +85,18 @@ class SQLiteStore(Store):
         path: str | os.PathLike[str],
         *,
         max_bytes: int = 4 * 1024**3,
-        busy_timeout: float = 5.0,
-        follow_refresh: float = 600.0,
+        timeout: float = 5.0,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        # Ids are counted over all logs, so a position that is refreshed stays newer than any log
-        # whose row is deleted in the meantime: an hour after the log expired (tables.py).
-        if not 0 < follow_refresh < 3600:
-            raise ConfigurationError(
-                f"follow_refresh must be above 0 and below 3600 seconds, not {follow_refresh}"
-            )
-        self._follow_refresh = follow_refresh
+        if not timeout > 0:
+            raise ConfigurationError(f"timeout must be above 0 seconds, not {timeout}")
         capacity = Capacity(max_bytes)
         # Absolute, because the process may change its working directory later.
         file = Path(path).absolute()
-        self._settings = Settings(
-            file, capacity, busy_timeout, self.outages, clock, clock or time.time
-        )
+        self._settings = Settings(file, capacity, timeout, self.outages, clock, clock or time.time)
         with suppress(StoreUnavailable):  # the file is locked: the first operation does this
             self._settings.prepare()
-        self._databases: dict[int, Database] = {}  # by process id: a forked child has its own
+        self._opened = Database(self._settings, _sweep)
         self._deliveries = SQLiteDeliveries(self._database)
 
     def __repr__(self) -> str:
@@ -172,7 +169,7 @@ class SQLiteStore(Store):
 
     async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
         database = self._database()
-        with database.watch.log_signal(log) as signal:
+        with database.watch.signal(log) as signal:
             position = await database.read(partial(position_of, name=log, after=after))
             while True:
                 signal.clear()  # before the read: see WakeSignal
@@ -182,24 +179,21 @@ class SQLiteStore(Store):
                     yield event
                 if len(events) < _READ_AT_ONCE:
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(self._follow_refresh):
+                        async with asyncio.timeout(_FOLLOW_REFRESH):
                             await signal.wait()
 
     async def aclose(self) -> None:
         self.outages.closed = True
-        await self._database().aclose()
+        await self._opened.aclose()
 
     def _database(self) -> Database:
-        pid = os.getpid()
-        database = self._databases.get(pid)
-        if database is None:  # two threads may get here at once, hence `setdefault`
-            made = Database(self._settings, _sweep)
-            database = self._databases.setdefault(pid, made)
-        return database
+        self._opened.check_process()
+        return self._opened
 
 
 def _sweep(transaction: Transaction) -> bool:
     """Remove some expired records and logs; return whether there may be more."""
+    sweep_news(transaction)
     more_records, more_logs = sweep_records(transaction), sweep_logs(transaction)
     return more_records or more_logs
 
