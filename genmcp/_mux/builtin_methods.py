@@ -17,7 +17,7 @@ from genmcp._core.server_dispatch import discover_result
 from genmcp._core.subscription import supported_subset
 from genmcp._core.task import Task
 from genmcp._core.waiting import Asking
-from genmcp._mux.changes import RETRY_DELAY, Subscription
+from genmcp._mux.changes import Subscription
 from genmcp._mux.continuations import has_tasks
 from genmcp._mux.limits import Limits
 from genmcp._mux.session_streams import SessionStreams
@@ -58,11 +58,9 @@ from genmcp.question.elicitation import FormQuestion
 from genmcp.question.packing import unpack
 from genmcp.server import Server
 from genmcp.tasks.attempt import NotRunnableHere
-from genmcp.tasks.retry import LogThrottle
 from genmcp.tasks.service import TaskChange, TaskService
 
 logger = logging.getLogger("genmcp")
-_warnings = LogThrottle(logger)
 
 TASKS_CHANGED: Final = "notifications/tasks"
 
@@ -200,25 +198,16 @@ async def _watch(
     service: TaskService, id: str, principal: str | None, subscription: Subscription
 ) -> None:
     seen: tuple[object, ...] = ()
-    with suppress(TaskNotFound):  # it has expired
-        while True:
-            try:
-                async with aclosing(service.follow(id, principal)) as changes:
-                    async for change in changes:
-                        if isinstance(change, TaskChange) and _seen(change.task) != seen:
-                            seen = _seen(change.task)
-                            subscription.notify(task=change.task)
-                return
-            except StoreError as error:
-                # From the present state again, as for the changes of the server: the client cannot
-                # see from an open stream that it would get nothing more.
-                _warnings.log(
-                    logging.WARNING,
-                    "changes of task %s cannot be read, which is retried: %s",
-                    id,
-                    error,
-                )
-            await asyncio.sleep(RETRY_DELAY)
+    try:
+        async with aclosing(service.follow(id, principal)) as changes:
+            async for change in changes:
+                if isinstance(change, TaskChange) and _seen(change.task) != seen:
+                    seen = _seen(change.task)
+                    subscription.notify(task=change.task)
+    except TaskNotFound as error:
+        logger.debug("a task has expired: %s", error)
+    except StoreError as error:
+        logger.warning("the changes of task %s cannot be read any more: %s", id, error)
 
 
 def detailed_task(task: Task, encoder: Encoder, now: float) -> DetailedTask:

@@ -17,9 +17,10 @@ from genmcp._core.request import Request
 from genmcp._mux.limits import Limits, replay_append
 from genmcp._mux.threads import Multimap
 from genmcp._wire import sse
-from genmcp.errors import InvalidRequest, LogTruncated, StoreError, StoreUnavailable
+from genmcp.errors import InvalidRequest, StoreError
 from genmcp.protocol.params import RequestId
-from genmcp.stores.store import Store
+from genmcp.stores.following import follow
+from genmcp.stores.store import LogEvent, Store
 
 logger = logging.getLogger("genmcp")
 
@@ -157,29 +158,24 @@ class Replay(msgspec.Struct, eq=False):
         """Yield the events of the stream, and None for each interval of silence.
 
         All events are yielded again, from the oldest one that is retained, if this reader was so
-        slow that events at its position were dropped, or after a failure of the store. The stream
-        survives such a failure: thousands of clients would otherwise connect again at once.
+        slow that events at its position were dropped. The stream survives a failure of the store:
+        thousands of clients would otherwise connect again at once.
         """
-        while True:
+        async with aclosing(follow(self.store, log)) as items:
+            coming = asyncio.ensure_future(anext(items))
             try:
-                async with aclosing(self.store.follow(log)) as events:
-                    coming = asyncio.ensure_future(anext(events))
-                    try:
-                        while True:
-                            await asyncio.wait({coming}, timeout=self._look)
-                            if coming.done():
-                                yield _decode(coming.result().data)
-                                coming = asyncio.ensure_future(anext(events))
-                            else:
-                                yield None
-                    finally:
-                        coming.cancel()
-                        await asyncio.gather(coming, return_exceptions=True)
-            except LogTruncated:
-                continue
-            except StoreUnavailable as error:
-                logger.warning("a stream that was resumed waits for the store: %s", error)
-                await asyncio.sleep(self._look)
+                while True:
+                    await asyncio.wait({coming}, timeout=self._look)
+                    if not coming.done():
+                        yield None
+                        continue
+                    item = coming.result()
+                    coming = asyncio.ensure_future(anext(items))
+                    if isinstance(item, LogEvent):
+                        yield _decode(item.data)
+            finally:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
 
 
 def _newer(call: OpenCall, known: OpenCall | None) -> OpenCall:

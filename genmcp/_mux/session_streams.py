@@ -29,15 +29,12 @@ from genmcp.errors import (
     OverShare,
     StoreError,
     StoreFull,
-    StoreUnavailable,
 )
 from genmcp.server import Server
+from genmcp.stores.following import RETRY_DELAY, follow
 from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
 
 logger = logging.getLogger("genmcp")
-
-_AGAIN: Final = 1.0
-"""Seconds after which a failed operation of the store is repeated."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_uris: Final = msgspec.msgpack.Decoder(list[str]).decode
@@ -151,8 +148,17 @@ class SessionStreams(msgspec.Struct, eq=False):
             following = asyncio.create_task(self._follow_resources(wanted))
             relay = asyncio.create_task(self._relay(session, subscription, unsent, client))
             try:
-                async with aclosing(_follow_again(self._store, _log(session.key), after)) as events:
+                async with aclosing(follow(self._store, _log(session.key), after)) as events:
                     async for event in events:
+                        if isinstance(event, LogTruncated):
+                            # This reader was so slow that the events at its position were dropped,
+                            # and perhaps the announcement of another listener with them. Therefore
+                            # this listener ends. The client reconnects, and gets the retained
+                            # events.
+                            yield _MISSED
+                            return
+                        if not isinstance(event, LogEvent):
+                            continue
                         if event.data == mine:
                             begun = sends = True
                             if opening:
@@ -173,11 +179,6 @@ class SessionStreams(msgspec.Struct, eq=False):
                         elif sends:
                             unsent.discard(event.data)
                             yield event
-            except LogTruncated:
-                # This reader was so slow that the events at its position were dropped, and perhaps
-                # the announcement of another listener with them. Therefore this listener ends. The
-                # client reconnects, and gets the retained events.
-                yield _MISSED
             finally:
                 relay.cancel()
                 following.cancel()
@@ -205,7 +206,7 @@ class SessionStreams(msgspec.Struct, eq=False):
                 except StoreError as error:
                     logger.warning("a change does not reach its session yet: %s", error)
                     subscription.notify([change])
-                    await asyncio.sleep(_AGAIN)
+                    await asyncio.sleep(RETRY_DELAY)
                 else:
                     unsent.add(message)
 
@@ -265,21 +266,6 @@ async def to_wire(messages: AsyncGenerator[LogEvent | bytes, None]) -> AsyncGene
             if isinstance(each, LogEvent):
                 each = sse.event(each.data, f"{LISTENER}/{each.id}".encode())
             yield each
-
-
-async def _follow_again(
-    store: Store, log: str, after: str | None = None
-) -> AsyncGenerator[LogEvent, None]:
-    """Follow *log*; after a failure of the store, continue after the last event."""
-    while True:
-        try:
-            async with aclosing(store.follow(log, after)) as events:
-                async for event in events:
-                    after = event.id
-                    yield event
-        except StoreUnavailable as error:
-            logger.warning("a listening stream waits for the store: %s", error)
-            await asyncio.sleep(_AGAIN)
 
 
 def _log(session: str) -> str:

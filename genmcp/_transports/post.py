@@ -46,6 +46,7 @@ from genmcp._wire.jsonrpc import ErrorBody, Message, encode_batch
 from genmcp.channel import Channel
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
 from genmcp.protocol.params import RequestParams
+from genmcp.stores.following import RETRY_DELAY
 
 
 def post(http: HttpRequest, message: Message | list[Message | InvalidRequest]) -> Awaitable[None]:
@@ -218,9 +219,6 @@ async def _resumed(
     return http.mux.replay.resume(session.key, stream, int(number), reader, recover)
 
 
-_AGAIN: Final = 1.0
-"""Seconds before a failed access to the store is retried."""
-
 _WAITING: Final = 16
 """Messages buffered for a client that reads slowly; when the buffer is full, the calls wait."""
 
@@ -286,4 +284,4 @@ class Recovery(Pipe):
                 channel = Channel(request, PipedCall(self, request), self.access)
                 return await self.mux.continuations.followed(task, channel)
             except StoreError:
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(RETRY_DELAY)

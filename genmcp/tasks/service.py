@@ -11,6 +11,7 @@ from genmcp._core.outcome import Outcome, unpack
 from genmcp._core.task import Task, is_task_id
 from genmcp._core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
+from genmcp.stores.following import retry_read
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, pack_status
@@ -176,7 +177,7 @@ class TaskService:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
         if known is None:
-            await self.get(id, owner)
+            await retry_read(self.records.store, partial(self.get, id, owner))
         async with aclosing(self._follower.follow(id, after, known)) as items:
             async for each in items:
                 yield each
