@@ -22,7 +22,7 @@ from genmcp import (
     prompt,
     tool,
 )
-from tests.auth.scoped import RAN, WRITE, Parts, close, endpoint, granted, suite
+from tests.auth.scoped import RAN, WRITE, Letters, Parts, close, endpoint, granted, suite
 from tests.support.asgi import ALL, LEGACIES, MODERN, TASKS, Client, Connection
 
 PROMPT = {"type": "ref/prompt", "name": "quote"}
@@ -363,7 +363,7 @@ def test_wrong_scopes_fail_when_they_are_given(wrong: Any) -> None:
     repo = type("Wrong", (ResourceRepo,), {"prefix": "a://", "scopes": wrong, "read": Parts.read})
     with pytest.raises(ConfigurationError, match="scope"):
         Suite(name="test", version="1", resources=[repo])
-    letters: Any = {"prefix": "a", "scopes": wrong, "list": Parts.list, "get": Parts.read}
+    letters: Any = {"prefix": "a", "scopes": wrong, "list": Parts.list, "get": Letters.get}
     with pytest.raises(ConfigurationError, match="scope"):
         Suite(name="test", version="1", prompts=[type("Wrong", (PromptRepo,), letters)])
 

@@ -135,7 +135,7 @@ def test_progress_has_a_rate_and_the_time_left(monkeypatch: pytest.MonkeyPatch) 
     """Since the first progress, which need not be the beginning; a new call begins anew."""
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("NO_COLOR", "1")
-    screen, times = Screen(), iter([0.0, 0.1, 2.0, 4.0, 5.0, 6.0])
+    screen, times = Screen(), iter([0.0, 0.0, 0.1, 2.0, 4.0, 5.0, 6.0])
     bar = StatusLine(screen, lambda: next(times))
     for progress, total in ((10, 100), (10.5, 100), (20, 100), (5000, None), (1, 4), (4, 4)):
         bar.show_progress(progress, total, "on")
