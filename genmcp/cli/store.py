@@ -16,7 +16,7 @@ from genmcp.cli.deployment import (
 )
 from genmcp.cli.output import OutputWriter, duration
 from genmcp.cli.parsing import command, group, option
-from genmcp.stores.accounts import EVERYTHING
+from genmcp.stores.accounts import EVERYTHING, room_for
 from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import Delete, Put, Store, StoreTotals
 from genmcp.tasks.inspection import QueueSummary, TaskInspector
@@ -196,7 +196,7 @@ def _problems(store: Store, offset: float, totals: StoreTotals | None) -> Iterat
     if totals is None:
         return
     used, capacity = totals
-    (limit,) = capacity.room((EVERYTHING,), new=True, optional=False).limits
+    (limit,) = room_for(capacity, (EVERYTHING,), new=True).limits
     if used.size > limit.size or used.entries > limit.entries:
         yield (
             f"only the reserve of the store is left ({_used(totals)}): new work is rejected; "

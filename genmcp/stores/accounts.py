@@ -5,6 +5,7 @@ everything. A write after which one of these would exceed its limit is rejected,
 or the crowd of anonymous ones, cannot fill the store for all others.
 """
 
+from functools import lru_cache
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -40,8 +41,10 @@ ANONYMOUS: Final = "anonymous"
 """The account that counts all clients without a principal."""
 
 _ENTRY_BYTES: Final = 256  # estimated overhead of an entry, to limit the number of entries
+_CACHED_CLIENTS: Final = 1024
 
 
+@lru_cache(_CACHED_CLIENTS)
 def accounts_of(client: str) -> tuple[str, ...]:
     """Return the accounts that count an entry of *client* (`Put.client`)."""
     if not client:
@@ -117,14 +120,6 @@ class Capacity(Struct, frozen=True):
         """The capacity in records and events."""
         return self.entries or max(1, self.size // _ENTRY_BYTES)
 
-    def room(self, accounts: tuple[str, ...], *, new: bool, optional: bool) -> Room:
-        """Return the limits of a write to *accounts*, which is `new` or `optional` work or none."""
-        part = OPTIONAL_SHARE if optional else 1 - RESERVE if new else 1
-        entries = part * self.most_entries
-        shares = ((name, _share_of(name)) for name in accounts)
-        limits = (Limit(name, share * entries, share * part * self.size) for name, share in shares)
-        return Room(tuple(limits), 0 if new or optional else SMALL_UPDATE)
-
     def refusal(self, account: str, used: Usage) -> StoreUnavailable:
         """Return the error of a write for which *account*, which uses *used*, has no room."""
         use = f"{used.entries} entries and {used.size} bytes"
@@ -142,3 +137,19 @@ def _share_of(account: str) -> float:
     if account == EVERYTHING:
         return 1
     return ANONYMOUS_SHARE if account == ANONYMOUS else CLIENT_SHARE
+
+
+@lru_cache(_CACHED_CLIENTS)
+def room_for(
+    capacity: Capacity, accounts: tuple[str, ...], *, new: bool = False, optional: bool = False
+) -> Room:
+    """Return the limits of a write to *accounts* in a store of *capacity*.
+
+    *new* and *optional* are as for `Append`. Cached, since most writes are of a recent client.
+    """
+    part = OPTIONAL_SHARE if optional else 1 - RESERVE if new else 1
+    limits = []
+    for name in accounts:
+        most = part * _share_of(name)
+        limits.append(Limit(name, most * capacity.most_entries, most * capacity.size))
+    return Room(tuple(limits), 0 if new or optional else SMALL_UPDATE)

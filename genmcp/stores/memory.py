@@ -9,7 +9,7 @@ from genmcp.errors import ConfigurationError, StoreError
 from genmcp.stores.accounts import EVERYTHING, Capacity, Usage
 from genmcp.stores.clocks import WakeSignal, unix_clock
 from genmcp.stores.memory_deliveries import MemoryDeliveries, refuse
-from genmcp.stores.memory_tables import Ledger, MemoryLogs, MemoryRecords, Undo
+from genmcp.stores.memory_tables import NOTHING, Ledger, MemoryLogs, MemoryRecords, Undo
 from genmcp.stores.store import (
     Append,
     FoundEntry,
@@ -64,7 +64,7 @@ class MemoryStore(Store):
         self._logs = MemoryLogs(time.time_ns() // 1000, self._ledger)
 
     def __repr__(self) -> str:
-        records, used = len(self._records.held), self._ledger.used(EVERYTHING)
+        records, used = len(self._records.held), self._ledger.of.get(EVERYTHING, NOTHING)
         return (
             f"<MemoryStore: {records} records, {used.entries - records} events in "
             f"{len(self._logs.held)} logs, {used.size} bytes>"
@@ -116,15 +116,15 @@ class MemoryStore(Store):
 
     def _write(self, ops: Sequence[Op], now: float, undo: list[Undo]) -> None:
         """Perform *ops*, and then check that there was room for them."""
-        room, used = room_of(self._capacity, ops), self._ledger.used
-        before = [used(limit.account) for limit in room.limits]
+        room, used = room_of(self._capacity, ops), self._ledger.of.get
+        before = [used(limit.account, NOTHING) for limit in room.limits]
         for op in ops:
             if isinstance(op, Append):
                 undo.append(self._logs.append(op, now))
             else:
                 undo.append(self._records.write(op, now))
         for limit, was in zip(room.limits, before, strict=True):
-            while room.exceeded(limit, was, used(limit.account)):
+            while room.exceeded(limit, was, used(limit.account, NOTHING)):
                 if not self._sweep(now) and not any(
                     self._logs.shorten(op.log) for op in ops if isinstance(op, Append)
                 ):
@@ -135,12 +135,12 @@ class MemoryStore(Store):
             now = self._now()
             while self._sweep(now):
                 pass
-            return self._ledger.used(account)
+            return self._ledger.of.get(account, NOTHING)
 
     async def totals(self) -> StoreTotals:
         with self._lock:
             self._now()
-            return StoreTotals(self._ledger.used(EVERYTHING), self._capacity)
+            return StoreTotals(self._ledger.of.get(EVERYTHING, NOTHING), self._capacity)
 
     async def touch(self, key: str, ttl: float) -> bool:
         with self._lock:

@@ -16,7 +16,7 @@ from genmcp.stores.accounts import Usage, accounts_of
 from genmcp.stores.clocks import Deadlines, WakeSignal
 from genmcp.stores.store import Append, Delete, FoundEntry, LogEvent, Put, StoreEntry
 
-_NOTHING: Final = Usage()
+NOTHING: Final = Usage()
 _id = attrgetter("id")
 _id_of = "{:016x}".format  # fixed width, so that ids sort like their numbers
 
@@ -25,20 +25,16 @@ class Ledger:
     """The usage of each account of a `MemoryStore`. Owned by the store."""
 
     def __init__(self) -> None:
-        # Entries and bytes; an account without entries is removed, so that memory stays bounded.
-        self._of: dict[str, Usage] = {}
-
-    def used(self, account: str) -> Usage:
-        """Return the usage of *account*."""
-        return self._of.get(account, _NOTHING)
+        # An account without entries is removed, so that memory stays bounded.
+        self.of: dict[str, Usage] = {}
 
     def add(self, client: str, entries: int, size: int) -> None:
         """Add *entries* and *size*, which may be negative, to the accounts of *client*."""
         for name in accounts_of(client):
-            had = self._of.get(name, _NOTHING)
-            self._of[name] = Usage(had.entries + entries, had.size + size)
+            had = self.of.get(name, NOTHING)
+            self.of[name] = Usage(had.entries + entries, had.size + size)
             if had.entries + entries == 0:
-                del self._of[name]
+                del self.of[name]
 
 
 class MemoryRecord:

@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 from msgspec import Struct
 
 from genmcp.errors import ContractError
-from genmcp.stores.accounts import Capacity, Room, Usage, accounts_of
+from genmcp.stores.accounts import Capacity, Room, Usage, accounts_of, room_for
 from genmcp.stores.deliveries import Deliveries
 from genmcp.stores.outages import Outages
 
@@ -187,7 +187,7 @@ def room_of(capacity: Capacity, ops: Sequence[Op]) -> Room:
             optional = optional or (isinstance(op, Append) and op.optional)
             if op.client and op.client not in accounts:
                 accounts = (*accounts_of(op.client)[:-1], *accounts)
-    return capacity.room(accounts, new=new, optional=optional)
+    return room_for(capacity, accounts, new=new, optional=optional)
 
 
 class StoreTotals(NamedTuple):

@@ -3,7 +3,8 @@
 The data of the task *id*, under the namespace of its service:
 
 - `task:{id}`: the task itself, with the labels of `labels_of` unless it is private;
-- `task:{id}#call`: the raw request, as long as the task is open;
+- `task:{id}#call`: the raw request, as long as the task is open, with the label `open:` and the
+  client that created the task;
 - the log `task:{id}`: one event per change that followers see, and the messages of the call.
 
 All calls with one idempotency key have ids `{slot}-{random}` and use one record, so that a key has

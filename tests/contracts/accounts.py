@@ -5,20 +5,19 @@ from typing import Final
 
 import pytest
 
-from genmcp._core.client_key import client_of
 from genmcp.errors import Conflict, OverShare, StoreFull
 from genmcp.stores.accounts import ANONYMOUS, Usage
 from genmcp.stores.store import Append, Delete, Put, Store
 from tests.contracts.bench import BOUND, CAPACITY, StoreBench
 
-MALLORY: Final = client_of("mallory", None)
-BOB: Final = client_of("bob", None)
+MALLORY: Final = "principal mallory"
+BOB: Final = "principal bob"
 SIZE: Final = 16_000  # bytes of a record; a few more fill the pages of a file
 KEPT: Final = 15  # records of that size that one client may have
 
 
 def _address(number: int) -> str:
-    return client_of(None, f"10.0.0.{number}")
+    return f"address 10.0.0.{number}"
 
 
 async def _fill(store: Store, client: str, *, ttl: float = 600) -> int:

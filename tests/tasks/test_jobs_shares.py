@@ -145,6 +145,28 @@ async def test_client_at_its_share_still_ends_its_tasks(bench: Bench) -> None:
     assert set(ends) == {"completed"}
 
 
+async def test_client_without_room_for_entries_still_ends_its_tasks() -> None:
+    """The event of the end takes the room of an earlier event, and followers get it."""
+    store = MemoryStore(max_entries=400)
+    bench = Bench(lambda: store)
+    server = bench.jobs(queues=("nobody's",))
+    created = []
+    with pytest.raises(OverShare, match="share of the store"):
+        for number in range(100):
+            task = waiting("mallory", f"t{number}")
+            created.append(await server.create(task, b"call"))
+    await server.aclose()
+    with pytest.raises(OverShare):
+        for number in range(100):
+            await store.apply(Put(f"{number}", b"", client=client_of("mallory", None)))
+
+    worker = bench.jobs("n2")
+    await worker.start()
+    assert len(created) >= 29
+    assert {(await ended(worker, task.id, "mallory")).end for task in created} == {"completed"}
+    await bench.aclose()
+
+
 async def test_jobs_of_clients_take_turns(bench: Bench) -> None:
     """A job does not wait behind all that another client has queued before it."""
     server = bench.jobs(queues=("nobody's",))

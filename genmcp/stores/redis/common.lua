@@ -4,7 +4,7 @@
 -- also on a Redis Cluster. Times are whole microseconds: a Lua number holds them exactly.
 --
 --   meta         hash: `top` (the highest version of a removed record), `event` (the last id of an
---                event), `forgotten` (the highest id of a removed log), `layout` (tables.lua)
+--                event), `forgotten` (the highest id of a removed log), `layout`
 --   r:<key>      a record: hash of `m`, {version, deadline or 0, size, client, labels}, and `v`
 --   i:<label>    sorted set of the keys of the records with a label, all with score 0
 --   l:<log>      a log: {floor, last, held, size, deadline, client}
@@ -15,6 +15,7 @@
 --
 -- ARGV[1]: microseconds to add to the time of the server, for tests. ARGV[2]: the connection of a
 -- write, "" for a read. ARGV[3]: when the client gives up waiting for the write.
+local LAYOUT = '2'  -- of these keys: data of another one is refused (tables.lua)
 local P = KEYS[1]
 local call, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
 local clock = call('TIME')

@@ -1,6 +1,5 @@
 -- Records, logs and accounts. All changes are made in memory (`begin`), and written by `save`, so
 -- that a write that turns out to have no room is given up by not saving it.
-local LAYOUT = '2'  -- of the keys and values in common.lua
 local ROW_RETENTION = 3600 * 1000000  -- for which the row of an expired log is retained
 
 local meta, accounts, records, logs, writes
