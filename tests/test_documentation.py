@@ -50,7 +50,10 @@ ENTRY = re.compile(r"^```json\n(\{\n  \"\w+\": \{ \"url\".*?)^```$", re.MULTILIN
 
 TEXTS = {page.name: page.read_text("utf-8") for page in PAGES}
 README = TEXTS["README.md"]
-BLOCKS = [block for text in TEXTS.values() for block in BLOCK.findall(text)]
+# Pages whose files and commands are run by tests/test_tutorial.py, in folders of their own.
+APART = {"tutorial.md", "from-fastmcp.md"}
+TOGETHER = [text for name, text in TEXTS.items() if name not in APART]
+BLOCKS = [block for text in TOGETHER for block in BLOCK.findall(text)]
 MODULES = {name: code for name, code, _ in BLOCKS}
 ENTRIES = [entries for text in TEXTS.values() for entries in ENTRY.findall(text)]
 TESTS = sorted(name for name in MODULES if name.startswith("test_"))
@@ -61,7 +64,7 @@ PROGRAMS = {name: printed for name, code, printed in BLOCKS if printed or "async
 PRINTED_BY_LOGINS = {name: PROGRAMS.pop(name) for name in LOGINS & PROGRAMS.keys()}
 COMMANDS = [
     command
-    for text in TEXTS.values()
+    for text in TOGETHER
     for session in SESSION.findall(text)
     for command in COMMAND.findall(session)
 ]

@@ -34,6 +34,7 @@ only-include = ["server.py"]
 
 [tool.pytest.ini_options]
 asyncio_mode = "auto"
+asyncio_default_fixture_loop_scope = "function"
 pythonpath = ["."]
 """
 

@@ -36,7 +36,7 @@ def project(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
 
 
 def test_new_project_passes_its_test(project: Path) -> None:
-    """By the configuration that it has itself."""
+    """By the configuration that it has itself, and without a warning."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"],
         cwd=project,
@@ -48,6 +48,7 @@ def test_new_project_passes_its_test(project: Path) -> None:
     )
 
     assert "2 passed" in done.stdout, done.stdout + done.stderr
+    assert "Warning" not in done.stderr
 
 
 async def test_new_project_is_served_by_uvicorn(project: Path) -> None:

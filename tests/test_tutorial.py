@@ -1,0 +1,230 @@
+"""The tutorial and the ported server work as they stand: files and commands, in an empty folder."""
+
+import importlib.metadata
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from genmcp import Accepted, Client, ClientHandler, ClientOptions, Command
+from tests.cli.users import at_terminal
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parent.parent
+BIN = Path(sys.executable).parent
+PATIENCE = 60  # seconds for a command; a job of a killed process is taken over after 30
+STEPS = re.split(r"^## (?=\d)", (ROOT / "docs" / "tutorial.md").read_text("utf-8"), flags=re.M)[1:]
+FILE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.M | re.S)
+PART = re.compile(r"^```console\n(.*?)^```$|^Open <(.*?)>", re.M | re.S)
+COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.M)
+# Parts of the output that differ from run to run, and their replacements.
+DIFFERENT = {
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3}": "NOW",
+    r"process \[\d+\]": "process [PID]",
+    r"passed in [\d.]+s": "passed in SECONDS",
+    r"^[\w-]{27}$": "ID",
+    r"(?<=% )[\d.]+/s (?:\d+s left )?": "RATE ",
+}
+
+
+def comparable(output: str) -> str:
+    """Return *output* without the parts that differ, and with the last state of each bar."""
+    output = re.sub(r"\x1b\[K", "", output.replace("\r\n", "\n"))
+    output = re.sub(
+        r"^\[[# ]{30}\].*[\r\n](?=\[[# ]{30}\])", "", output.replace("\r", "\n"), flags=re.M
+    )
+    for pattern, replacement in DIFFERENT.items():
+        output = re.sub(pattern, replacement, output, flags=re.M)
+    return "\n".join(line for line in output.splitlines() if line)
+
+
+def assert_shown(output: str, shown: str) -> None:
+    """Compare *output* with the page, where a line of three dots stands for any lines."""
+    expected = re.escape(comparable(shown)).replace(r"\.\.\.", r"(?:.*\n)*?.*")
+    assert re.fullmatch(expected, comparable(output)), f"{output}\nis not as shown:\n{shown}"
+
+
+class Reader:
+    """Types the commands of a step into two terminals: servers run in the first one."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        # The page is for an environment with genmcp alone, where no extra formats the output.
+        bare = folder / "bare"
+        bare.mkdir()
+        (bare / "rich.py").write_text("raise ImportError", "utf-8")
+        self.environment = {
+            **os.environ,
+            "PATH": f"{BIN}:{os.environ['PATH']}",
+            "PYTHONPATH": f"{bare}:{ROOT}",
+            "XDG_STATE_HOME": str(folder / "state"),
+        }
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = str(probe.getsockname()[1])
+        self.server: subprocess.Popen[bytes] | None = None
+        self.logged_pid = 0  # as a reader finds it in the output of the server
+
+    def run(self, command: str, shown: str) -> None:
+        """Run *command* and compare its output with *shown*."""
+        command = command.replace(":8000", f":{self.port}")
+        shown = shown.replace(":8000", f":{self.port}")
+        match command.split():
+            case ["export", *_]:
+                name, _, value = command.removeprefix("export ").partition("=")
+                self.environment[name] = value.strip('"')
+            case ["pip", "install", *packages]:
+                assert all(importlib.metadata.version(each) for each in packages)
+            case ["kill", "-9", _]:
+                assert self.server is not None
+                os.kill(self.logged_pid, signal.SIGKILL)
+                assert self.server.wait(PATIENCE) == -signal.SIGKILL
+            case ["uvicorn", *_] | ["genmcp", "serve", *_]:
+                self.serve(command, shown)
+            case ["genmcp", *arguments]:
+                assert_shown(self.type(arguments, shown), shown)
+            case _:
+                done = subprocess.run(
+                    command.split(),
+                    cwd=self.folder,
+                    env=self.environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE if command.startswith("curl") else subprocess.STDOUT,
+                    timeout=PATIENCE,
+                    check=False,
+                )
+                assert_shown(done.stdout.decode(), shown)
+
+    def type(self, arguments: list[str], shown: str) -> str:
+        """Run `genmcp` at a terminal and type the answers that are shown; return the screen."""
+        with at_terminal(
+            *arguments,
+            cwd=self.folder,
+            COLUMNS="100",
+            PATH=self.environment["PATH"],
+            PYTHONPATH=self.environment["PYTHONPATH"],
+            XDG_STATE_HOME=self.environment["XDG_STATE_HOME"],
+        ) as user:
+            screen = ""
+            for prompt, answer in re.findall(r"^(  \w.*: )(.*)$", shown, re.M):
+                screen += user.sees(prompt)
+                user.types(f"{answer}\n")
+            return screen + user.ends()[1]
+
+    def serve(self, command: str, shown: str) -> None:
+        """Start a server, and wait for the last line of its output on the page."""
+        self.stop()
+        self.server = subprocess.Popen(
+            [*command.split(), "--port", self.port],
+            cwd=self.folder,
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        assert self.server.stdout is not None
+        output, last = "", comparable(shown).splitlines()[-1]
+        for line in self.server.stdout:
+            output += line.decode()
+            if comparable(output).endswith(last):
+                break
+        assert_shown(output, shown)
+        self.logged_pid = int(re.findall(r"Started server process \[(\d+)\]", output)[0])
+
+    def stop(self) -> None:
+        """Press Ctrl-C in the terminal of the server."""
+        if self.server is not None:
+            self.server.send_signal(signal.SIGINT)  # does nothing after its death
+            self.server.communicate(timeout=PATIENCE)
+            self.server = None
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    reader = Reader(tmp_path)
+    yield reader
+    reader.stop()
+
+
+@pytest.mark.parametrize("step", STEPS, ids=lambda step: step[0])
+def test_tutorial_step_prints_the_output_shown(step: str, reader: Reader) -> None:
+    """A newcomer who writes the files and types the commands sees the output of the page."""
+    for name, code in FILE.findall("".join(STEPS[: STEPS.index(step) + 1])):
+        (reader.folder / name).write_text(code, "utf-8")
+
+    for session, page in PART.findall(step):
+        if page:
+            url = page.replace(":8000", f":{reader.port}")
+            assert "<html" in httpx.get(url, headers={"accept": "text/html"}).text
+        for command, shown in COMMAND.findall(session):
+            reader.run(command, shown)
+
+
+def test_tutorial_has_eight_steps_with_a_recap() -> None:
+    """Each step has a file, a command and a recap."""
+    assert len(STEPS) == 8
+    for step in STEPS:
+        assert FILE.search(step) and COMMAND.search(step) and "**Recap.**" in step
+
+
+class Customer(ClientHandler[None]):
+    """Has parts sent to Oslo."""
+
+    async def handle_elicitation_create(
+        self, message: str, schema: Mapping[str, Any], state: None
+    ) -> Accepted:
+        return Accepted({"city": "Oslo"})
+
+
+async def ported(program: Path) -> list[object]:
+    """Return the tools of *program* and its answers to one of each request."""
+    # FastMCP asks clients before 2026-07-28 only.
+    options = ClientOptions(revision="2025-11-25")
+    command = Command(sys.executable, [str(program)])
+    async with Client(command, handler=Customer(), options=options) as client:
+        answers: list[object] = [
+            (each.name, each.description, each.annotations)
+            for each in await client.tools()
+            if each.name != "get_call_result"  # which the page describes
+        ]
+        answers += [(each.uri_template, each.description) for each in await client.templates()]
+        calls: list[tuple[str, dict[str, Any]]] = [
+            ("find", {"number": "M6x20"}),
+            ("find", {"number": "M7"}),
+            ("count", {"shelves": 2}),
+            ("order", {"number": "M6x20"}),
+        ]
+        for name, arguments in calls:
+            progress: list[object] = []
+
+            def note(*values: object, progress: list[object] = progress) -> None:
+                progress.append(values)
+
+            result = await client.call(name, arguments, progress=note)
+            answers.append(
+                (name, result.is_error, result.text, result.structured_content, progress)
+            )
+        read = await client.read("stock://M6x20")
+        answers += [(json.loads(each.text or ""), each.mime_type) for each in read.contents]
+        return [*answers, (await client.prompt("review", {"number": "M6x20"})).messages]
+
+
+async def test_ported_server_gives_the_results_of_fastmcp(tmp_path: Path) -> None:
+    """The two servers on the page have the same tools, and the same calls have the same results."""
+    page = (ROOT / "docs" / "from-fastmcp.md").read_text("utf-8")
+    results = []
+    for name, code in FILE.findall(page):
+        (tmp_path / name).write_text(code, "utf-8")
+        results.append(await ported(tmp_path / name))
+
+    before, after = results
+    assert before == after
