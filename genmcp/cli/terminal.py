@@ -95,8 +95,9 @@ class StatusLine:
             text = f"{bar} {share:4.0%}"
         else:
             text = f"{progress:g}"
-        self._progress, self._since = text, self._clock()
-        rate = self._rate.rate(progress, self._clock())
+        now = self._clock()
+        self._progress, self._since = text, now
+        rate = self._rate.rate(progress, now)
         if rate:
             text = f"{text} {_short_number(rate)}/s"
             if total and progress < total:
