@@ -579,6 +579,16 @@ async def test_operations_of_one_turn_are_sent_together(server: RedisServer) -> 
         assert await reads(server) - before <= 3  # the batch, and the questions of this test
 
 
+async def test_writes_one_after_another_need_one_connection(server: RedisServer) -> None:
+    """A write that follows a response is sent, although that connection has only just got free."""
+    async with aclosing(RedisStore(server.url, connections=1)) as store:
+        for number in range(3):
+            await store.apply(Put("k", b"%d" % number))
+        entry = await store.get("k")
+    assert entry is not None
+    assert entry.value == b"2"
+
+
 async def reads(server: RedisServer) -> int:
     """How often the server has read from a socket."""
     stats = (await server.command("INFO", "stats")).decode()

@@ -157,7 +157,9 @@ class RedisCommands:
         self._pending.append(command)
         if not script.writes:
             self._same[script, *args] = command
-        if not self._starting and len(self._workers) < self._server.connections:
+        # A worker that has ended leaves the set only after its callers were woken, who may be here.
+        workers = sum(not each.done() for each in self._workers)
+        if not self._starting and workers < self._server.connections:
             self._starting = True  # it begins in the next turn, with all operations of this one
             worker = self._loop.create_task(self._work(), name=f"commands to {self._server}")
             self._workers.add(worker)
