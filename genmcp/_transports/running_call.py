@@ -239,6 +239,8 @@ class RunningCall(CallSink[C], eq=False):
             return answer
         # Before the end is reported: a promotion that is in flight reads it to end its record.
         call.outcome = answer.outcome
+        _forget_frames(answer.outcome)
+        _forget_frames(answer.raised)
         event = CallEvent.STORED if answer is TASK_SUSPENDED else CallEvent.RETURNED
         return await self._finish(channel, answer, await self._report_end(channel, event))
 
@@ -394,3 +396,14 @@ def unfinished(call: RunningCall[C], channel: Channel | None, reason: str) -> En
         return mux.respond(request, still_running_result(reason, id, tool=RESULT_TOOL))
     # Without `retryAfter`, and with the status 200: clients repeat a request after a 503.
     return mux.respond(request, McpError(f"{reason}. It continues as call {id}"))
+
+
+def _forget_frames(error: object) -> None:
+    """Drop the tracebacks of *error*, if it is one, and of its causes; it was logged.
+
+    Their frames have the call, which has the error. The cycle would keep the whole request in
+    memory until the next collection of garbage.
+    """
+    while isinstance(error, BaseException):
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__

@@ -225,6 +225,10 @@ def drive(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
     except StopIteration as done:
         result: T = done.value
         return result
+    finally:
+        # An error that it has raised has this frame in its traceback. The cycle would keep the
+        # whole request in memory until the next collection of garbage.
+        del waited
 
 
 if sys.version_info >= (3, 12):

@@ -131,10 +131,15 @@ class RetriedWrites:
             StoreUnavailable: it is not written yet.
         """
         writing = self._start(write, id)
-        await asyncio.wait({writing}, timeout=self._timeout)
-        if not writing.done():
-            raise StoreUnavailable("the store does not respond: the task record is written later")
-        return _result(writing)
+        try:
+            await asyncio.wait({writing}, timeout=self._timeout)
+            if not writing.done():
+                raise StoreUnavailable(
+                    "the store does not respond: the task record is written later"
+                )
+            return _result(writing)
+        finally:
+            del writing  # as in `uninterrupted`
 
     async def uninterrupted(self, writes: Coroutine[Any, Any, T], id: str = "") -> T:
         """Complete *writes*, also if the caller is cancelled meanwhile.
@@ -151,6 +156,10 @@ class RetriedWrites:
             if cancelled:
                 _result(writing)
             raise
+        finally:
+            # Its error has this frame in its traceback. The cycle would keep the whole request in
+            # memory until the next collection of garbage.
+            del writing
 
     async def write_or_defer(
         self,

@@ -13,6 +13,7 @@ from genmcp.errors import ConfigurationError
 from genmcp.stores.memory import MemoryStore
 from tests.auth.dpop_server import OWNER, URL, Target, served
 from tests.auth.proofs import Holder
+from tests.support.clock import Clock
 
 METADATA = "https://mcp.example.com/.well-known/oauth-protected-resource/mcp"
 
@@ -166,6 +167,19 @@ async def test_copy_is_refused_by_another_process(tmp_path: Path) -> None:
     ):
         headers = one.changed()
         first, copy = await one.send(headers), await other.send(headers)
+
+    assert (first.status_code, copy.status_code) == (200, 401)
+    assert "used before" in copy.json()["error_description"]
+
+
+async def test_copy_of_a_proof_from_the_future_is_refused() -> None:
+    """Such a proof is valid for up to twice the window, and its id is stored for as long."""
+    clock = Clock(time.time())
+    async with served("required", store=MemoryStore(clock=clock)) as target:
+        headers = target.changed(claims={"iat": clock.now + 290})
+        first = await target.send(headers)
+        await clock.advance(580)
+        copy = await target.send(headers)
 
     assert (first.status_code, copy.status_code) == (200, 401)
     assert "used before" in copy.json()["error_description"]

@@ -199,6 +199,22 @@ class FollowContract(StoreBench):
             with pytest.raises(LogTruncated):
                 await take(followed, 1)
 
+    async def test_follower_learns_that_its_log_has_expired(self, store: Store) -> None:
+        """Events that expired unread are missing, although the log was written again since."""
+        unit = self.unit
+        async with aclosing(store.follow("log")) as followed:
+            waiting = asyncio.ensure_future(take(followed, 1))
+            await until_waiting(store)
+            await store.apply(Append("log", b"0", ttl=10 * unit))
+            assert await waiting == [b"0"]
+
+            # So soon that no sweep has removed the event before the log is written again.
+            await store.apply(Append("log", b"1", ttl=0.1 * unit))
+            await self.advance(0.2 * unit)
+            await store.apply(Append("log", b"2", ttl=10 * unit))
+            with pytest.raises(LogTruncated):
+                await take(followed, 1)
+
     async def test_follower_learns_that_the_beginning_is_gone(self, store: Store) -> None:
         """A follower does not skip events that are dropped before it reads them."""
         async with aclosing(store.follow("log")) as followed:

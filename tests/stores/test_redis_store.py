@@ -26,6 +26,7 @@ from genmcp.errors import ConfigurationError, Conflict, StoreFull, StoreUnavaila
 from genmcp.stores import open_store
 from genmcp.stores.redis import RedisStore, commands
 from genmcp.stores.store import Append, Delete, Put
+from tests.support.delay import Delay
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.slow
@@ -372,104 +373,6 @@ async def test_server_that_becomes_a_replica_is_unavailable(server: RedisServer)
 # Late writes
 
 
-class Delay:
-    """A proxy that can hold back what a client has sent, also after that client has gone."""
-
-    def __init__(self, port: int, tls: ssl.SSLContext | None = None) -> None:
-        self._port = port
-        self._tls = tls  # for connections of clients
-        self._open = asyncio.Event()
-        self._open.set()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._clients: list[asyncio.StreamWriter] = []
-        self._muted: set[asyncio.StreamWriter] = set()
-        self.held = asyncio.Event()  # set when something is held back
-        self.sent = asyncio.Event()  # set when what was held back has been sent
-
-    async def __aenter__(self) -> "Delay":
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0, ssl=self._tls)
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.wait(self._tasks)
-        for writer in self._clients:
-            writer.close()
-
-    @property
-    def url(self) -> str:
-        return "redis://{}:{}".format(*self._server.sockets[0].getsockname())
-
-    def hold(self) -> asyncio.Event:
-        """Hold back what present clients send, until the event that is returned is set."""
-        self._open = asyncio.Event()
-        return self._open
-
-    def mute(self) -> None:
-        """Drop what the server sends to the present clients from now on."""
-        self._muted.update(self._clients)
-
-    def cut(self) -> None:
-        """Close the connections to the present clients, but not those to the server."""
-        self._open = asyncio.Event()
-        self._open.set()
-        for writer in self._clients:
-            writer.transport.abort()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._tasks.add(task)
-        self._clients.append(writer)
-        there, back = await asyncio.open_connection("127.0.0.1", self._port)
-        answers = asyncio.ensure_future(self._pass(there, writer))
-        self._tasks.add(answers)
-        try:
-            while data := await reader.read(65536):
-                opened = self._open
-                if not opened.is_set():
-                    self.held.set()
-                    await opened.wait()
-                    back.write(data)
-                    await back.drain()
-                    self.sent.set()
-                    continue
-                back.write(data)
-        except OSError:
-            pass
-        finally:
-            back.close()
-
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with suppress(OSError):
-            while data := await reader.read(65536):
-                if not writer.transport.is_closing() and writer not in self._muted:
-                    writer.write(data)
-
-
-async def test_write_of_a_lost_connection_never_follows_a_later_one(server: RedisServer) -> None:
-    """What the network delivers late is rejected, once the process has written something else."""
-    async with Delay(server.port) as proxy, aclosing(RedisStore(proxy.url)) as store:
-        await store.apply(Put("k", b"first"))
-        opened = proxy.hold()
-        failing = asyncio.ensure_future(store.apply(Put("k", b"late")))
-        await proxy.held.wait()
-        proxy.cut()
-        with pytest.raises(StoreUnavailable):
-            await failing
-        await store.apply(Put("k", b"later"))
-        opened.set()
-        await proxy.sent.wait()
-
-        for _ in range(20):  # the server has long read the late write
-            await server.command("PING")
-            entry = await store.get("k")
-            assert entry is not None
-            assert entry.value == b"later"
-
-
 async def test_write_that_timed_out_takes_no_effect_after_a_pause(server: RedisServer) -> None:
     """A paused server has the write in its buffer, and finds that its caller has given up."""
     async with aclosing(impatient(server)) as store, aclosing(impatient(server)) as other:
@@ -489,21 +392,6 @@ async def test_write_that_timed_out_takes_no_effect_after_a_pause(server: RedisS
             entry = await each.get("k")
             assert entry is not None
             assert entry.value == b"first"
-
-
-async def test_read_is_repeated_after_its_connection_was_lost(server: RedisServer) -> None:
-    """A read has no effect, so that its caller need not see that."""
-    async with Delay(server.port) as proxy, aclosing(RedisStore(proxy.url)) as store:
-        await store.apply(Put("k", b"1"))
-        opened = proxy.hold()
-        reading = asyncio.ensure_future(store.get("k"))
-        await proxy.held.wait()
-        proxy.cut()
-        entry = await reading
-        opened.set()
-
-        assert entry is not None
-        assert entry.value == b"1"
 
 
 async def test_follower_continues_after_its_connection_fell_silent(server: RedisServer) -> None:

@@ -15,6 +15,7 @@ from genmcp import (
     Access,
     Channel,
     ConfigurationError,
+    Continue,
     Endpoint,
     MemoryStore,
     Mux,
@@ -390,6 +391,30 @@ async def test_extension_may_hide_what_it_yields() -> None:
 
     assert (await client_of(suite, "ann").call("secret")).text == "hidden treasure"
     assert (await client_of(suite, "").call("secret")).error["data"] == {"name": "secret"}
+
+
+async def test_visibility_is_checked_when_a_call_continues() -> None:
+    """A client that may not see the tool any more does not get its result."""
+    staff = {"ann"}
+
+    async def dismiss() -> None:
+        staff.clear()
+
+    class Waiting(Tool):
+        name = "waiting"
+
+        def visible(self, access: Access | None) -> bool:
+            return access is not None and access.subject in staff
+
+        def call(self, request: ToolRequest, channel: Channel) -> Continue:
+            return Continue("dismissed", dismiss())
+
+        def continue_(self, tag: str, outcome: Any, channel: Channel) -> str:
+            return "hidden treasure"
+
+    client = client_of(Suite(name="x", version="1", tools=[Waiting]), "ann")
+
+    assert (await client.call("waiting")).error["data"] == {"name": "waiting"}
 
 
 async def test_extension_offers_only_the_kinds_it_writes() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from genmcp._core.task import Task, record_ttl
 from genmcp._core.waiting import Finished, Working
-from genmcp.errors import ContractError
+from genmcp.errors import Conflict, ContractError
 from genmcp.tasks.cron import Schedule
 from genmcp.tasks.inspection import TaskInspector, TaskSummary
 from genmcp.tasks.jobs import Run, job
@@ -64,6 +64,20 @@ async def test_handled_failure_is_not_retained(bench: Bench) -> None:
     assert record_ttl(task, 0.0, 3600.0) == 60.0
     with pytest.raises(ContractError, match="only tasks that failed"):
         await TaskInspector(jobs).retry("t1")
+
+
+async def test_record_that_was_written_meanwhile_is_not_deleted(bench: Bench) -> None:
+    """With an idempotency key, it may be that of a later call, which runs."""
+    jobs = bench.jobs()
+    await failed(bench, jobs)
+    stored = await jobs.records.find("t1")
+    assert stored is not None
+    await jobs.records.write(stored.task, stored.version, stored.task)
+
+    with pytest.raises(Conflict):
+        await jobs.records.drop(stored)
+
+    assert await jobs.records.find("t1")
 
 
 async def test_occurrences_of_schedules_are_listed(bench: Bench) -> None:

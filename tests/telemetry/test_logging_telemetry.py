@@ -142,6 +142,16 @@ async def test_logging_telemetry_logs_rejections_in_one_line(caplog: Any) -> Non
     assert len(second.getMessage()) < 250
 
 
+async def test_logging_telemetry_logs_names_in_one_line(caplog: Any) -> None:
+    """A client may subscribe to any URI, which must not forge a second record."""
+    client = await Client.begin(serving(), "2025-11-25")
+
+    await client.send(client.request("resources/subscribe", {"uri": "docs://b\ntools/call ended"}))
+
+    (record,) = caplog.records
+    assert record.getMessage().startswith("resources/subscribe docs://b\\ntools/call ended ")
+
+
 async def test_logging_telemetry_writes_to_the_logger_it_is_given(caplog: Any) -> None:
     """And writes nothing where that logger takes nothing of the level."""
     logger = logging.getLogger("tests.access")

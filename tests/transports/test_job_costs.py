@@ -1,14 +1,32 @@
-"""The cost of one job: reads and writes of its record, and Python calls."""
+"""The cost of one job: reads and writes of its record, Python calls, and memory."""
 
+import gc
 import sys
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from weakref import ref
+
+from msgspec import Struct
 
 import genmcp
-from genmcp import Continue, Done, Endpoint, MemoryStore, Mux, Run, Suite, Tool, job
+from genmcp import (
+    Channel,
+    Continue,
+    Done,
+    Endpoint,
+    MemoryStore,
+    Mux,
+    Run,
+    Suite,
+    Tool,
+    ToolRequest,
+    job,
+)
 from genmcp.stores.store import Delete, Op, Put, StoreEntry
-from tests.support.asgi import Client
+from tests.support.asgi import Client, until
+from tests.support.serving import serve
+from tests.support.sockets import Connection, called
 
 PACKAGE = str(Path(genmcp.__file__).parent)
 CALLS = 660
@@ -98,3 +116,39 @@ async def test_job_takes_few_python_calls() -> None:
 
     assert counted <= CALLS
     await app.mux.aclose()
+
+
+class Large(Struct, weakref=True):
+    """Arguments whose life can be watched."""
+
+    text: str = ""
+
+
+async def test_rejected_call_is_freed_at_once() -> None:
+    """An error whose traceback has the call would keep it until the next collection of garbage."""
+    seen: list[ref[Large]] = []
+
+    class Refused(Tool[Large]):
+        name = "refused"
+
+        async def call(self, request: ToolRequest[Large], channel: Channel) -> Any:
+            seen.append(ref(request.arguments))
+            return Continue("done", work.job())
+
+        async def continue_(self, tag: str, outcome: Any, channel: Channel) -> str:
+            return "done"
+
+    suite = Suite(name="test", version="1", tools=[Refused()])
+    store = MemoryStore(max_bytes=2000)
+    gc.disable()
+    try:
+        async with (
+            serve(Endpoint(Mux(suite, store=store))) as url,
+            await Connection.open(url) as connection,
+        ):
+            response = await connection.ask(called("refused", {}, id=1))
+            assert response.status == 429
+            await response.body()
+            await until(lambda: seen[0]() is None)
+    finally:
+        gc.enable()
