@@ -239,8 +239,9 @@ class RunningCall(CallSink[C], eq=False):
             return answer
         # Before the end is reported: a promotion that is in flight reads it to end its record.
         call.outcome = answer.outcome
-        _forget_frames(answer.outcome)
-        _forget_frames(answer.raised)
+        for error in (answer.outcome, answer.raised):
+            if isinstance(error, BaseException):
+                _forget_frames(error)
         event = CallEvent.STORED if answer is TASK_SUSPENDED else CallEvent.RETURNED
         return await self._finish(channel, answer, await self._report_end(channel, event))
 
@@ -398,12 +399,12 @@ def unfinished(call: RunningCall[C], channel: Channel | None, reason: str) -> En
     return mux.respond(request, McpError(f"{reason}. It continues as call {id}"))
 
 
-def _forget_frames(error: object) -> None:
-    """Drop the tracebacks of *error*, if it is one, and of its causes; it was logged.
+def _forget_frames(error: BaseException | None) -> None:
+    """Drop the tracebacks of *error*, which was logged, and of its causes.
 
     Their frames have the call, which has the error. The cycle would keep the whole request in
     memory until the next collection of garbage.
     """
-    while isinstance(error, BaseException):
+    while error is not None:
         error.__traceback__ = None
         error = error.__cause__ or error.__context__

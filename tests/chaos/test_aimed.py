@@ -34,6 +34,8 @@ from tests.chaos.stored import NAMESPACE, WORKING
 from tests.chaos.test_stores import _done
 from tests.support.stores import KINDS, shared_store
 
+pytestmark = pytest.mark.chaos
+
 ROUNDS = range(int(os.environ.get("CHAOS_ROUNDS", "1")))
 BOUND = 45.0  # seconds for a call, faults included
 LISTENERS = 90  # below the shares of an anonymous client
