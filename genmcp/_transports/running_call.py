@@ -239,9 +239,9 @@ class RunningCall(CallSink[C], eq=False):
             return answer
         # Before the end is reported: a promotion that is in flight reads it to end its record.
         call.outcome = answer.outcome
-        for error in (answer.outcome, answer.raised):
-            if isinstance(error, BaseException):
-                _forget_frames(error)
+        for each in (answer.outcome, answer.raised):
+            if isinstance(each, BaseException):
+                _forget_frames(each)
         event = CallEvent.STORED if answer is TASK_SUSPENDED else CallEvent.RETURNED
         return await self._finish(channel, answer, await self._report_end(channel, event))
 
