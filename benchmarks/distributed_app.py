@@ -114,7 +114,7 @@ class Long(Tool):
 mux = Mux(
     Suite(name="distributed", version="1", tools=[Echo, Stamped, Trivial, Long]),
     secret="the secret of all processes of a benchmark",
-    limits=Limits(store_share_per_address=1.0, anonymous_share=1.0),
+    limits=Limits(anonymous_share=1.0),
     jobs=JobOptions(
         queues=os.environ["BENCHMARK_QUEUES"].split(),
         lease=float(os.environ.get("BENCHMARK_LEASE", 30)),

@@ -496,4 +496,4 @@ class StoreFull(StoreUnavailable):
 
 
 class OverShare(StoreUnavailable):
-    """The client's share of the store is used up (the message names the setting)."""
+    """The client's share of the store, or its number of open tasks, is used up."""

@@ -7,7 +7,7 @@ the capacity that authenticated clients need.
 """
 
 import ipaddress
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
 from typing import Final
 
@@ -17,6 +17,20 @@ Share = tuple[str, str]
 """A bounded share: a kind (`principal`, `session`, `address`, `anonymous`) and a key."""
 
 _ANONYMOUS: Final[Share] = ("anonymous", "")
+
+
+ADDRESS: Final = "address "
+"""The beginning of the name of a client without a principal."""
+
+
+def client_of(principal: str | None, address: str | None) -> str:
+    """Return the name of a client, by what it cannot multiply: its principal or its address.
+
+    "" for one in this process or at the other end of a pipe.
+    """
+    if principal is not None:
+        return f"principal {principal}"
+    return "" if address is None else f"{ADDRESS}{address}"
 
 
 class ClientKey(msgspec.Struct, frozen=True, dict=True):
@@ -44,15 +58,10 @@ class ClientKey(msgspec.Struct, frozen=True, dict=True):
             return (("address", self.address), _ANONYMOUS)
         return (("session", self.session), ("address", self.address), _ANONYMOUS)
 
-    @property
-    def owner(self) -> Hashable | None:
-        """The one share that a client cannot multiply: its principal or its address.
-
-        None for a local client.
-        """
-        if self.principal is not None:
-            return ("principal", self.principal)
-        return None if self.address is None else ("address", self.address)
+    @cached_property
+    def client(self) -> str:
+        """The name of the client (`client_of`)."""
+        return client_of(self.principal, self.address)
 
 
 LOCAL: Final = ClientKey()

@@ -17,9 +17,9 @@ from genmcp._core.server_dispatch import discover_result
 from genmcp._core.subscription import supported_subset
 from genmcp._core.task import Task
 from genmcp._core.waiting import Asking
-from genmcp._mux.changes import RETRY_DELAY, Subscription
+from genmcp._mux.changes import Subscription
 from genmcp._mux.continuations import has_tasks
-from genmcp._mux.limits import Limits, Owners
+from genmcp._mux.limits import Limits
 from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.sinks import StoredRequest
@@ -57,13 +57,10 @@ from genmcp.protocol.value import Result
 from genmcp.question.elicitation import FormQuestion
 from genmcp.question.packing import unpack
 from genmcp.server import Server
-from genmcp.stores.accounts import Owner
 from genmcp.tasks.attempt import NotRunnableHere
-from genmcp.tasks.retry import LogThrottle
 from genmcp.tasks.service import TaskChange, TaskService
 
 logger = logging.getLogger("genmcp")
-_warnings = LogThrottle(logger)
 
 TASKS_CHANGED: Final = "notifications/tasks"
 
@@ -77,7 +74,6 @@ class BuiltinMethods(msgspec.Struct, eq=False):
     _tasks: Tasks
     _encoder: Encoder
     _limits: Limits
-    _owners: Owners
 
     async def answer(self, request: Request, channel: Channel) -> Result:
         """Answer *request*, which calls one of the `BUILTIN` methods.
@@ -86,21 +82,21 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             McpError: the request names a resource or task that does not exist for its principal, or
                 an answer that does not fit its question, or its client lacks a capability.
         """
-        session, owner = request.session, self._owners.of(channel._sink.client_key)
+        session, client = request.session, channel._sink.client_key.client
         match request.params:
             case TaskParams() | UpdateTaskParams():
                 return await self._task(request, request.params, channel)
             case SetLevelRequestParams(level=level) if session is not None:
-                await self._sessions.set_level(session, level, owner)
+                await self._sessions.set_level(session, level, client)
             case SubscribeRequestParams(uri=uri):
-                await self._subscribe(uri, channel, owner)
+                await self._subscribe(uri, channel, client)
             case UnsubscribeRequestParams(uri=uri) if session is not None:
-                await self._listeners.subscribe(session, uri, wanted=False, owner=owner)
+                await self._listeners.subscribe(session, uri, wanted=False, client=client)
         if request.method == "server/discover":
             return discover_result(self._server.capabilities, self._server.instructions)
         return Result()
 
-    async def _subscribe(self, uri: str, channel: Channel, owner: Owner) -> None:
+    async def _subscribe(self, uri: str, channel: Channel, client: str) -> None:
         session = channel.request.session
         if not self._has(channel.access, uri):
             raise ResourceNotFound(uri)
@@ -108,7 +104,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             if uri not in announced:
                 raise InvalidParams(f"The server announces no updates of {uri}")
             if session is not None:
-                await self._listeners.subscribe(session, uri, wanted=True, owner=owner)
+                await self._listeners.subscribe(session, uri, wanted=True, client=client)
 
     async def _task(
         self, request: Request, params: TaskParams | UpdateTaskParams, channel: Channel
@@ -202,25 +198,16 @@ async def _watch(
     service: TaskService, id: str, principal: str | None, subscription: Subscription
 ) -> None:
     seen: tuple[object, ...] = ()
-    with suppress(TaskNotFound):  # it has expired
-        while True:
-            try:
-                async with aclosing(service.follow(id, principal)) as changes:
-                    async for change in changes:
-                        if isinstance(change, TaskChange) and _seen(change.task) != seen:
-                            seen = _seen(change.task)
-                            subscription.notify(task=change.task)
-                return
-            except StoreError as error:
-                # From the present state again, as for the changes of the server: the client cannot
-                # see from an open stream that it would get nothing more.
-                _warnings.log(
-                    logging.WARNING,
-                    "changes of task %s cannot be read, which is retried: %s",
-                    id,
-                    error,
-                )
-            await asyncio.sleep(RETRY_DELAY)
+    try:
+        async with aclosing(service.follow(id, principal)) as changes:
+            async for change in changes:
+                if isinstance(change, TaskChange) and _seen(change.task) != seen:
+                    seen = _seen(change.task)
+                    subscription.notify(task=change.task)
+    except TaskNotFound as error:
+        logger.debug("a task has expired: %s", error)
+    except StoreError as error:
+        logger.warning("the changes of task %s cannot be read any more: %s", id, error)
 
 
 def detailed_task(task: Task, encoder: Encoder, now: float) -> DetailedTask:

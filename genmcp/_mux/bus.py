@@ -39,12 +39,13 @@ from genmcp.errors import (
     LogTruncated,
     SealError,
     StoreError,
+    StoreUnavailable,
     WaitTimedOut,
     WorkRaised,
 )
 from genmcp.protocol.params import CancelledNotificationParams
 from genmcp.protocol.value import Value
-from genmcp.stores.accounts import Owner
+from genmcp.stores.following import follow, retry_read
 from genmcp.stores.store import Append, Delete, LogEvent, Op, Put, Store
 
 logger = logging.getLogger("genmcp")
@@ -53,11 +54,6 @@ M = TypeVar("M", bound=msgspec.Struct)
 
 EVERYBODY: Final = ""
 """The name that addresses all processes, the sender included."""
-
-_READ_AT_ONCE: Final = 1000  # messages
-
-_AGAIN: Final = 1.0
-"""Seconds after which a failed read of the store is repeated."""
 
 
 class Envelope(msgspec.Struct, frozen=True, array_like=True):
@@ -294,42 +290,41 @@ class _Inbox:
             await asyncio.wait([follower])
 
     async def _follow(self, changed: Callable[[], None]) -> None:
-        after: str | None = None
+        # Until all stored messages are read, this process does not know, for example, which
+        # sessions have ended, and `current` is False.
         behind = False
-        while True:
-            try:
-                # All stored messages are read first: until then this process does not know, for
-                # example, which sessions have ended, and `current` is False. `follow` then yields
-                # the messages that were appended meanwhile.
-                while not self.current:
-                    events = await self._store.read(self._log, after, _READ_AT_ONCE)
-                    for event in events:
-                        after = self._handle(event)
-                    if not events:
+        try:
+            async with aclosing(follow(self._store, self._log, catch_up=True)) as items:
+                async for item in items:
+                    if isinstance(item, LogEvent):
+                        self._handle(item)
+                    elif isinstance(item, StoreUnavailable):
+                        self._fail(item)
+                    elif isinstance(item, LogTruncated):
+                        # All retained messages are read again, some of them for the second time.
+                        logger.info("messages to this process were dropped before they were read")
+                        behind = True
+                        if self.current:
+                            self.current, self._reading = False, Future()
+                            changed()
+                    else:
                         # The state is recovered after the messages were read. A dropped message is
                         # older than those, so that the data written with it can be read by now.
                         if behind:
-                            await self._recover()
+                            await retry_read(self._store, self._recover, self._fail)
                             behind = False
-                        self.current = True
-                        self._reading.set_result(None)
-                        changed()
-                async with aclosing(self._store.follow(self._log, after)) as following:
-                    async for event in following:
-                        after = self._handle(event)
-            except LogTruncated:
-                # All retained messages are read again, so that some of them are handled twice.
-                logger.info("messages of other processes were dropped before they were read")
-                after, behind = None, True
-                if self.current:
-                    self.current, self._reading = False, Future()
-                    changed()
-            except StoreError as error:
-                logger.warning("messages of other processes cannot be read: %s", error)
-                if not self.current:
-                    reading, self._reading = self._reading, Future()
-                    reading.set_exception(error)
-                await asyncio.sleep(_AGAIN)
+                        if not self.current:
+                            self.current = True
+                            self._reading.set_result(None)
+                            changed()
+        except StoreUnavailable as error:  # it was closed
+            self._fail(error)
+
+    def _fail(self, error: StoreError) -> None:
+        """Make those fail who wait until this is `current`."""
+        if not self.current:
+            reading, self._reading = self._reading, Future()
+            reading.set_exception(error)
 
 
 _local: "WeakSet[MessageBus]" = WeakSet()
@@ -441,12 +436,11 @@ class ServerRequests(msgspec.Struct, eq=False):
         return number, self._seal.seal(Purpose.SERVER_REQUEST, packed, principal, ttl=ttl)
 
     async def deliver(
-        self, session: str, principal: str | None, message: Message, owner: Owner = ()
+        self, session: str, principal: str | None, message: Message, client: str = ""
     ) -> None:
         """Deliver a response of *session* to the process that waits for it.
 
-        A late or repeated response is ignored. Until it was read, it counts towards the accounts of
-        *owner*.
+        A late or repeated response is ignored. Until it was read, it counts towards *client*.
 
         Raises:
             InvalidRequest: it answers no request to this session.
@@ -465,7 +459,7 @@ class ServerRequests(msgspec.Struct, eq=False):
             self._record(address.node, address.number),
             msgspec.msgpack.encode(reply),
             ttl=self._timeout,
-            owner=owner,
+            client=client,
         )
         await self._bus.send(address.node, reply, record)
 

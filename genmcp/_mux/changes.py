@@ -8,7 +8,7 @@ has not received yet are a set: a slow subscriber delays no other and needs boun
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -20,15 +20,13 @@ from genmcp._core.task import Task
 from genmcp._mux.limits import Limits
 from genmcp._mux.threads import Multimap
 from genmcp.channel import Listener
-from genmcp.errors import LogTruncated, StoreError
-from genmcp.stores.store import Append, Store
+from genmcp.errors import StoreError, StoreUnavailable
+from genmcp.stores.following import RETRY_DELAY, follow
+from genmcp.stores.store import Append, LogEvent, Store
 
 logger = logging.getLogger("genmcp")
 
-RETRY_DELAY: Final = 1.0
-"""Seconds after which a failed operation of the store is repeated."""
 _CLOSE_TIMEOUT: Final = 1.0  # seconds for pending writes when the mux is closed
-_READ_AT_ONCE: Final = 1000
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_change: Final = msgspec.msgpack.Decoder(ServerChange).decode
@@ -210,36 +208,31 @@ class _Follower(msgspec.Struct, eq=False):
 
     async def _follow(self, after: str | None) -> None:
         missed = False
-        while True:
-            try:
-                if missed:
-                    # The new position is read before subscribers are notified: a change in between
-                    # is announced twice, but never lost.
-                    after = await self._end()
-                    self._notify(EVERYTHING)
-                    missed = False
-                async with aclosing(self._store.follow(self._log, after)) as events:
-                    async for event in events:
-                        self._notify(_change(event.data))
-            except LogTruncated:
-                missed = True
-            except StoreError as error:
-                missed = True
-                logger.warning("changes cannot be read, which is retried: %s", error)
-                await asyncio.sleep(RETRY_DELAY)
+        with suppress(StoreUnavailable):  # the store was closed
+            async with aclosing(follow(self._store, self._log, after)) as items:
+                async for item in items:
+                    if isinstance(item, LogEvent):
+                        if not missed:
+                            self._notify(_change(item.data))
+                    elif item is None:
+                        # Only now: a change that is stored meanwhile is announced twice, but never
+                        # lost.
+                        missed = False
+                        self._notify(EVERYTHING)
+                    else:
+                        missed = True
 
     async def _end(self) -> str | None:
         """Return the id of the last change, after which a new subscriber starts."""
         after: str | None = None
-        while True:
-            try:
-                events = await self._store.read(self._log, after, limit=_READ_AT_ONCE)
-            except LogTruncated:
-                after = None  # it was dropped meanwhile
-                continue
-            if not events:
-                return after
-            after = events[-1].id
+        async with aclosing(follow(self._store, self._log, catch_up=True)) as items:
+            async for item in items:
+                if isinstance(item, StoreUnavailable):
+                    raise item
+                if item is None:
+                    break
+                after = item.id if isinstance(item, LogEvent) else None
+        return after
 
 
 def _change(data: bytes) -> ServerChange:

@@ -56,7 +56,6 @@ class Continuations:
     def __init__(self, services: Services, tasks: Tasks) -> None:
         self._server = services.server
         self._store = services.store
-        self._owners = services.owners
         self._state_ttl = services.limits.input_timeout
         self._states = RequestStateCodec(services.seal, self._state_ttl)
         self._tasks = tasks
@@ -215,8 +214,8 @@ class Continuations:
             if once:
                 # The record expires after twice the lifetime of a state: a state that was issued at
                 # this moment expires a little later, and perhaps by another clock.
-                owner = self._owners.of(channel._sink.client_key)
-                spent = Put(key, b"", ttl=2 * self._state_ttl, expect=0, owner=owner, new=True)
+                client = channel._sink.client_key.client
+                spent = Put(key, b"", ttl=2 * self._state_ttl, expect=0, client=client, new=True)
                 await self._store.apply(spent)
                 return
             if await self._store.get(key) is None:

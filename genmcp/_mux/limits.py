@@ -1,8 +1,7 @@
-"""Limits: the settings, the counters of open things, and the store accounts of clients."""
+"""Limits: the settings, and the counters of open things."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 from math import inf
 from threading import Lock
 from typing import Final, TypeAlias
@@ -10,9 +9,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from genmcp._core.client_key import ClientKey, Share
-from genmcp._core.task import Task
 from genmcp.errors import ConfigurationError, Overloaded, ToolError
-from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.store import Append
 
 
@@ -72,8 +69,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_subscribed_bytes_per_stream: the same size for one stream.
         max_subscribed_bytes_per_session: the total size of the URIs that one legacy session is
             subscribed to.
-        store_share_per_principal, store_share_per_address: the fraction of the store, from 0 to 1,
-            that one principal, and one peer address without a principal, may use.
         cursor_ttl: the lifetime of a cursor of a list.
         input_timeout: the time that a client has to answer a question.
         write_buffer_bytes: the size of the part of a response that may wait for a client that reads
@@ -132,8 +127,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_subscribed_bytes_per_principal: int = 8 * 1024 * 1024
     max_subscribed_bytes_per_address: int = 8 * 1024 * 1024
     max_subscribed_bytes_per_session: int = 256 * 1024
-    store_share_per_principal: float = 0.25
-    store_share_per_address: float = 0.25
     cursor_ttl: float = 3600.0
     input_timeout: float = 1200.0
     write_buffer_bytes: int = 256 * 1024
@@ -163,9 +156,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
                 f"Limits.max_containers must not be less than max_depth, {self.max_depth}: "
                 f"{self.max_containers!r}"
             )
-        for name in ("anonymous_share", "store_share_per_principal", "store_share_per_address"):
-            if getattr(self, name) > 1:
-                raise ConfigurationError(f"Limits.{name} is at most 1, not {getattr(self, name)!r}")
+        if self.anonymous_share > 1:
+            raise ConfigurationError(
+                f"Limits.anonymous_share is at most 1, not {self.anonymous_share!r}"
+            )
 
     def too_large(self) -> ToolError:
         """Return the error of a call with a result of more than `max_result_bytes`."""
@@ -175,20 +169,27 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def replay_append(
-    limits: Limits, log: str, data: bytes, owner: Owner = (), *, new: bool = False
+    limits: Limits,
+    log: str,
+    data: bytes,
+    client: str = "",
+    *,
+    new: bool = False,
+    optional: bool = False,
 ) -> Append:
     """Return the append of an event to *log*, retained within *limits* for a client that resumes.
 
-    *owner* and *new* are as for Append.
+    *client*, *new* and *optional* are as for Append.
     """
     return Append(
         log,
         data,
         limits.replay_ttl,
         limits.max_replay_events,
-        owner,
+        client,
         new,
-        keep_bytes=limits.max_replay_bytes,
+        limits.max_replay_bytes,
+        optional,
     )
 
 
@@ -361,43 +362,3 @@ class ConcurrencyLimit:
 
 def _shares(client: ClientKey, tool: str | None) -> Sequence[Share]:
     return client.shares if tool is None else (*client.shares, ("tool", tool))
-
-
-_CACHED_OWNERS: Final = 1024  # clients whose accounts are cached
-
-
-class Owners:
-    """The accounts of clients, with the bounds that *limits* set."""
-
-    def __init__(self, limits: Limits) -> None:
-        self._limits = limits
-        self._of = lru_cache(_CACHED_OWNERS)(self._made)
-
-    def of(self, client: ClientKey) -> Owner:
-        """Return the accounts of *client*, empty for a local client."""
-        return self._of(client.principal, client.address)
-
-    def of_task(self, task: Task) -> Owner:
-        """Return the accounts of the client that created *task*."""
-        return self._of(task.owner, task.address)
-
-    def _made(self, principal: str | None, address: str | None) -> Owner:
-        limits = self._limits
-        if principal is not None:
-            name, share = f"principal {_line(principal)}", limits.store_share_per_principal
-            return (Account(name, share, setting="Limits.store_share_per_principal"),)
-        if address is None:
-            return ()
-        name, share = f"address {_line(address)}", limits.store_share_per_address
-        return (
-            Account("anonymous", limits.anonymous_share, setting="Limits.anonymous_share"),
-            Account(name, share, setting="Limits.store_share_per_address"),
-        )
-
-
-def _line(name: str) -> str:
-    """Return *name* with line breaks escaped, because stores write one account per line.
-
-    Different names stay different.
-    """
-    return name if name.isprintable() else ascii(name)

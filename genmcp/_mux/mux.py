@@ -33,7 +33,7 @@ from genmcp._mux.changes import Subscriptions
 from genmcp._mux.continuations import Continuations
 from genmcp._mux.deployment import DeploymentLimits
 from genmcp._mux.idempotency import Idempotency
-from genmcp._mux.limits import ConcurrencyLimit, Limits, Owners
+from genmcp._mux.limits import ConcurrencyLimit, Limits
 from genmcp._mux.replay import Replay
 from genmcp._mux.resumption import Resumption
 from genmcp._mux.scopes import check_named, has_waited, refused
@@ -141,7 +141,7 @@ class Mux:
     ) -> None:
         self.server, self.find = _checked(server), server.find
         self.limits = bounds = limits or Limits()
-        self.longest_name, self.owners = bounds.max_uri_bytes, Owners(bounds)
+        self.longest_name = bounds.max_uri_bytes
         self.store, self._closes_store = _store(store, clock)
         jobs, audience = jobs or JobOptions(), audience or server.info.name
         self.assigns, self.encoder = dict(assigns or {}), Encoder(server.info)
@@ -172,7 +172,7 @@ class Mux:
         lives, look = self.tasks.service.heartbeats.is_alive, min(_LOOK, jobs.lease / 3)
         self.replay = Replay(self.store, bounds, self.bus.node, lives, look)
         state = self.sessions, self.session_streams, self.tasks
-        self.builtin = BuiltinMethods(server, *state, self.encoder, bounds, self.owners)
+        self.builtin = BuiltinMethods(server, *state, self.encoder, bounds)
         self.offers = partial(is_offered, server)
         self.observers.attach(self.waiting_calls, self.streams, self.tasks.worker, self.store)
         # Chosen once: without telemetry, a call pays nothing for it.
@@ -184,7 +184,6 @@ class Mux:
             store=self.store,
             seal=seal,
             limits=self.limits,
-            owners=self.owners,
             assigns=self.assigns,
             bus=self.bus,
             sessions=self.sessions,
@@ -216,7 +215,7 @@ class Mux:
         """
         await self.broadcast.end(session, client)
         self.observers.session_ended(session, self.store.now())
-        await self.session_streams.end(session.key, self.owners.of(client))
+        await self.session_streams.end(session.key, client.client)
 
     async def _answer(self, request: Request, channel: Channel) -> EncodedResponse:
         try:

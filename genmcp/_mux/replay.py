@@ -17,10 +17,10 @@ from genmcp._core.request import Request
 from genmcp._mux.limits import Limits, replay_append
 from genmcp._mux.threads import Multimap
 from genmcp._wire import sse
-from genmcp.errors import InvalidRequest, LogTruncated, OverShare, StoreError, StoreUnavailable
+from genmcp.errors import InvalidRequest, StoreError
 from genmcp.protocol.params import RequestId
-from genmcp.stores.accounts import Owner
-from genmcp.stores.store import Store
+from genmcp.stores.following import follow
+from genmcp.stores.store import LogEvent, Store
 
 logger = logging.getLogger("genmcp")
 
@@ -158,29 +158,24 @@ class Replay(msgspec.Struct, eq=False):
         """Yield the events of the stream, and None for each interval of silence.
 
         All events are yielded again, from the oldest one that is retained, if this reader was so
-        slow that events at its position were dropped, or after a failure of the store. The stream
-        survives such a failure: thousands of clients would otherwise connect again at once.
+        slow that events at its position were dropped. The stream survives a failure of the store:
+        thousands of clients would otherwise connect again at once.
         """
-        while True:
+        async with aclosing(follow(self.store, log)) as items:
+            coming = asyncio.ensure_future(anext(items))
             try:
-                async with aclosing(self.store.follow(log)) as events:
-                    coming = asyncio.ensure_future(anext(events))
-                    try:
-                        while True:
-                            await asyncio.wait({coming}, timeout=self._look)
-                            if coming.done():
-                                yield _decode(coming.result().data)
-                                coming = asyncio.ensure_future(anext(events))
-                            else:
-                                yield None
-                    finally:
-                        coming.cancel()
-                        await asyncio.gather(coming, return_exceptions=True)
-            except LogTruncated:
-                continue
-            except StoreUnavailable as error:
-                logger.warning("a stream that was resumed waits for the store: %s", error)
-                await asyncio.sleep(self._look)
+                while True:
+                    await asyncio.wait({coming}, timeout=self._look)
+                    if not coming.done():
+                        yield None
+                        continue
+                    item = coming.result()
+                    coming = asyncio.ensure_future(anext(items))
+                    if isinstance(item, LogEvent):
+                        yield _decode(item.data)
+            finally:
+                coming.cancel()
+                await asyncio.gather(coming, return_exceptions=True)
 
 
 def _newer(call: OpenCall, known: OpenCall | None) -> OpenCall:
@@ -192,13 +187,13 @@ class StoredStream(msgspec.Struct, eq=False):
 
     _calls: the requests that the response answers, each with the id of the task that it waits for.
     They are stored with each event: if this process dies, another process uses them to send the
-    remaining responses. _owner: the accounts of the store that the events count towards.
+    remaining responses. _client: the client that the events count towards.
     """
 
     _replay: Replay
     _log: str
     _calls: dict[Request, str | None]
-    _owner: Owner = ()
+    _client: str = ""
     # By request, the index of the event with its response.
     _answered: dict[Request, int] = {}
     # The index of the last event that was passed to the store.
@@ -218,8 +213,9 @@ class StoredStream(msgspec.Struct, eq=False):
         self._begun = True
         # Set before the write: each event names the calls that are open once it is stored.
         before, self._stored = self._stored, records[-1].index
+        events = [(each.index, each.message, each.last) for each in records]
         try:
-            await self._write(*((each.index, each.message, each.last) for each in records))
+            await self._write(*events, optional=True)
         except StoreError as error:
             self._stored = before
             # The client still receives them; only a resumption after a disconnect is lost.
@@ -256,10 +252,7 @@ class StoredStream(msgspec.Struct, eq=False):
         """Store the end of the stream, so that a client that resumes it does not wait for more."""
         if self._begun:
             with suppress(StoreError):
-                try:
-                    await self._append(_END, owner=self._owner)
-                except OverShare:  # stored without an owner if the client has used up its share
-                    await self._append(_END)
+                await self._append(_END)
 
     async def hand_on(self) -> None:
         """Store that this process answers no more calls, so that another one may at once.
@@ -270,7 +263,12 @@ class StoredStream(msgspec.Struct, eq=False):
             with suppress(StoreError):
                 await self._write((0, b"", False), node=_NOBODY)
 
-    async def _write(self, *events: tuple[int, bytes, bool], node: str | None = None) -> None:
+    async def _write(
+        self,
+        *events: tuple[int, bytes, bool],
+        node: str | None = None,
+        optional: bool = False,
+    ) -> None:
         node = self._replay.node if node is None else node
         calls = tuple(
             OpenCall(each.id, each.method, task)
@@ -278,12 +276,16 @@ class StoredStream(msgspec.Struct, eq=False):
             if self._is_open(each)
         )
         stored = (StoredEvent(*each, node, calls) for each in events)
-        await self._append(*stored, owner=self._owner)
+        await self._append(*stored, optional=optional)
 
-    async def _append(self, *events: StoredEvent, owner: Owner = ()) -> None:
-        limits, log = self._replay.limits, self._log
+    async def _append(self, *events: StoredEvent, optional: bool = False) -> None:
+        # Optional: a server sends so much that its replays alone would fill the store.
+        limits, log, client = self._replay.limits, self._log, self._client
         await self._replay.store.apply(
-            *(replay_append(limits, log, _encode(each), owner) for each in events)
+            *(
+                replay_append(limits, log, _encode(each), client, optional=optional)
+                for each in events
+            )
         )
 
     def _is_open(self, request: Request) -> bool:

@@ -29,16 +29,12 @@ from genmcp.errors import (
     OverShare,
     StoreError,
     StoreFull,
-    StoreUnavailable,
 )
 from genmcp.server import Server
-from genmcp.stores.accounts import Owner
+from genmcp.stores.following import RETRY_DELAY, follow
 from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
 
 logger = logging.getLogger("genmcp")
-
-_AGAIN: Final = 1.0
-"""Seconds after which a failed operation of the store is repeated."""
 
 _encode: Final = msgspec.msgpack.Encoder().encode
 _decode_uris: Final = msgspec.msgpack.Decoder(list[str]).decode
@@ -62,10 +58,10 @@ class SessionStreams(msgspec.Struct, eq=False):
     _encoder: Encoder
     _limits: Limits
 
-    async def subscribe(self, session: str, uri: str, *, wanted: bool, owner: Owner = ()) -> None:
+    async def subscribe(self, session: str, uri: str, *, wanted: bool, client: str = "") -> None:
         """Subscribe *session* to the resource *uri*, or unsubscribe it, if not *wanted*.
 
-        The list, and the event that announces it, count towards the accounts of *owner*.
+        The list, and the event that announces it, count towards *client*.
 
         Raises:
             Overloaded: the session is subscribed to the maximum number or size of URIs.
@@ -73,7 +69,7 @@ class SessionStreams(msgspec.Struct, eq=False):
         """
         key, event = (
             _resources(session),
-            replay_append(self._limits, _log(session), _SUBSCRIBED, owner),
+            replay_append(self._limits, _log(session), _SUBSCRIBED, client),
         )
         while True:
             entry = await self._store.get(key)
@@ -93,7 +89,7 @@ class SessionStreams(msgspec.Struct, eq=False):
                     _encode(uris),
                     ttl=self._limits.session_ttl,
                     expect=version,
-                    owner=owner if wanted else (),  # otherwise that of the record
+                    client=client if wanted else "",  # otherwise that of the record
                     new=wanted,
                 )
             with suppress(Conflict):  # another request of the session came first
@@ -116,7 +112,7 @@ class SessionStreams(msgspec.Struct, eq=False):
             )
 
     async def listen(
-        self, session: Session, after: str | None = None, *, opening: bytes = b"", owner: Owner = ()
+        self, session: Session, after: str | None = None, *, opening: bytes = b"", client: str = ""
     ) -> AsyncGenerator[LogEvent | bytes, None]:
         """Return the events for *session*, until another listener begins; see `to_wire`.
 
@@ -124,17 +120,17 @@ class SessionStreams(msgspec.Struct, eq=False):
         If events were dropped, a comment in the wire format states that. *opening*, in the wire
         format, is sent as soon as no later message can be missed.
 
-        Events of the session's log count towards the accounts of *owner*.
+        Events of the session's log count towards *client*.
 
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
         mine = _TAKEN + secrets.token_bytes(12)
-        await self.append(session.key, mine, owner)
-        return self._messages(session, after, mine, opening, owner)
+        await self.append(session.key, mine, client)
+        return self._messages(session, after, mine, opening, client)
 
     async def _messages(
-        self, session: Session, after: str | None, mine: bytes, opening: bytes, owner: Owner
+        self, session: Session, after: str | None, mine: bytes, opening: bytes, client: str
     ) -> AsyncGenerator[LogEvent | bytes, None]:
         sends, missed = after is not None, False
         if after is not None:
@@ -150,10 +146,19 @@ class SessionStreams(msgspec.Struct, eq=False):
             if missed:  # any of its subjects may have changed
                 subscription.notify(wanted)
             following = asyncio.create_task(self._follow_resources(wanted))
-            relay = asyncio.create_task(self._relay(session, subscription, unsent, owner))
+            relay = asyncio.create_task(self._relay(session, subscription, unsent, client))
             try:
-                async with aclosing(_follow_again(self._store, _log(session.key), after)) as events:
+                async with aclosing(follow(self._store, _log(session.key), after)) as events:
                     async for event in events:
+                        if isinstance(event, LogTruncated):
+                            # This reader was so slow that the events at its position were dropped,
+                            # and perhaps the announcement of another listener with them. Therefore
+                            # this listener ends. The client reconnects, and gets the retained
+                            # events.
+                            yield _MISSED
+                            return
+                        if not isinstance(event, LogEvent):
+                            continue
                         if event.data == mine:
                             begun = sends = True
                             if opening:
@@ -174,17 +179,12 @@ class SessionStreams(msgspec.Struct, eq=False):
                         elif sends:
                             unsent.discard(event.data)
                             yield event
-            except LogTruncated:
-                # This reader was so slow that the events at its position were dropped, and perhaps
-                # the announcement of another listener with them. Therefore this listener ends. The
-                # client reconnects, and gets the retained events.
-                yield _MISSED
             finally:
                 relay.cancel()
                 following.cancel()
 
     async def _relay(
-        self, session: Session, subscription: Subscription, unsent: set[bytes], owner: Owner
+        self, session: Session, subscription: Subscription, unsent: set[bytes], client: str
     ) -> None:
         """Append the changes to the log of the session, except those in *unsent*.
 
@@ -200,13 +200,13 @@ class SessionStreams(msgspec.Struct, eq=False):
                 if message in unsent:
                     continue
                 try:
-                    await self.append(session.key, message, owner)
+                    await self.append(session.key, message, client)
                 except (OverShare, StoreFull) as error:
                     logger.warning("a change does not reach its session: %s", error)
                 except StoreError as error:
                     logger.warning("a change does not reach its session yet: %s", error)
                     subscription.notify([change])
-                    await asyncio.sleep(_AGAIN)
+                    await asyncio.sleep(RETRY_DELAY)
                 else:
                     unsent.add(message)
 
@@ -226,27 +226,27 @@ class SessionStreams(msgspec.Struct, eq=False):
         return [*changes_of(session_filter(self._server.capabilities, uris))]
 
     async def append(
-        self, session: str, message: bytes, owner: Owner = (), *, new: bool = True
+        self, session: str, message: bytes, client: str = "", *, new: bool = True
     ) -> None:
         """Append *message* to the log of *session*, whose listener sends it.
 
-        *owner* and *new* are as for `Append`.
+        *client* and *new* are as for `Append`.
 
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
-        event = replay_append(self._limits, _log(session), message, owner, new=new)
+        event = replay_append(self._limits, _log(session), message, client, new=new)
         await self._store.apply(event)
 
-    async def end(self, session: str, owner: Owner = ()) -> None:
+    async def end(self, session: str, client: str = "") -> None:
         """End the stream that *session* listens on, and delete the session's subscriptions.
 
-        The event that ends the stream counts towards the accounts of *owner*.
+        The event that ends the stream counts towards *client*.
 
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
-        event = replay_append(self._limits, _log(session), _ENDED, owner)
+        event = replay_append(self._limits, _log(session), _ENDED, client)
         await self._give_back(Delete(_resources(session)), event)
 
     async def _give_back(self, record: Put | Delete, event: Append) -> None:
@@ -254,9 +254,9 @@ class SessionStreams(msgspec.Struct, eq=False):
         try:
             await self._store.apply(record, event)
         except OverShare:
-            # A client that has used up its share must still be able to free room. Without an owner
+            # A client that has used up its share must still be able to free room. Without a client
             # the event is not checked against the client's share of the store.
-            await self._store.apply(record, msgspec.structs.replace(event, owner=()))
+            await self._store.apply(record, msgspec.structs.replace(event, client=""))
 
 
 async def to_wire(messages: AsyncGenerator[LogEvent | bytes, None]) -> AsyncGenerator[bytes, None]:
@@ -266,21 +266,6 @@ async def to_wire(messages: AsyncGenerator[LogEvent | bytes, None]) -> AsyncGene
             if isinstance(each, LogEvent):
                 each = sse.event(each.data, f"{LISTENER}/{each.id}".encode())
             yield each
-
-
-async def _follow_again(
-    store: Store, log: str, after: str | None = None
-) -> AsyncGenerator[LogEvent, None]:
-    """Follow *log*; after a failure of the store, continue after the last event."""
-    while True:
-        try:
-            async with aclosing(store.follow(log, after)) as events:
-                async for event in events:
-                    after = event.id
-                    yield event
-        except StoreUnavailable as error:
-            logger.warning("a listening stream waits for the store: %s", error)
-            await asyncio.sleep(_AGAIN)
 
 
 def _log(session: str) -> str:

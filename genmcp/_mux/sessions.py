@@ -32,7 +32,6 @@ from genmcp.errors import (
 )
 from genmcp.protocol.params import SEVERITY, LoggingLevel, RequestId
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
-from genmcp.stores.accounts import Owner
 from genmcp.stores.store import Append, Delete, Put, Store
 
 logger = logging.getLogger("genmcp")
@@ -115,8 +114,8 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
             raise SessionNotFound("Session not found") from None
         return Session.unpack(packed)
 
-    async def set_level(self, key: str, level: LoggingLevel, owner: Owner = ()) -> None:
-        """Store the minimum log level of the session *key*; the record counts towards *owner*.
+    async def set_level(self, key: str, level: LoggingLevel, client: str = "") -> None:
+        """Store the minimum log level of the session *key*; the record counts towards *client*.
 
         Raises:
             StoreError: it cannot be stored.
@@ -127,7 +126,7 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
         change: Put | Delete = Delete(record)
         if level != DEFAULT_LEVEL:
             change = Put(
-                record, level.encode(), ttl=self._limits.session_ttl, owner=owner, new=True
+                record, level.encode(), ttl=self._limits.session_ttl, client=client, new=True
             )
         await self._store.apply(change)
 
@@ -273,11 +272,11 @@ class SessionBroadcast:
         self.open()
         await self._ends.catch_up()
 
-    async def cancel(self, session: str, id: RequestId, owner: Owner = ()) -> None:
+    async def cancel(self, session: str, id: RequestId, client: str = "") -> None:
         """Cancel the call *id* of *session*, wherever it runs.
 
-        The record of the cancellation, for processes that fell behind, counts towards the accounts
-        of *owner*.
+        The record of the cancellation, for processes that fell behind, counts towards
+        *client*.
 
         Raises:
             StoreError: other processes cannot be notified; the call is cancelled if it runs here.
@@ -288,7 +287,7 @@ class SessionBroadcast:
             _encode(message),
             limits.session_ttl,
             limits.max_replay_events,
-            owner,
+            client,
         )
         try:
             await self._bus.send(EVERYBODY, message, record)

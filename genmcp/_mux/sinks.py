@@ -17,7 +17,7 @@ from genmcp._core.client_key import ClientKey
 from genmcp._core.request import REQUEST_TYPES, ClientInfo, Request
 from genmcp._core.seal import Seal
 from genmcp._mux.bus import MessageBus
-from genmcp._mux.limits import Limits, Owners
+from genmcp._mux.limits import Limits
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.telemetry import Observers
 from genmcp._mux.threads import ThreadPool
@@ -46,7 +46,6 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     store: Store
     seal: Seal
     limits: Limits
-    owners: Owners
     assigns: dict[str, Any]
     bus: MessageBus
     sessions: Sessions
@@ -89,7 +88,7 @@ class MuxSink:
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the thread pool of the mux."""
-        client = self.client_key.owner
+        client = self.client_key.client or None
         return await self.services.threads.run(function, *arguments, client=client)
 
     def require_scopes(self, scopes: Sequence[str]) -> None:

@@ -383,7 +383,6 @@ def _options(services: Services, options: JobOptions) -> JobOptions:
     return msgspec.structs.replace(
         options,
         assigns=lambda task: services.assigns,
-        accounts=services.owners.of_task,
         in_thread=services.threads.run,
         observer=services.observers,
     )

@@ -366,8 +366,7 @@ class PipeConnection(Pipe):
         self._progress.close()
         if self._opened is not None:
             with suppress(StoreError):
-                owner = self.mux.owners.of(self.client_key)
-                await self.mux.session_streams.end(self._opened.key, owner)
+                await self.mux.session_streams.end(self._opened.key, self.client_key.client)
 
     # The notifications to the client.
 
@@ -383,10 +382,10 @@ class PipeConnection(Pipe):
             await self.send(self._reject(action))
 
     async def _relay_notifications(self, session: Session) -> None:
-        owner = self.mux.owners.of(self.client_key)
+        client = self.client_key.client
         try:
             while True:
-                events = await self.mux.session_streams.listen(session, owner=owner)
+                events = await self.mux.session_streams.listen(session, client=client)
                 async with aclosing(events):
                     async for each in events:
                         if isinstance(each, LogEvent):

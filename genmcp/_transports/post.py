@@ -46,6 +46,7 @@ from genmcp._wire.jsonrpc import ErrorBody, Message, encode_batch
 from genmcp.channel import Channel
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
 from genmcp.protocol.params import RequestParams
+from genmcp.stores.following import RETRY_DELAY
 
 
 def post(http: HttpRequest, message: Message | list[Message | InvalidRequest]) -> Awaitable[None]:
@@ -106,10 +107,10 @@ async def perform(http: HttpRequest, action: ServerAction) -> None:
             raise error
         case DeliverResponse(session=session, message=message):
             asked = http.mux.server_requests
-            await asked.deliver(session.key, http.principal, message, http.owner)
+            await asked.deliver(session.key, http.principal, message, http.client_key.client)
         case CancelRequest(id=id):
             assert http.session is not None
-            await http.mux.broadcast.cancel(http.session, id, http.owner)
+            await http.mux.broadcast.cancel(http.session, id, http.client_key.client)
 
 
 async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidRequest]) -> None:
@@ -163,7 +164,8 @@ async def get(http: HttpRequest) -> None:
             # no stream is offered.
             if not http.mux.offers(LISTEN):
                 raise NotAllowed("This server announces no changes: it has no stream", "POST")
-            source = to_wire(await http.mux.session_streams.listen(session, owner=http.owner))
+            client = http.client_key.client
+            source = to_wire(await http.mux.session_streams.listen(session, client=client))
         else:
             source = await _resumed(http, session, last.strip().decode("latin-1"), stream)
         await stream.serve(source)
@@ -208,18 +210,14 @@ async def _resumed(
     """
     stream, _, number = last.partition("/")
     if stream == LISTENER:
-        return to_wire(
-            await http.mux.session_streams.listen(session, after=number, owner=http.owner)
-        )
+        client = http.client_key.client
+        return to_wire(await http.mux.session_streams.listen(session, after=number, client=client))
     if not _NUMBER.fullmatch(number):
         raise InvalidRequest(f"Last-Event-ID is not an id of this server: {last}")
     await http.mux.replay.check(session.key, stream)
     recover = Recovery(http, session).messages
     return http.mux.replay.resume(session.key, stream, int(number), reader, recover)
 
-
-_AGAIN: Final = 1.0
-"""Seconds before a failed access to the store is retried."""
 
 _WAITING: Final = 16
 """Messages buffered for a client that reads slowly; when the buffer is full, the calls wait."""
@@ -286,4 +284,4 @@ class Recovery(Pipe):
                 channel = Channel(request, PipedCall(self, request), self.access)
                 return await self.mux.continuations.followed(task, channel)
             except StoreError:
-                await asyncio.sleep(_AGAIN)
+                await asyncio.sleep(RETRY_DELAY)

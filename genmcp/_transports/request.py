@@ -32,7 +32,6 @@ from genmcp.errors import ConfigurationError
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.revision import Revision
-from genmcp.stores.accounts import Owner
 
 logger = logging.getLogger("genmcp")
 
@@ -210,11 +209,6 @@ class HttpRequest(msgspec.Struct, eq=False):
             else:
                 self._client_key = key_of(self.principal, None, None)
         return self._client_key
-
-    @property
-    def owner(self) -> Owner:
-        """The accounts that stored data of the request counts towards."""
-        return self.mux.owners.of(self.client_key)
 
     def _find_address(self) -> str | None:
         """Return the client's address, empty if it is unknown; None for one in this process."""

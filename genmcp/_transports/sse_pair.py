@@ -80,10 +80,10 @@ class SseEndpoint:
         with mux.streams.hold(http.client_key):
             session, id = mux.sessions.open_new(anonymous_params(REVISION), http.principal)
             opening = sse.endpoint(f"{path}?{_PARAMETER}={id}".encode())
-            owner, ttl = http.owner, mux.limits.session_ttl
-            await mux.store.apply(Put(_record(session), b"", ttl=ttl, owner=owner, new=True))
+            client, ttl = http.client_key.client, mux.limits.session_ttl
+            await mux.store.apply(Put(_record(session), b"", ttl=ttl, client=client, new=True))
             try:
-                source = await mux.session_streams.listen(session, opening=opening, owner=owner)
+                source = await mux.session_streams.listen(session, opening=opening, client=client)
                 in_use = partial(self._calls.__contains__, session.key)
                 await EventStream(http, in_use=in_use).serve(to_wire(source))
             finally:
@@ -159,7 +159,6 @@ class _Stream(Pipe):
         super().__init__(http.mux, http.access, http.client_key, http.copied, http.keep)
         self._http = http
         self._session = session
-        self._owner = http.owner
 
     def require_scopes(self, scopes: Sequence[str]) -> None:
         """Check that the client was granted *scopes*: unlike other pipes, this one is HTTP."""
@@ -180,8 +179,9 @@ class _Stream(Pipe):
             await self._append(instead, new=False)
 
     async def _append(self, message: bytes, *, new: bool = True) -> StoreError | None:
+        client = self.client_key.client
         try:
-            await self.mux.session_streams.append(self._session, message, self._owner, new=new)
+            await self.mux.session_streams.append(self._session, message, client, new=new)
         except StoreError as error:
             logger.warning("a message cannot be put on the stream of its client: %s", error)
             return error
@@ -202,11 +202,11 @@ async def _initialize(
         raise InvalidParams(
             f"clientInfo and capabilities take {len(packed)} bytes, the maximum is {_MAX_BYTES}"
         )
-    mux, owner = http.mux, http.owner
+    mux, client = http.mux, http.client_key.client
     ttl, version = mux.limits.session_ttl, entry.version
     try:
         await mux.store.apply(
-            Put(_record(session), packed, ttl=ttl, expect=version, owner=owner, new=True)
+            Put(_record(session), packed, ttl=ttl, expect=version, client=client, new=True)
         )
     except Conflict:
         raise InvalidRequest("The session has ended, or was initialized twice at once") from None

@@ -318,9 +318,9 @@ class ResponseWriter(msgspec.Struct, eq=False):
         session = self._requests[0].session
         if session is None or stream is None:
             return
-        owner = http.mux.owners.of(http.client_key)
         calls: dict[Request, str | None] = dict.fromkeys(self._requests)
-        self._kept = StoredStream(http.mux.replay, log_of(session, stream), calls, owner)
+        log, client = log_of(session, stream), http.client_key.client
+        self._kept = StoredStream(http.mux.replay, log, calls, client)
         self._kept.add(self)
         for call in self._response.calls:
             self.follow(call)

@@ -125,10 +125,10 @@ class Dpop(msgspec.Struct, frozen=True, kw_only=True):
         """Store the id of *proof* until it has expired; it must not have been used before."""
         # The record outlives the proof by the second that the clocks of two processes may differ.
         ttl = proof.issued + self.window - now + 1
-        owner = http.mux.owners.of(key_of(access.principal, None, None))
+        client = key_of(access.principal, None, None).client
         try:
             await http.mux.store.apply(
-                Put(f"dpop:{proof.id}", b"", ttl=ttl, expect=0, owner=owner, new=True)
+                Put(f"dpop:{proof.id}", b"", ttl=ttl, expect=0, client=client, new=True)
             )
         except Conflict:
             raise InvalidProof("the DPoP proof was used before") from None

@@ -16,6 +16,7 @@ from genmcp.cli.deployment import (
 )
 from genmcp.cli.output import OutputWriter, duration
 from genmcp.cli.parsing import command, group, option
+from genmcp.stores.accounts import EVERYTHING, room_for
 from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import Delete, Put, Store, StoreTotals
 from genmcp.tasks.inspection import QueueSummary, TaskInspector
@@ -150,10 +151,11 @@ def _queue_row(queue: QueueSummary) -> list[str]:
 
 def _used(totals: StoreTotals) -> str:
     used, capacity = totals
-    entries = f"{used.entries} entries"
-    if capacity.entries is not None:
-        entries += f" of {capacity.entries}"
-    return f"{entries}, {used.size} bytes of {capacity.size} ({used.size / capacity.size:.1%})"
+    share = used.size / capacity.size
+    return (
+        f"{used.entries} entries of {capacity.most_entries}, "
+        f"{used.size} bytes of {capacity.size} ({share:.1%})"
+    )
 
 
 def _totals_json(totals: StoreTotals | None) -> dict[str, Any] | None:
@@ -163,9 +165,8 @@ def _totals_json(totals: StoreTotals | None) -> dict[str, Any] | None:
     return {
         "entries": used.entries,
         "bytes": used.size,
-        "max_entries": capacity.entries,
+        "max_entries": capacity.most_entries,
         "max_bytes": capacity.size,
-        "reserve": capacity.reserve,
     }
 
 
@@ -195,8 +196,8 @@ def _problems(store: Store, offset: float, totals: StoreTotals | None) -> Iterat
     if totals is None:
         return
     used, capacity = totals
-    entries = capacity.entries_for(new=True)
-    if used.size > capacity.size_for(new=True) or (entries is not None and used.entries > entries):
+    (limit,) = room_for(capacity, (EVERYTHING,), new=True).limits
+    if used.size > limit.size or used.entries > limit.entries:
         yield (
             f"only the reserve of the store is left ({_used(totals)}): new work is rejected; "
             f"raise max_bytes or max_entries, or shorten Tool.result_ttl"

@@ -237,7 +237,7 @@ class ForwardedCall:
 
     @property
     def _client(self) -> Hashable:
-        return self.caller or self.channel._sink.client_key.owner
+        return self.caller or self.channel._sink.client_key.client
 
     @property
     def cancelled(self) -> bool:

@@ -1,44 +1,57 @@
 """Accounts: how much of a store each client uses, and how much it may use.
 
-A record or log of a client counts towards one or more accounts, such as the client's own account
-and the account that all anonymous clients share. A write after which an account would exceed one of
-its limits is rejected, so that one client cannot fill the store for all others.
+A store counts the entries and bytes of each client, of all anonymous clients together, and of
+everything. A write after which one of these would exceed its limit is rejected, so that one client,
+or the crowd of anonymous ones, cannot fill the store for all others.
 """
 
-from collections.abc import Sequence
-from operator import attrgetter
-from typing import Final, NamedTuple, TypeAlias
+from functools import lru_cache
+from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from genmcp.errors import ConfigurationError, OverShare
+from genmcp._core.client_key import ADDRESS
+from genmcp.errors import ConfigurationError, OverShare, StoreFull, StoreUnavailable
+
+# The limits, as fractions of a store's capacity in entries and in bytes.
+CLIENT_SHARE: Final = 0.25
+"""The part of a store that one client may use: a principal, or a peer address without one."""
+
+ANONYMOUS_SHARE: Final = 0.8
+"""The part that all clients without a principal may use together."""
+
+RESERVE: Final = 0.1
+"""The part of the store, and of each share, that new work may not use.
+
+It stays free for updates of accepted work, which could otherwise never end.
+"""
+
+OPTIONAL_SHARE: Final = 0.5
+"""The part of the store, and of each share, that `Append.optional` may use."""
 
 # An update of a stored task changes a few bytes of its record, such as a counter. A write that adds
-# at most this number of bytes to an account, and is not new work, is never rejected because of the
-# client's share: otherwise the tasks of a client that has used up its share could not be ended.
-_SMALL_UPDATE: Final = 512
-_name = attrgetter("name")
+# at most this number of bytes, and is not new work, is never rejected because of its bytes:
+# otherwise the tasks of a client that has used up its share could not be ended.
+SMALL_UPDATE: Final = 512
+
+EVERYTHING: Final = ""
+"""The account that counts the whole store."""
+
+ANONYMOUS: Final = "anonymous"
+"""The account that counts all clients without a principal."""
+
+_ENTRY_BYTES: Final = 256  # estimated overhead of an entry, to limit the number of entries
+_CACHED_CLIENTS: Final = 1024
 
 
-class Account(Struct, frozen=True):
-    """An account that a write counts towards, and its limits.
-
-    Args:
-        name: identifies the account in its store.
-        share: the fraction of the store, in entries and in bytes, that the account may use. Default
-            1.0.
-        most: the maximum number of entries. None (the default): only *share* limits them.
-        setting: the name of the setting that the limit comes from, for the error message.
-    """
-
-    name: str
-    share: float = 1.0
-    most: int | None = None
-    setting: str = "share"
-
-
-Owner: TypeAlias = Sequence[Account]
-"""All accounts that one write counts towards. Empty: it belongs to no client."""
+@lru_cache(_CACHED_CLIENTS)
+def accounts_of(client: str) -> tuple[str, ...]:
+    """Return the accounts that count an entry of *client* (`Put.client`)."""
+    if not client:
+        return (EVERYTHING,)
+    if client.startswith(ADDRESS):
+        return (client, ANONYMOUS, EVERYTHING)
+    return (client, EVERYTHING)
 
 
 class Usage(NamedTuple):
@@ -52,99 +65,91 @@ class Usage(NamedTuple):
         return Usage(self.entries - other.entries, self.size - other.size)
 
 
+class Limit(NamedTuple):
+    """The entries and bytes that *account* may use after a write."""
+
+    account: str
+    entries: float
+    size: float
+
+
+class Room(NamedTuple):
+    """The limits of one write.
+
+    Attributes:
+        limits: those of the accounts that it names, and of the store. The store's is the last one.
+        slack: the bytes by which an account may grow although it exceeds its limit.
+    """
+
+    limits: tuple[Limit, ...]
+    slack: int
+
+    def exceeded(self, limit: Limit, before: Usage, after: Usage) -> bool:
+        """Return whether a write that makes an account grow from *before* to *after* is rejected.
+
+        One that makes the account smaller never is.
+        """
+        return (after.entries > limit.entries and after.entries > before.entries) or (
+            after.size > limit.size and after.size - before.size > self.slack
+        )
+
+
 class Capacity(Struct, frozen=True):
-    """The capacity of a store, and the part of it that is reserved.
+    """The capacity of a store.
 
     Args:
         size: the capacity in bytes.
-        entries: the capacity in records and events. None: unlimited.
-        reserve: the fraction that new work may not use. It stays free for updates of work that the
-            store has accepted before. Default 0.1.
+        entries: the capacity in records and events. 0 (the default): as many as have room if each
+            needs 256 bytes.
 
     Raises:
         ConfigurationError: one of them is out of range.
     """
 
     size: int
-    entries: int | None = None
-    reserve: float = 0.1
+    entries: int = 0
 
     def __post_init__(self) -> None:
-        for name, value in (("max_bytes", self.size), ("max_entries", self.entries)):
-            if value is not None and value < 1:
-                raise ConfigurationError(f"{name} must be at least 1, not {value}")
-        if not 0 <= self.reserve < 1:
-            raise ConfigurationError(
-                f"reserve must be at least 0 and less than 1, not {self.reserve}"
+        if self.size < 1:
+            raise ConfigurationError(f"max_bytes must be at least 1, not {self.size}")
+        if self.entries < 0:
+            raise ConfigurationError(f"max_entries must be at least 1, not {self.entries}")
+
+    @property
+    def most_entries(self) -> int:
+        """The capacity in records and events."""
+        return self.entries or max(1, self.size // _ENTRY_BYTES)
+
+    def refusal(self, account: str, used: Usage) -> StoreUnavailable:
+        """Return the error of a write for which *account*, which uses *used*, has no room."""
+        use = f"{used.entries} entries and {used.size} bytes"
+        if account == EVERYTHING:
+            most = f", max_entries={self.entries}" if self.entries else ""
+            return StoreFull(
+                f"the store is full: max_bytes={self.size}{most}, of which {RESERVE} is reserved "
+                f"for updates of accepted work; in use are {use}"
             )
-
-    def size_for(self, *, new: bool) -> float:
-        """Return how many bytes of the store a write may fill."""
-        return self.size * (1 - self.reserve) if new else self.size
-
-    def entries_for(self, *, new: bool) -> float | None:
-        """Return how many entries of the store a write may fill, None if unlimited."""
-        if self.entries is None or not new:
-            return self.entries
-        return self.entries * (1 - self.reserve)
-
-    def check(self, account: Account, used: Usage, growth: Usage, *, new: bool) -> None:
-        """Check that *account* may grow by *growth*.
-
-        Args:
-            account: the account, with its limits.
-            used: the present usage of the account.
-            growth: the entries and bytes that the write adds; negative if it removes more.
-            new: whether the write starts new work, as in `Put`.
-
-        Raises:
-            OverShare: the account would exceed one of its limits.
-        """
-        entries, size = used.entries + growth.entries, used.size + growth.size
-        if growth.entries > 0 and account.most is not None and entries > account.most:
-            raise OverShare(
-                f"This client already has {account.most} entries, which is the maximum "
-                f"(limit: {account.setting})"
-            )
-        most = self.entries_for(new=new)
-        over = growth.entries > 0 and most is not None and entries > account.share * most
-        if growth.size > (0 if new else _SMALL_UPDATE):
-            over |= size > account.share * self.size_for(new=new)
-        if over:
-            raise OverShare(
-                f"This client has used its share of the store, {account.share:.3g} of it: "
-                f"{used.entries} entries and {used.size} bytes (limit: {account.setting})"
-            )
+        owner = "All anonymous clients have" if account == ANONYMOUS else "This client has"
+        return OverShare(f"{owner} used the share of the store, {_share_of(account)} of it: {use}")
 
 
-def names_of(owner: Owner) -> tuple[str, ...]:
-    """Return the names of the accounts of *owner*."""
-    return tuple(map(_name, owner))
+def _share_of(account: str) -> float:
+    if account == EVERYTHING:
+        return 1
+    return ANONYMOUS_SHARE if account == ANONYMOUS else CLIENT_SHARE
 
 
-class AccountUsage:
-    """The usage of each account. Owned by the records or the logs of a store in memory."""
+@lru_cache(_CACHED_CLIENTS)
+def room_for(
+    capacity: Capacity, accounts: tuple[str, ...], *, new: bool = False, optional: bool = False
+) -> Room:
+    """Return the limits of a write to *accounts* in a store of *capacity*.
 
-    __slots__ = ("of",)
-
-    def __init__(self) -> None:
-        # Entries and bytes; an account without entries is removed, so that memory stays bounded.
-        self.of: dict[str, tuple[int, int]] = {}
-
-    def used(self, name: str) -> Usage:
-        """Return the usage of the account *name*."""
-        return Usage(*self.of.get(name, (0, 0)))
-
-    def add(self, names: Sequence[str], entries: int, size: int) -> None:
-        """Add *entries* and *size*, which may be negative, to each account in *names*."""
-        used = self.of
-        for name in names:
-            had = used.get(name)
-            if had is None:
-                used[name] = (entries, size)
-                continue
-            now = (had[0] + entries, had[1] + size)
-            if now[0]:
-                used[name] = now
-            else:
-                del used[name]
+    *new* and *optional* are as for `Append`. Cached, since most writes are of a recent client.
+    """
+    part = OPTIONAL_SHARE if optional else 1 - RESERVE if new else 1
+    limits = []
+    for name in accounts:
+        most = part * _share_of(name)
+        limits.append(Limit(name, most * capacity.most_entries, most * capacity.size))
+    return Room(tuple(limits), 0 if new or optional else SMALL_UPDATE)

@@ -13,43 +13,17 @@ from typing import Final, Protocol
 
 from genmcp._core.backoff import backoff
 
-_BOOT_TIME: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
-_NAMESPACES: Final = Path("/proc/self/ns")
-_OFFSETS: Final = Path("/proc/self/timens_offsets")
 
-
-def _namespace_offset() -> float | None:
-    """Return by how many seconds this process's boot clock is ahead of its machine's boot clock.
-
-    The two differ if a container has a time namespace of its own. Return None if the offset is
-    unknown. The file that is read has the offset of the time namespace for new child processes,
-    which is nearly always that of this process.
-    """
-    try:
-        if len({(_NAMESPACES / name).readlink() for name in ("time", "time_for_children")}) > 1:
-            return None
-        lines = _OFFSETS.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0.0  # Linux before 5.6 has no time namespaces
-    offsets = {name: float(s) + float(ns) / 1e9 for name, s, ns in map(str.split, lines)}
-    return offsets.get("boottime", 0.0)
-
-
-def _since_boot() -> Callable[[], float]:
-    if _BOOT_TIME is None:
-        return time.monotonic  # may stop while the machine is suspended
-    clock, ahead = _BOOT_TIME, _namespace_offset() or 0.0
-    if ahead:
-        return lambda: time.clock_gettime(clock) - ahead
-    # Each access to a store reads this clock: a partial of a C function needs no Python frame.
-    return partial(time.clock_gettime, clock)
-
-
-steady: Final = _since_boot()
+# Linux has a clock that also runs while the machine is suspended. Each access to a store reads it:
+# a partial of a C function needs no Python frame.
+_SINCE_BOOT: Final[int | None] = getattr(time, "CLOCK_BOOTTIME", None)
+steady: Final[Callable[[], float]] = (
+    time.monotonic if _SINCE_BOOT is None else partial(time.clock_gettime, _SINCE_BOOT)
+)
 """Return seconds since an arbitrary moment in the past; setting the system time has no effect.
 
-The time for which the machine was suspended is included where the system reports it (Linux).
+All processes of a machine read the same clock.
 """
 
 
@@ -68,16 +42,14 @@ def unix_clock() -> Callable[[], float]:
 
 
 def boot_id() -> str | None:
-    """Return an identifier of the clock behind `steady`, None if processes may not share it.
+    """Return an identifier of the present boot of this machine, None if the system has none.
 
-    Processes with the same identifier read the same clock: they run on one machine, since the same
-    boot. Their time namespaces may differ.
+    As long as it is the same, `steady` was not restarted.
     """
-    if _BOOT_TIME is None or _namespace_offset() is None:
-        return None
-    with suppress(OSError):
+    try:
         return _BOOT_ID.read_text(encoding="ascii").strip()
-    return None
+    except OSError:
+        return None
 
 
 _MAX_DUE: Final = 64  # names returned per call: examining them takes some 30 us

@@ -4,54 +4,54 @@ Nothing here locks or reads the clock: the store holds its lock and passes the t
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections import OrderedDict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable
+from copy import copy
+from functools import partial
 from math import inf
 from operator import attrgetter
+from typing import Final, TypeAlias
 
 from genmcp.errors import Conflict, LogTruncated
-from genmcp.stores.accounts import AccountUsage, Owner, Usage, names_of
+from genmcp.stores.accounts import Usage, accounts_of
 from genmcp.stores.clocks import Deadlines, WakeSignal
-from genmcp.stores.store import Append, Delete, FoundEntry, LogEvent, Op, Put, StoreEntry
+from genmcp.stores.store import Append, Delete, FoundEntry, LogEvent, Put, StoreEntry
 
+NOTHING: Final = Usage()
 _id = attrgetter("id")
 _id_of = "{:016x}".format  # fixed width, so that ids sort like their numbers
 
 
+class Ledger:
+    """The usage of each account of a `MemoryStore`. Owned by the store."""
+
+    def __init__(self) -> None:
+        # An account without entries is removed, so that memory stays bounded.
+        self.of: dict[str, Usage] = {}
+
+    def add(self, client: str, entries: int, size: int) -> None:
+        """Add *entries* and *size*, which may be negative, to the accounts of *client*."""
+        for name in accounts_of(client):
+            had = self.of.get(name, NOTHING)
+            self.of[name] = Usage(had.entries + entries, had.size + size)
+            if had.entries + entries == 0:
+                del self.of[name]
+
+
 class MemoryRecord:
-    """A record, its deadline, its labels and the accounts it counts towards."""
+    """A record, its deadline, its labels and the client it counts towards."""
 
-    __slots__ = ("accounts", "deadline", "entry", "labels", "size")
+    __slots__ = ("client", "deadline", "entry", "labels", "size")
 
-    def __init__(self, op: Put, version: int, deadline: float, accounts: Sequence[str]) -> None:
+    def __init__(self, op: Put, version: int, deadline: float, client: str) -> None:
         self.entry = StoreEntry(op.value, version)
         self.deadline = deadline
-        self.accounts = accounts
+        self.client = client
         self.labels: Collection[str] = frozenset(op.labels) if op.labels else ()
         self.size = len(op.key) + len(op.value)
 
 
-class StagedWrite:
-    """A checked write that is not committed yet. `records` has None for a deleted key."""
-
-    __slots__ = (
-        "accounts",
-        "appends",
-        "entries",
-        "new",
-        "records",
-        "replaced_entries",
-        "replaced_size",
-        "size",
-    )
-
-    def __init__(self) -> None:
-        self.records: dict[str, MemoryRecord | None] = {}
-        self.appends: list[Append] = []
-        self.accounts: Owner = ()
-        self.new = False
-        # The entries and bytes that are added, and those that are removed by being replaced.
-        self.entries = self.size = self.replaced_entries = self.replaced_size = 0
+Undo: TypeAlias = Callable[[], None]
+"""Undoes a write. Writes are undone in reverse order."""
 
 
 class MemoryRecords:
@@ -61,11 +61,10 @@ class MemoryRecords:
     the highest version of any key, so that it never gets a version that it had before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self.held: dict[str, MemoryRecord] = {}
-        self.size = 0
-        self.ledger = AccountUsage()
         self.deadlines = Deadlines(self.held)
+        self._ledger = ledger
         self._version = 0  # the highest version assigned so far
         self._by_label: dict[str, list[str]] = {}  # keys in order; no label without a key
 
@@ -102,65 +101,24 @@ class MemoryRecords:
         self.deadlines.add(key, record.deadline)
         return True
 
-    def stage(self, ops: Iterable[Op], now: float) -> StagedWrite:
-        """Check *ops*, and return them as a write that `commit` can perform. Write nothing.
+    def write(self, op: Put | Delete, now: float) -> Undo:
+        """Perform *op*.
 
         Raises:
-            Conflict: an `expect` did not hold.
+            Conflict: its `expect` does not hold. Nothing was written.
         """
-        write = StagedWrite()
-        staged, accounts = write.records, write.accounts
-        for op in ops:
-            # Each `expect` is compared with the state that the operations before it leave.
-            if not isinstance(op, Delete):
-                write.new = write.new or op.new
-                if not accounts:
-                    accounts = op.owner
-                elif op.owner is not accounts:
-                    accounts = (*accounts, *(each for each in op.owner if each not in accounts))
-            if isinstance(op, Append):
-                write.appends.append(op)
-                write.entries += 1
-                write.size += len(op.data)
-                continue
-            held = staged[op.key] if op.key in staged else self.find(op.key, now)
-            version = held.entry.version if held else 0
-            if op.expect is not None and op.expect != version:
-                raise Conflict(f"{op.key!r}: version {op.expect} was expected, but it is {version}")
-            made = staged[op.key] = self._record(op, held, now) if isinstance(op, Put) else None
-            if made:
-                write.entries += 1
-                write.size += made.size
-            if held:
-                write.replaced_entries += 1
-                write.replaced_size += held.size
-        write.accounts = accounts
-        return write
-
-    def growth_of(self, account: str, staged: Mapping[str, MemoryRecord | None]) -> Usage:
-        """Return how many records and bytes *staged* would add to *account*."""
-        entries = size = 0
-        for key, record in staged.items():
-            held = self.held.get(key)
-            if held is not None and account in held.accounts:
-                entries, size = entries - 1, size - held.size
-            if record is not None and account in record.accounts:
-                entries, size = entries + 1, size + record.size
-        return Usage(entries, size)
-
-    def commit(self, staged: Mapping[str, MemoryRecord | None]) -> None:
-        """Write the staged records."""
-        for key, record in staged.items():
-            if key in self.held:
-                self._drop(key)
-            if record:
-                self.held[key] = record
-                self.size += record.size
-                if record.accounts:
-                    self.ledger.add(record.accounts, 1, record.size)
-                for label in record.labels:
-                    insort(self._by_label.setdefault(label, []), key)
-                self.deadlines.add(key, record.deadline)
+        held = self.find(op.key, now)
+        version = held.entry.version if held else 0
+        if op.expect is not None and op.expect != version:
+            raise Conflict(f"{op.key!r}: version {op.expect} was expected, but it is {version}")
+        made = None
+        if isinstance(op, Put):
+            client = op.client or (held.client if held else "")
+            version = (version or self._version) + 1
+            self._version = max(self._version, version)
+            made = MemoryRecord(op, version, inf if op.ttl is None else now + op.ttl, client)
+        self._replace(op.key, made)
+        return partial(self._replace, op.key, held)
 
     def sweep(self, now: float) -> int:
         """Drop some expired records; return how many deadlines were examined."""
@@ -169,22 +127,20 @@ class MemoryRecords:
             self.find(key, now)
         return len(names)
 
-    def _record(self, op: Put, replaced: MemoryRecord | None, now: float) -> MemoryRecord:
-        version = (replaced.entry.version if replaced else self._version) + 1
-        self._version = max(self._version, version)
-        accounts: Sequence[str] = ()
-        if op.owner:
-            accounts = names_of(op.owner)
-        elif replaced:
-            accounts = replaced.accounts
-        deadline = inf if op.ttl is None else now + op.ttl
-        return MemoryRecord(op, version, deadline, accounts)
+    def _replace(self, key: str, record: MemoryRecord | None) -> None:
+        if key in self.held:
+            self._drop(key)
+        if record is None:
+            return
+        self.held[key] = record
+        self._ledger.add(record.client, 1, record.size)
+        for label in record.labels:
+            insort(self._by_label.setdefault(label, []), key)
+        self.deadlines.add(key, record.deadline)
 
     def _drop(self, key: str) -> None:
         record = self.held.pop(key)
-        self.size -= record.size
-        if record.accounts:
-            self.ledger.add(record.accounts, -1, -record.size)
+        self._ledger.add(record.client, -1, -record.size)
         for label in record.labels:
             keys = self._by_label[label]
             del keys[bisect_left(keys, key)]
@@ -195,10 +151,10 @@ class MemoryRecords:
 class MemoryLog:
     """The retained events of a log, its deadline and its followers."""
 
-    __slots__ = ("accounts", "deadline", "events", "floor", "size", "waiters")
+    __slots__ = ("client", "deadline", "events", "floor", "size", "waiters")
 
     def __init__(self, floor: str) -> None:
-        self.accounts: Sequence[str] = ()
+        self.client = ""
         self.events: list[LogEvent] = []
         self.size = 0
         self.floor = floor  # no event after this id was dropped
@@ -214,40 +170,42 @@ class MemoryLogs:
     follower with an old position gets LogTruncated instead of missing events silently.
     """
 
-    def __init__(self, last: int) -> None:
-        self.held: OrderedDict[str, MemoryLog] = OrderedDict()  # ordered by last append
-        self.events = 0
-        self.size = 0
-        self.ledger = AccountUsage()
-        # The logs of each account that have events, ordered by last append.
-        self._of_account: dict[str, OrderedDict[str, None]] = {}
+    def __init__(self, last: int, ledger: Ledger) -> None:
+        self.held: dict[str, MemoryLog] = {}
         self.deadlines = Deadlines(self.held)
+        self._ledger = ledger
         self._count = last
         self._last_id = _id_of(last)
 
-    def append(self, op: Append, now: float) -> None:
+    def append(self, op: Append, now: float) -> Undo:
         """Append an event to its log."""
         log = self._find_or_make(op.log, now)
+        before = copy(log)
+        before.events = log.events[:]
         self._count += 1
         self._last_id = _id_of(self._count)
         log.events.append(LogEvent(self._last_id, op.data))
-        self.events += 1
-        self.size += len(op.data)
         log.size += len(op.data)
-        self.held.move_to_end(op.log)
-        if op.owner and not log.accounts:
-            self._assign(op.log, log, names_of(op.owner))
-        elif log.accounts:
-            self.ledger.add(log.accounts, 1, len(op.data))
-            for account in log.accounts:
-                self._of_account[account].move_to_end(op.log)
+        if op.client and not log.client:
+            self._ledger.add("", 1 - len(log.events), len(op.data) - log.size)
+            log.client = op.client
+            self._ledger.add(log.client, len(log.events), log.size)
+        else:
+            self._ledger.add(log.client, 1, len(op.data))
         log.deadline = now + op.ttl
         self.deadlines.add(op.log, log.deadline)
-        excess = len(log.events) - op.keep
-        if op.keep_bytes is not None and log.size > op.keep_bytes:
-            excess = max(excess, _count(log.events, log.size - op.keep_bytes))
-        if excess > 0:
-            self._drop(op.log, log, excess)
+        most = inf if op.keep_bytes is None else op.keep_bytes
+        while len(log.events) > op.keep or (log.size > most and len(log.events) > 1):
+            self._drop(op.log, log, 1)
+        return partial(self._restore, op.log, before)
+
+    def shorten(self, name: str) -> bool:
+        """Drop the oldest event of the log *name*; return False if that is its only event."""
+        log = self.held[name]
+        if len(log.events) < 2:
+            return False
+        self._drop(name, log, 1)
+        return True
 
     def since(self, name: str, after: str | None, limit: int, now: float) -> list[LogEvent]:
         """Return at most *limit* events after *after*, or the oldest ones for None.
@@ -290,36 +248,6 @@ class MemoryLogs:
                 if not waiter.wake():
                     log.waiters.discard(waiter)
 
-    def drop_oldest(self, written: Collection[str]) -> None:
-        """Drop the log that has been idle for longest, or the oldest event of *written* logs."""
-        name, log = next(iter(self.held.items()))
-        if name in written:  # ordered by last append: every log with events is in *written*
-            name = min(written, key=lambda name: self.held[name].events[0].id)
-            self._drop(name, self.held[name], 1)
-        elif log.events:
-            self._drop(name, log, len(log.events))
-        else:
-            self.held.move_to_end(name)  # empty: retained for its followers
-
-    def drop_oldest_of(self, account: str, written: Collection[str]) -> bool:
-        """Drop the log of *account* that has been idle for longest; return whether there was one.
-
-        Logs in *written*, the write that needs the room, lose their oldest event instead, but never
-        the newest one.
-        """
-        names = self._of_account.get(account)
-        if not names:
-            return False
-        name = next(iter(names))
-        if name not in written:
-            self._drop(name, self.held[name], len(self.held[name].events))
-            return True
-        long = [name for name in names if len(self.held[name].events) > 1]
-        if long:
-            name = min(long, key=lambda name: self.held[name].events[0].id)
-            self._drop(name, self.held[name], 1)
-        return bool(long)
-
     def sweep(self, now: float) -> int:
         """Drop some expired logs; return how many deadlines were examined."""
         names = self.deadlines.due(now)
@@ -343,43 +271,21 @@ class MemoryLogs:
         """Drop the oldest *count* events, and the log itself once it has no events or followers."""
         log.floor = log.events[count - 1].id
         size = sum(len(event.data) for event in log.events[:count])
-        self.events -= count
-        self.size -= size
         log.size -= size
-        if log.accounts:
-            self.ledger.add(log.accounts, -count, -size)
+        self._ledger.add(log.client, -count, -size)
         del log.events[:count]
         if not log.events:
-            log.deadline = inf
-            self._unassign(name, log)
+            log.deadline, log.client = inf, ""
         self._forget_if_idle(name, log)
 
-    def _assign(self, name: str, log: MemoryLog, accounts: Sequence[str]) -> None:
-        log.accounts = accounts
-        self.ledger.add(accounts, len(log.events), log.size)
-        for account in accounts:
-            self._of_account.setdefault(account, OrderedDict())[name] = None
-
-    def _unassign(self, name: str, log: MemoryLog) -> None:
-        for account in log.accounts:
-            names = self._of_account[account]
-            del names[name]
-            if not names:
-                del self._of_account[account]
-        log.accounts = ()
+    def _restore(self, name: str, log: MemoryLog) -> None:
+        now = self.held[name]
+        self._ledger.add(now.client, -len(now.events), -now.size)
+        self.held[name] = log
+        self._ledger.add(log.client, len(log.events), log.size)
+        self.deadlines.add(name, log.deadline)
+        self._forget_if_idle(name, log)
 
     def _forget_if_idle(self, name: str, log: MemoryLog) -> None:
         if not log.events and not log.waiters:
             del self.held[name]
-
-
-def _count(events: Sequence[LogEvent], size: int) -> int:
-    """Return how many of the oldest *events* to drop to free at least *size* bytes.
-
-    The newest event is never counted, so that fewer bytes may be freed.
-    """
-    count = 0
-    while size > 0 and count < len(events) - 1:
-        size -= len(events[count].data)
-        count += 1
-    return count

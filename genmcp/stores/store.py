@@ -18,7 +18,7 @@ from typing import Final, NamedTuple, TypeAlias
 from msgspec import Struct
 
 from genmcp.errors import ContractError
-from genmcp.stores.accounts import Capacity, Owner, Usage
+from genmcp.stores.accounts import Capacity, Room, Usage, accounts_of, room_for
 from genmcp.stores.deliveries import Deliveries
 from genmcp.stores.outages import Outages
 
@@ -76,10 +76,12 @@ class Put(Struct, frozen=True):
         ttl: seconds until it expires. None (the default): it is retained until it is deleted.
         expect: the version that the write replaces, checked before the write. 0: the record must
             not exist. None (the default): any version. Use None only for keys with a single writer.
-        owner: the accounts that the record counts towards. Empty (the default): the record counts
-            towards the accounts of the record that it replaces, whose limits are not checked.
+        client: the client that the record counts towards: "principal" and its name, or "address"
+            and its peer address, with a space between the two. "" (the default): that of the record
+            that it replaces, whose limits are not checked.
         new: whether the write starts new work, as opposed to an update of accepted work. New work
-            is rejected once only the store's reserve is left. Default False.
+            is rejected once only the reserve of the store, or of its client's share, is left.
+            Default False.
         labels: the labels under which `Store.find` finds the record. They replace those of the
             record that it replaces. Default: none.
     """
@@ -88,7 +90,7 @@ class Put(Struct, frozen=True):
     value: bytes
     ttl: float | None = None
     expect: int | None = None
-    owner: Owner = ()
+    client: str = ""
     new: bool = False
     labels: Sequence[str] = ()
 
@@ -96,17 +98,21 @@ class Put(Struct, frozen=True):
 class Append(Struct, frozen=True):
     """Append an event to *log*, and create the log if needed.
 
+    If there is no room for it, it takes the room of the oldest events of its log. Other logs are
+    never dropped.
+
     Args:
         log: the name of the log.
         data: the bytes of the event.
         ttl: seconds after its last event when the whole log expires.
         keep: the maximum number of events; beyond it the oldest are dropped. Default 1000.
-        owner: the accounts that the log counts towards. The first owner that is not empty applies
-            until the log is empty. If an account has no room, its other logs are dropped, starting
-            with the log that has been idle for longest.
+        client: the client that the log counts towards. The first one that is named applies until
+            the log is empty.
         new: as in `Put`.
         keep_bytes: the maximum number of bytes of data; beyond it the oldest events are dropped,
             but never the newest one. None (the default): unlimited.
+        optional: whether the caller can do without the event. It is rejected once half of the
+            store, or of its client's share, is used. Default False.
 
     Raises:
         ContractError: *keep* is less than 1.
@@ -116,9 +122,10 @@ class Append(Struct, frozen=True):
     data: bytes
     ttl: float
     keep: int = 1000
-    owner: Owner = ()
+    client: str = ""
     new: bool = False
     keep_bytes: int | None = None
+    optional: bool = False
 
     def __post_init__(self) -> None:
         if self.keep < 1:
@@ -170,12 +177,25 @@ def check_one_subject(ops: Sequence[Op]) -> None:
             )
 
 
+def room_of(capacity: Capacity, ops: Sequence[Op]) -> Room:
+    """Return the limits of the write *ops* in a store of *capacity*."""
+    new = optional = False
+    accounts: tuple[str, ...] = accounts_of("")
+    for op in ops:
+        if not isinstance(op, Delete):
+            new = new or op.new
+            optional = optional or (isinstance(op, Append) and op.optional)
+            if op.client and op.client not in accounts:
+                accounts = (*accounts_of(op.client)[:-1], *accounts)
+    return room_for(capacity, accounts, new=new, optional=optional)
+
+
 class StoreTotals(NamedTuple):
     """How full a store is.
 
     Attributes:
         used: the records and events in it, and their bytes.
-        capacity: its capacity and reserve.
+        capacity: its capacity.
     """
 
     used: Usage
@@ -189,8 +209,9 @@ class Store(ABC):
     store". Every method except `now` and `aclose` raises StoreUnavailable if the store cannot be
     reached or was closed.
 
-    A store has a capacity, and a reserve that new work cannot use. It counts the usage of each
-    account. `Capacity` and `Capacity.check` (`genmcp.stores.accounts`) implement these rules.
+    A store has a capacity, of which each client has a share, and which new work cannot use up. It
+    counts the usage of each account (`accounts_of`). `room_of` returns the limits of a write, and
+    `Room.exceeded` (`genmcp.stores.accounts`) implements the rules.
     """
 
     shared: bool
@@ -272,7 +293,7 @@ class Store(ABC):
         Raises:
             ContractError: they concern several subjects. Nothing was written.
             Conflict: an `expect` did not hold. Nothing was written.
-            OverShare: an account of the owner has no room. Nothing was written.
+            OverShare: the client's share has no room. Nothing was written.
             StoreFull: the store has no room. Nothing was written.
             StoreUnavailable: it is unknown whether anything was written. The write may even take
                 effect after this was raised, but never after a later write to the same subject.
@@ -280,7 +301,7 @@ class Store(ABC):
 
     @abstractmethod
     async def usage(self, account: str) -> Usage:
-        """Return the entries and bytes that count towards the account named *account*.
+        """Return the entries and bytes of *account*: one of `accounts_of` a client.
 
         Entries are records and events; bytes are those of keys, values and data. Expired data may
         be included until it is removed, which happens soon.

@@ -2,16 +2,15 @@
 
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Final
+from functools import partial
 
 import msgspec
 
 from genmcp._core.task import Task
-from genmcp.errors import LogTruncated
+from genmcp.errors import LogTruncated, StoreUnavailable
+from genmcp.stores.following import follow, retry_read
 from genmcp.stores.store import LogEvent
 from genmcp.tasks.records import DISCARDED, MESSAGE, FollowedTask, TaskRecords
-
-_READ_AT_ONCE: Final = 100
 
 
 class TaskMessage(msgspec.Struct, frozen=True):
@@ -63,38 +62,40 @@ class TaskFollower:
         followed = self._records.followed.setdefault(id, FollowedTask())
         followed.count += 1
         try:
-            task, reported = known or await self._records.get(id), -1
+            task, reported = known or await self._read(id), -1
             # The present state is reported at the position of its event, if that is still stored.
             # `owed`: the state must be reported even if its event is not stored any more, after the
             # stored events were read. False for a new task, whose event was just written.
             new = known is not None and known.changes == 0
             owed = not new and (task.ended or after is None)
-            while True:
-                try:
-                    async with aclosing(self._log(id, after, owed)) as events:
-                        async for event in events:
-                            if event is not None:
-                                after = event.id
-                                if event.data.startswith(MESSAGE):
-                                    yield TaskMessage(event.id, event.data[1:])
-                                    continue
-                                number = _number(event)
-                                if number is None or number > task.changes:
-                                    # The event of the latest state is this event or a later one.
-                                    task = await self._latest(id, number, followed)
-                                    owed = False
-                                if number != task.changes:
-                                    continue
-                            elif not owed:
-                                continue
-                            if reported < task.changes:
-                                reported = task.changes
-                                yield TaskChange(after, task)
-                            if task.ended:
-                                return
-                except LogTruncated:
-                    # Events were dropped before they were read: report the present state instead.
-                    after, task, owed = None, await self._records.get(id), True
+            store, log = self._records.store, self._records.key(id)
+            async with aclosing(follow(store, log, after, catch_up=owed)) as events:
+                async for event in events:
+                    if isinstance(event, LogTruncated | StoreUnavailable):
+                        if isinstance(event, LogTruncated) or after is None:
+                            # Events may have been dropped before they were read. The state is read
+                            # before the stored events, which have its position.
+                            after, task, owed = None, await self._read(id), True
+                        continue
+                    if event is not None:
+                        after = event.id
+                        if event.data.startswith(MESSAGE):
+                            yield TaskMessage(event.id, event.data[1:])
+                            continue
+                        number = _number(event)
+                        if number is None or number > task.changes:
+                            # The event of the latest state is this event or a later one.
+                            task = await self._latest(id, number, followed)
+                            owed = False
+                        if number != task.changes:
+                            continue
+                    elif not owed:
+                        continue
+                    if reported < task.changes:
+                        reported = task.changes
+                        yield TaskChange(after, task)
+                    if task.ended:
+                        return
         finally:
             followed.count -= 1
             if not followed.count:
@@ -104,38 +105,21 @@ class TaskFollower:
         task = followed.task
         if number is not None and task is not None and task.changes >= number:
             return task
-        return await self._records.get(id)
+        return await self._read(id)
+
+    async def _read(self, id: str) -> Task:
+        return await retry_read(self._records.store, partial(self._records.get, id))
 
     async def next_event(self, id: str, after: str | None) -> str | None:
         """Wait for the next event of the task after the position *after*; return its position.
 
         Return None if events were dropped: the caller has to read the present state.
         """
-        try:
-            async with aclosing(self._records.store.follow(self._records.key(id), after)) as events:
-                return (await anext(events)).id
-        except LogTruncated:
-            return None
-
-    async def _log(
-        self, id: str, after: str | None, owed: bool
-    ) -> AsyncGenerator[LogEvent | None, None]:
-        """Yield the stored events after *after*, then each new event.
-
-        If *owed*, yield None after the last stored event.
-        """
-        log, store = self._records.key(id), self._records.store
-        while owed:
-            events = await store.read(log, after, _READ_AT_ONCE)
-            for event in events:
-                after = event.id
-                yield event
-            if len(events) < _READ_AT_ONCE:
-                yield None
-                break
-        async with aclosing(store.follow(log, after)) as news:
-            async for event in news:
-                yield event
+        async with aclosing(follow(self._records.store, self._records.key(id), after)) as events:
+            async for event in events:
+                if not isinstance(event, StoreUnavailable):
+                    return event.id if isinstance(event, LogEvent) else None
+        raise AssertionError("a follower does not end")
 
 
 def _number(event: LogEvent) -> int | None:

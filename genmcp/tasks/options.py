@@ -9,7 +9,6 @@ import msgspec
 
 from genmcp._core.task import Task
 from genmcp.errors import ConfigurationError
-from genmcp.stores.accounts import Owner
 from genmcp.tasks.cron import Schedule
 
 _POSITIVE: Final = (
@@ -85,7 +84,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         max_events: the maximum number of events of a task that are retained for its followers.
             Default 1000.
         tasks_of_client: the maximum number of open tasks of one principal, or of one peer address
-            without a principal. Default 1000.
+            without a principal. Tasks that are created at the same moment may exceed it. Default
+            1000.
         share_of_client: the fraction of `concurrency`, from 0 to 1, that the jobs of one client may
             take, so that long jobs leave room for other clients. At least one job. Default 0.8.
         max_saved_bytes: the maximum size of the state that a job saves with `run.save`, as JSON. It
@@ -105,8 +105,6 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             0.1.
         write_retry_delays: the pauses between attempts at a write that must not be lost, while the
             store fails; the last one is repeated. Default: `(0.1, 0.5, 2.0)`.
-        accounts: returns the accounts that a task counts towards in its store. Default: no
-            accounts.
         assigns: returns the `Run.assigns` of a job. Default: empty.
         in_thread: runs a blocking function. Default: `asyncio.to_thread`.
         observer: is notified of attempts at jobs, lost leases and failures of the store. Default:
@@ -139,7 +137,6 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     recovery_limit: int = 100
     progress_interval: float = 0.1
     write_retry_delays: Sequence[float] = (0.1, 0.5, 2.0)
-    accounts: Callable[[Task], Owner] = lambda task: ()
     assigns: Callable[[Task], Mapping[str, Any]] = lambda task: {}
     in_thread: Callable[..., Coroutine[Any, Any, Any]] = asyncio.to_thread
     observer: StepObserver = StepObserver()

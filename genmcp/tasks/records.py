@@ -3,7 +3,8 @@
 The data of the task *id*, under the namespace of its service:
 
 - `task:{id}`: the task itself, with the labels of `labels_of` unless it is private;
-- `task:{id}#call`: the raw request, as long as the task is open;
+- `task:{id}#call`: the raw request, as long as the task is open, with the label `open:` and the
+  client that created the task;
 - the log `task:{id}`: one event per change that followers see, and the messages of the call.
 
 All calls with one idempotency key have ids `{slot}-{random}` and use one record, so that a key has
@@ -18,6 +19,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
+from genmcp._core.client_key import client_of
 from genmcp._core.task import Task, record_ttl, slot_of
 from genmcp.errors import (
     Conflict,
@@ -27,7 +29,6 @@ from genmcp.errors import (
     StoreFull,
     TaskNotFound,
 )
-from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.store import Append, Delete, Op, Put, Store
 from genmcp.tasks.options import JobOptions
 
@@ -274,18 +275,26 @@ class TaskRecords:
             OverShare: its client has too many open tasks, or has used its share of the store.
             StoreFull: only the reserve for updates of stored tasks is left.
         """
-        ttl, owner = terms = self._terms(task)
+        ttl, client = terms = self._terms(task)
         slot, key = self._prefix + slot_of(task.id), self.key(task.id)
         version = 0 if replaces is None else replaces.version
+        try:
+            if call is not None:
+                await self._check_open_tasks(client)
+        except OverShare:
+            if version == 0 and await self.store.get(slot) is not None:
+                return False
+            raise
         labels = labels_of(task, self.prefix)
         record = Put(
-            slot, task.pack(), ttl=ttl, expect=version, owner=owner, new=True, labels=labels
+            slot, task.pack(), ttl=ttl, expect=version, client=client, new=True, labels=labels
         )
         ops: list[Op] = [record]
         if replaces is not None and not replaces.task.private:
-            ttl, owner = self._terms(replaces.task)
+            ttl, client = self._terms(replaces.task)
             packed, labels = replaces.task.pack(), labels_of(replaces.task, self.prefix)
-            ops.append(Put(self.key(replaces.task.id), packed, ttl=ttl, owner=owner, labels=labels))
+            key_of_last = self.key(replaces.task.id)
+            ops.append(Put(key_of_last, packed, ttl=ttl, client=client, labels=labels))
         if call is not None:
             ops.append(self._put_call(key, call, *terms))
         if not task.private:  # a private task has no followers before its first change
@@ -304,20 +313,23 @@ class TaskRecords:
 
         Raises:
             Conflict: the record has another version.
+            OverShare: a task that was private has a client with too many open tasks.
         """
-        ttl, owner = self._terms(task)
+        ttl, client = self._terms(task)
+        if call is not None:
+            await self._check_open_tasks(client)
         slot, key = self._prefix + slot_of(task.id), self.key(task.id)
         labels = labels_of(task, self.prefix)
-        record = Put(slot, task.pack(), ttl=ttl, expect=version, owner=owner, labels=labels)
+        record = Put(slot, task.pack(), ttl=ttl, expect=version, client=client, labels=labels)
         ops: list[Op] = [record]
         if call is not None:
-            ops.append(self._put_call(key, call, ttl, owner))
+            ops.append(self._put_call(key, call, ttl, client))
         elif task.end in ("completed", "failed") and not task.private and task.failed is None:
             # No hook runs for it any more, and requests may be large.
             ops.append(Delete(f"{key}#call"))
         has_call = task.parent is None and task.schedule is None
         if task.changes != was.changes and has_call:  # other tasks have no followers
-            ops.append(self._event(key, _CHANGED % task.changes, ttl, owner))
+            ops.append(self._event(key, _CHANGED % task.changes, ttl, client))
         await self.store.apply(*ops)
         # Followers in this process get the event, and read the task from here.
         followed = self.followed.get(task.id)
@@ -362,7 +374,8 @@ class TaskRecords:
             TaskNotFound: the task does not exist.
         """
         terms = self._terms(await self.get(id))
-        await self.store.apply(self._event(self.key(id), MESSAGE + data, *terms))
+        event = self._event(self.key(id), MESSAGE + data, *terms, optional=True)
+        await self.store.apply(event)
 
     async def touch(self, task: Task) -> None:
         """Extend the expiry of a task and its request to a full retention from now."""
@@ -426,9 +439,9 @@ class TaskRecords:
         try:
             entry = await self.store.get(self._call(task.id))
             if entry is not None:
-                ttl, owner = self._terms(task)
+                ttl, client = self._terms(task)
                 call, version = entry.value, entry.version
-                put = Put(self._call(task.id), call, ttl=ttl, expect=version, owner=owner)
+                put = Put(self._call(task.id), call, ttl=ttl, expect=version, client=client)
                 await self.store.apply(put)
         except StoreError as error:
             logger.debug("the request of task %s expires later: %s", task.id, error)
@@ -444,27 +457,39 @@ class TaskRecords:
             raise TaskNotFound(id)
         return stored.task
 
-    def _terms(self, task: Task) -> tuple[float | None, Owner]:
-        """Return the ttl of the data of *task*, and the accounts that it counts towards."""
+    def _terms(self, task: Task) -> tuple[float | None, str]:
+        """Return the ttl of the data of *task*, and the client that it counts towards."""
         options = self._options
         ttl = record_ttl(task, options.retention, options.failed_retention)
-        return ttl, options.accounts(task)
+        return ttl, client_of(task.owner, task.address)
 
-    def _put_call(self, key: str, call: bytes, ttl: float | None, owner: Owner) -> Put:
+    async def _check_open_tasks(self, client: str) -> None:
+        """Check that *client* has fewer open tasks than it may have.
+
+        Raises:
+            OverShare: it does not.
+        """
+        most = self._options.tasks_of_client
+        if client and await self.store.count(self._open_of(client)) >= most:
+            raise OverShare(
+                f"This client already has {most} entries, which is the maximum "
+                f"(limit: JobOptions.tasks_of_client)"
+            )
+
+    def _open_of(self, client: str) -> str:
+        """Return the label of the raw requests of the open tasks of *client*."""
+        return f"{self.prefix}open:{client}"
+
+    def _put_call(self, key: str, call: bytes, ttl: float | None, client: str) -> Put:
         """Return the write of a raw request, which counts towards the open tasks of its client."""
-        if owner:
-            most, setting = self._options.tasks_of_client, "JobOptions.tasks_of_client"
-            owner = (*owner, Account(f"{owner[-1].name} tasks", most=most, setting=setting))
-        return Put(f"{key}#call", call, ttl=ttl, owner=owner, new=True)
+        labels = (self._open_of(client),) if client else ()
+        return Put(f"{key}#call", call, ttl=ttl, client=client, new=True, labels=labels)
 
-    def _event(self, key: str, data: bytes, ttl: float | None, owner: Owner) -> Append:
-        ttl = _NO_EXPIRY if ttl is None else ttl
-        return Append(key, data, ttl=ttl, keep=self._options.max_events, owner=owner)
-
-    def owner_of(self, task: Task) -> str:
-        """Return the owner of the deliveries for *task*, "" if it has none."""
-        owner: Owner = self._options.accounts(task)
-        return owner[-1].name if owner else ""
+    def _event(
+        self, key: str, data: bytes, ttl: float | None, client: str, *, optional: bool = False
+    ) -> Append:
+        ttl, keep = _NO_EXPIRY if ttl is None else ttl, self._options.max_events
+        return Append(key, data, ttl=ttl, keep=keep, client=client, optional=optional)
 
     def key(self, id: str) -> str:
         """Return the key of a task, also the name of its log."""

@@ -1,16 +1,17 @@
 """The task service: tasks in a store, used by every process that has the store."""
 
 import logging
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import Final
 
+from genmcp._core.client_key import client_of
 from genmcp._core.outcome import Outcome, unpack
 from genmcp._core.task import Task, is_task_id
 from genmcp._core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
-from genmcp.stores.accounts import Owner
+from genmcp.stores.following import retry_read
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, pack_status
@@ -94,7 +95,7 @@ class TaskService:
             is_stopping=lambda: self.worker.closed,
         )
         self.writer = TaskWriter(self.records, self._scheduler, self._external, self._retry)
-        self.values = JobValues(store, options.accounts, prefix)
+        self.values = JobValues(store, prefix)
         self.keyed = KeyedTasks(self._follower, self.writer, self.heartbeats, self.start)
         self.runner = TaskRunner(
             self.writer, resume, external, options, is_stopping=lambda: self.worker.ending
@@ -176,7 +177,7 @@ class TaskService:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
         if known is None:
-            await self.get(id, owner)
+            await retry_read(self.records.store, partial(self.get, id, owner))
         async with aclosing(self._follower.follow(id, after, known)) as items:
             async for each in items:
                 yield each
@@ -290,9 +291,8 @@ class JobValues:
     `Mux.job_value`. Keys begin with *prefix*.
     """
 
-    def __init__(self, store: Store, accounts: Callable[[Task], Owner], prefix: str) -> None:
+    def __init__(self, store: Store, prefix: str) -> None:
         self._store = store
-        self._accounts = accounts
         self._prefix = f"{prefix}value:"
 
     async def store(self, task: Task) -> bool:
@@ -302,9 +302,9 @@ class JobValues:
         """
         if task.outcome is None:
             return False
-        owner, key = self._accounts(task), self._prefix + task.id
+        key, client = self._prefix + task.id, client_of(task.owner, task.address)
         try:
-            await self._store.apply(Put(key, task.outcome, ttl=task.ttl, owner=owner, new=True))
+            await self._store.apply(Put(key, task.outcome, ttl=task.ttl, client=client, new=True))
         except StoreError as error:
             logger.warning("the outcome of the job of task %s is not stored: %s", task.id, error)
             return False

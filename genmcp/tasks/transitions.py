@@ -14,6 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from genmcp._core.client_key import client_of
 from genmcp._core.job_transitions import expire_job
 from genmcp._core.task import Task, add_answers, lose_process, publish_task
 from genmcp._core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work, Working
@@ -79,7 +80,7 @@ class TaskScheduler:
                 task.engine_id,
                 queue=engine_queue(self._prefix, queue),
                 delay=_delay(task, self._records.now()),
-                owner=self._records.owner_of(task),
+                owner=client_of(task.owner, task.address),
             )
 
     async def check_later(self, task: Task, liveness_checks: int, delay: float = 0.0) -> None:
@@ -91,7 +92,7 @@ class TaskScheduler:
             f"{task.engine_id}.{liveness_checks}",
             queue=engine_queue(self._prefix, CONTINUATIONS),
             delay=delay or self.heartbeats.lease,
-            owner=self._records.owner_of(task),
+            owner=client_of(task.owner, task.address),
         )
 
     async def _check_deadline(self, task: Task, number: int) -> None:
@@ -105,7 +106,7 @@ class TaskScheduler:
                 f"{task.id}:{task.step}.{-number}",
                 queue=engine_queue(self._prefix, CONTINUATIONS),
                 delay=max(0.0, task.work.deadline - self._records.now()),
-                owner=self._records.owner_of(task),
+                owner=client_of(task.owner, task.address),
             )
 
     async def expire(self, task: Task, step: int, number: int) -> None:

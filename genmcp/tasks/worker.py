@@ -107,9 +107,11 @@ class TaskWorker:
 
     def _woken(self, ready: "Future[None]") -> None:
         if (error := ready.exception()) is not None:
-            logger.warning(
-                "stored jobs are not run here yet; the next request or probe tries again: %s", error
-            )
+            if not isinstance(error, _Stopped):
+                logger.warning(
+                    "stored jobs are not run here yet; the next request or probe tries again: %s",
+                    error,
+                )
             self.dormant = True
 
     def use(self, user: WorkerUser) -> None:
@@ -290,6 +292,10 @@ class _StopRequest(NamedTuple):
     busy: Callable[[], bool] = lambda: False
 
 
+class _Stopped(StoreUnavailable):
+    """The worker was stopped, or its event loop closed, before it served."""
+
+
 class _Serving:
     """An asyncio task that serves, on the loop that is running when this is created.
 
@@ -356,7 +362,7 @@ class _Serving:
         error = None if task.cancelled() else task.exception()
         if not self.ready.done():
             self.ready.set_exception(
-                error or StoreUnavailable("this process is stopping: it does not start jobs")
+                error or _Stopped("this process is stopping: it does not start jobs")
             )
         elif error is not None:
             logger.error("this process does not work on jobs any more", exc_info=error)

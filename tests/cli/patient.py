@@ -26,7 +26,7 @@ class Works(Tool):
 
 
 suite = Suite(name="patient", version="1", tools=[Works])
-store = SQLiteStore(os.environ["STUDIO"], busy_timeout=0.1)
+store = SQLiteStore(os.environ["STUDIO"], timeout=0.1)
 mux = Mux(suite, store=store, secret="a secret of at least 16 bytes")
 endpoint = Endpoint(mux)
 app = Starlette(routes=[endpoint.route("/mcp"), *Health(endpoint).routes()])

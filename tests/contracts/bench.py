@@ -17,7 +17,7 @@ class StoreBench:
     """A store under test, and how its time passes. The base class of the contract suites.
 
     A subclass provides a pytest fixture `store`, a new and empty store for each test that is closed
-    after it. Its capacity is `CAPACITY` bytes, its reserve the default.
+    after it. Its capacity is `CAPACITY` bytes.
 
     Attributes:
         unit: seconds. Every ttl, delay and lease that a test waits for is a multiple of it, up to

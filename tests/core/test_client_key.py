@@ -12,7 +12,7 @@ def test_principal_counts_for_itself_only() -> None:
     key = ClientKey("ada", "session", "10.0.0.1")
 
     assert key.shares == (("principal", "ada"),)
-    assert key.owner == ("principal", "ada")
+    assert key.client == "principal ada"
 
 
 def test_anonymous_session_counts_for_its_address_too() -> None:
@@ -20,7 +20,7 @@ def test_anonymous_session_counts_for_its_address_too() -> None:
     key = ClientKey(None, "s1", "10.0.0.1")
 
     assert key.shares == (("session", "s1"), ("address", "10.0.0.1"), ANONYMOUS)
-    assert key.owner == ("address", "10.0.0.1")
+    assert key.client == "address 10.0.0.1"
 
 
 def test_anonymous_request_counts_for_its_address() -> None:
@@ -31,7 +31,7 @@ def test_anonymous_request_counts_for_its_address() -> None:
 def test_local_client_has_no_share() -> None:
     """It is the only client of its process or pipe."""
     assert LOCAL.shares == ()
-    assert LOCAL.owner is None
+    assert LOCAL.client == ""
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,8 @@
 """Writes of tasks that the store has carried out, and reports as failed or never answers."""
 
 import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +22,9 @@ from genmcp import (
     job,
 )
 from genmcp.errors import StoreUnavailable
-from genmcp.stores.store import Op, Put
+from genmcp.stores.store import LogEvent, Op, Put
 from tests.mux.test_keyed_failures import end_of
-from tests.support.asgi import TASKS, Client, until
+from tests.support.asgi import PATIENCE, TASKS, Client, until
 
 begun: asyncio.Event
 go: asyncio.Event
@@ -108,6 +110,32 @@ async def test_cancel_that_was_written_stops_the_work() -> None:
 
     await until(lambda: not app.mux.tasks.service.runner._running._timers)
     assert tool.cancels == 1
+    await app.mux.aclose()
+
+
+async def test_held_call_gets_its_result_after_an_outage() -> None:
+    """Its client gets no handle, and would have to repeat the call after an error."""
+    failed = asyncio.Event()
+
+    class Restarted(MemoryStore):
+        async def follow(
+            self, log: str, after: str | None = None
+        ) -> AsyncGenerator[LogEvent, None]:
+            if "task:" in log and not failed.is_set():
+                failed.set()
+                raise StoreUnavailable("the connection was lost")
+            async with aclosing(super().follow(log, after)) as events:
+                async for event in events:
+                    yield event
+
+    app = serving(Works(), Restarted())
+    client = await Client.begin(app, "2025-11-25", who="ann")
+    async with client.open(client.call("works", {})) as call:
+        await asyncio.wait_for(failed.wait(), PATIENCE)
+        go.set()
+        await call.over()
+
+    assert call.messages[-1]["result"]["content"][0]["text"] == "worked by 1"
     await app.mux.aclose()
 
 

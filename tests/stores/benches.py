@@ -18,7 +18,7 @@ from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
 from tests.contracts.bench import CAPACITY, StoreBench
 from tests.support.clock import Clock
-from tests.support.postgres_server import fresh_schema, shared_postgres
+from tests.support.postgres_server import fresh_schema, in_schema, shared_postgres
 
 
 class ClockBench(StoreBench):
@@ -70,8 +70,8 @@ class PostgresBench(ClockBench):
 
     def _open(self, clock: Clock) -> PostgresStore:
         # One reader: a test that waits for a read knows that earlier reads are complete.
-        url = shared_postgres()
-        return PostgresStore(url, schema=self._schema, max_bytes=CAPACITY, readers=1, clock=clock)
+        url = in_schema(shared_postgres(), self._schema)
+        return PostgresStore(url, max_bytes=CAPACITY, connections=3, clock=clock)
 
 
 class RedisBench(StoreBench):

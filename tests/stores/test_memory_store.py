@@ -7,7 +7,7 @@ from contextlib import aclosing
 
 import pytest
 
-from genmcp.errors import ConfigurationError, LogTruncated, StoreUnavailable
+from genmcp.errors import ConfigurationError, LogTruncated, StoreFull, StoreUnavailable
 from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Delete, LogEvent, Put
@@ -54,75 +54,38 @@ async def test_memory_store_says_what_it_holds() -> None:
     assert repr(store) == "<MemoryStore: 1 records, 1 events in 1 logs, 13 bytes>"
 
 
-async def test_memory_store_drops_the_oldest_logs_first() -> None:
-    """Past max_entries the log that was longest without an append goes, and goes whole."""
-    store = MemoryStore(max_entries=6)
-    for log in "abca":
-        await store.apply(Append(log, b"1", ttl=60))
-    await store.apply(Put("k", b""))
-    await store.apply(Append("d", b"1", ttl=60))
-    assert await logs_of(store, "abcd") == [[b"1", b"1"], [b"1"], [b"1"], [b"1"]]
-
-    await store.apply(Append("d", b"2", ttl=60))
-    assert await logs_of(store, "abcd") == [[b"1", b"1"], [], [b"1"], [b"1", b"2"]]
-    await store.apply(Append("d", b"3", ttl=60), Append("d", b"4", ttl=60))
-    assert await logs_of(store, "abcd") == [[], [], [], [b"1", b"2", b"3", b"4"]]
-
-
 async def test_memory_store_drops_oldest_events_of_last_log() -> None:
-    """The log that is being appended to loses no more than it must."""
-    store = MemoryStore(max_bytes=10)
-    for number in range(5):
-        await store.apply(Append("a", b"%d..." % number, ttl=60))
-    assert await logs_of(store, "a") == [[b"3...", b"4..."]]
+    """The log that is being appended to loses no more than it must, and no other log does."""
+    store = MemoryStore(max_entries=3)
+    await store.apply(Append("b", b"1", ttl=60))
+    for number in range(4):
+        await store.apply(Append("a", b"%d" % number, ttl=60))
+    assert await logs_of(store, "ab") == [[b"2", b"3"], [b"1"]]
 
-    await store.apply(Append("a#b", b"5...", ttl=60), Append("a", b"6", ttl=60))
-    assert await logs_of(store, ["a", "a#b"]) == [[b"4...", b"6"], [b"5..."]]
-
-
-async def test_memory_store_drops_logs_for_records() -> None:
-    """A record is worth more than a replay."""
-    store = MemoryStore(max_bytes=10)
-    for log in "ab":
-        await store.apply(Append(log, b"12345", ttl=60))
-    await store.apply(Put("k", b"1"))
-
-    assert await logs_of(store, "ab") == [[], [b"12345"]]
+    with pytest.raises(StoreFull):
+        await store.apply(Append("c", b"1", ttl=60))
+    await store.apply(Append("a", b"4", ttl=60), Append("a#b", b"5", ttl=60))
+    assert await logs_of(store, ["a", "a#b", "b"]) == [[b"4"], [b"5"], [b"1"]]
 
 
 async def test_memory_store_follower_gets_log_truncated() -> None:
-    """A follower that had read all of a dropped log continues; another gets LogTruncated."""
+    """A follower that had read all dropped events continues; another gets LogTruncated."""
     store = MemoryStore(max_entries=2)
     await store.apply(Append("a", b"1", ttl=60))
     async with aclosing(store.follow("a")) as ahead, aclosing(store.follow("a")) as behind:
         assert [await next_data(ahead), await next_data(behind)] == [b"1", b"1"]
         await store.apply(Append("a", b"2", ttl=60))
         assert await next_data(ahead) == b"2"
-        await store.apply(Append("b", b"1", ttl=60), Append("b", b"2", ttl=60))
-        await store.apply(Append("a", b"3", ttl=60))
+        await store.apply(Append("a", b"3", ttl=60), Append("a", b"4", ttl=60))
 
         assert await next_data(ahead) == b"3"
         with pytest.raises(LogTruncated):
             await next_data(behind)
 
 
-async def test_memory_store_limit_with_an_empty_log() -> None:
-    """A log that is only followed has nothing to drop, and its follower loses nothing."""
-    store = MemoryStore(max_entries=2)
-    async with aclosing(store.follow("empty")) as followed:
-        waiting = asyncio.ensure_future(next_data(followed))
-        await asyncio.sleep(0)
-        for log in "abc":
-            await store.apply(Append(log, b"1", ttl=60))
-        assert await logs_of(store, "abc") == [[], [b"1"], [b"1"]]
-
-        await store.apply(Append("empty", b"1", ttl=60))
-        assert await waiting == b"1"
-
-
 @pytest.mark.parametrize(
     ("store", "setting"),
-    [(MemoryStore(max_entries=2), "max_entries=2"), (MemoryStore(max_bytes=6), "max_bytes=6")],
+    [(MemoryStore(max_entries=2), "max_entries=2"), (MemoryStore(max_bytes=600), "max_bytes=600")],
 )
 async def test_memory_store_that_is_full_of_records_says_so(
     store: MemoryStore, setting: str
@@ -131,7 +94,7 @@ async def test_memory_store_that_is_full_of_records_says_so(
     await store.apply(Put("a", b"12"))
     await store.apply(Put("a#", b"3"))
     before = repr(store)
-    for refused in (Put("a#c", b"1"), Append("a#log", b"1", ttl=60)):
+    for refused in (Put("a#c", b"1" * 600), Append("a#log", b"1" * 600, ttl=60)):
         with pytest.raises(StoreUnavailable, match=setting):
             await store.apply(Put("a", b"00"), refused)
     assert before == repr(store)

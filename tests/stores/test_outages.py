@@ -76,6 +76,7 @@ async def test_failed_operations_count_and_log_one_line(
         assert len(errors) >= len(outcomes)
         assert store.outages.failing
         assert len(lines(caplog, "is unavailable: ")) == 1
+        assert {each.name for each in caplog.records} <= {"genmcp", "asyncio"}  # no library's
 
         await server.start()
         await succeeds(store)
@@ -93,7 +94,7 @@ async def test_locked_file_stays_unavailable_while_reads_succeed(
 ) -> None:
     """A writer does not block readers: they would otherwise end and begin the outage in turn."""
     path = tmp_path / "test.db"
-    store, errors = SQLiteStore(path, busy_timeout=0.01), list[Any]()
+    store, errors = SQLiteStore(path, timeout=0.01), list[Any]()
     store.outages.listeners.add(errors.append)
     async with locked(path):
         for _ in range(3):
@@ -113,7 +114,7 @@ async def test_locked_file_can_be_opened_and_is_used_when_it_is_free(tmp_path: P
     """A process that starts meanwhile waits, as it does for a server that is away."""
     path = tmp_path / "test.db"
     async with locked(path):
-        store = SQLiteStore(path, busy_timeout=0.01)
+        store = SQLiteStore(path, timeout=0.01)
         for operation in (store.get("key"), store.apply(Put("key", b"value"))):
             with pytest.raises(StoreUnavailable):
                 await operation
@@ -130,7 +131,7 @@ async def test_full_store_is_counted_and_is_no_outage(caplog: pytest.LogCaptureF
     store, errors = MemoryStore(max_bytes=10), list[Any]()
     store.outages.listeners.add(errors.append)
     with pytest.raises(StoreFull):
-        await store.apply(Put("key", b"x" * 20))
+        await store.apply(Put("key", b"x" * 20, new=True))
 
     assert [type(each) for each in errors] == [StoreFull]
     assert not store.outages.failing

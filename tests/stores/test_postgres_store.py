@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, suppress
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -12,14 +13,15 @@ import psycopg
 import pytest
 
 from genmcp import Endpoint, Mux, Suite
+from genmcp._core.client_key import client_of
 from genmcp.errors import ConfigurationError, Conflict, StoreUnavailable
 from genmcp.stores import open_store
-from genmcp.stores.accounts import Account, Usage
+from genmcp.stores.accounts import ANONYMOUS, Usage
 from genmcp.stores.deliveries import OwnerShare
 from genmcp.stores.postgres import PostgresStore, connection, schema
 from genmcp.stores.store import Append, Delete, Put
-from tests.contracts.bench import data_of, entry_of, take
-from tests.support.postgres_server import PostgresServer, fresh_schema, shared_postgres
+from tests.contracts.bench import data_of, entry_of, in_another_loop, take
+from tests.support.postgres_server import PostgresServer, fresh_schema, in_schema, shared_postgres
 
 Opened: TypeAlias = Callable[..., PostgresStore]
 
@@ -34,7 +36,7 @@ TIMEOUT = 0.5
 async def name() -> str:
     """A schema that exists."""
     name = fresh_schema()
-    async with aclosing(PostgresStore(shared_postgres(), schema=name)) as store:
+    async with aclosing(PostgresStore(in_schema(shared_postgres(), name))) as store:
         await store.migrate()
     return name
 
@@ -44,8 +46,8 @@ async def opened() -> AsyncIterator[Opened]:
     """Opens stores, which are closed after the test."""
     stores: list[PostgresStore] = []
 
-    def opened(url: str, **options: Any) -> PostgresStore:
-        stores.append(PostgresStore(url, **options))
+    def opened(url: str, *, schema: str | None = None, **options: Any) -> PostgresStore:
+        stores.append(PostgresStore(in_schema(url, schema) if schema else url, **options))
         return stores[-1]
 
     yield opened
@@ -163,13 +165,19 @@ def test_url_with_an_error_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"schema": "Bad name"}, {"timeout": 0}, {"readers": 0}, {"follow_refresh": 3600}],
+    [{"timeout": 0}, {"connections": 0}],
     ids=str,
 )
 def test_option_out_of_range_is_refused(options: dict[str, Any]) -> None:
     """The message names the option."""
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         PostgresStore("postgresql://localhost/", **options)
+
+
+def test_schema_with_another_name_than_an_identifier_is_refused() -> None:
+    """The name becomes a part of statements."""
+    with pytest.raises(ConfigurationError, match="schema must be a name"):
+        PostgresStore("postgresql://localhost/?schema=Bad;name")
 
 
 async def test_url_names_the_schema(name: str) -> None:
@@ -221,19 +229,26 @@ async def test_older_schema_is_migrated(
     """The scripts of later versions are executed on the data, all of them or none."""
     await opened(shared_postgres(), schema=name).apply(Put("k", b"1"))
     monkeypatch.setattr(schema, "_FOLDER", tmp_path)
-    monkeypatch.setattr(schema, "_SCRIPTS", ("schema.sql", "2.sql", "3.sql"))
+    monkeypatch.setattr(schema, "_SCRIPTS", {2: "schema.sql", 3: "3.sql", 4: "4.sql"})
     for module in (schema, connection):
-        monkeypatch.setattr(module, "SCHEMA_VERSION", 3)
-    (tmp_path / "2.sql").write_text("CREATE TABLE genmcp.second ();")
+        monkeypatch.setattr(module, "SCHEMA_VERSION", 4)
     (tmp_path / "3.sql").write_text("CREATE TABLE genmcp.second ();")
+    (tmp_path / "4.sql").write_text("CREATE TABLE genmcp.second ();")
     newer = opened(shared_postgres(), schema=name)
     with pytest.raises(ConfigurationError, match="already exists"):
         await newer.migrate()
-    assert "has version 1" in await refused(newer)
+    assert "has version 2" in await refused(newer)
 
-    (tmp_path / "3.sql").write_text("CREATE TABLE genmcp.third ();")
+    (tmp_path / "4.sql").write_text("CREATE TABLE genmcp.third ();")
     assert f"{name}.third" in await newer.migrate()
     assert await newer.get("k")
+
+
+async def test_schema_that_cannot_be_migrated_is_refused(opened: Opened, name: str) -> None:
+    """The message names the remedy, and the data stays."""
+    await sql(shared_postgres(), f"UPDATE {name}.meta SET version = 1")
+    with pytest.raises(ConfigurationError, match=f"version 1.*DROP SCHEMA {name} CASCADE"):
+        await opened(shared_postgres(), schema=name).migrate()
 
 
 # Names and usage
@@ -256,24 +271,24 @@ async def test_names_may_have_any_character(opened: Opened, name: str) -> None:
 async def test_usage_is_exact_after_concurrent_writes(opened: Opened, name: str) -> None:
     """Each connection counts in a row of its own; the sum is what there is."""
     stores = [opened(shared_postgres(), schema=name) for _ in range(4)]
-    ann = (Account("ann"), Account("all"))
+    ann = client_of(None, "10.0.0.1")
     await asyncio.gather(
         *(
-            store.apply(Put(f"{number}:{turn}", b"12", owner=ann))
+            store.apply(Put(f"{number}:{turn}", b"12", client=ann))
             for number, store in enumerate(stores)
             for turn in range(25)
         )
     )
-    assert await stores[0].usage("ann") == Usage(100, 100 * 5 + 60)
-    assert await stores[0].usage("all") == await stores[1].usage("ann")
+    assert await stores[0].usage(ann) == Usage(100, 100 * 5 + 60)
+    assert await stores[0].usage(ANONYMOUS) == await stores[1].usage(ann)
 
 
 async def test_counters_of_former_clients_are_removed(opened: Opened, name: str) -> None:
     """Also if one process has added what another one has removed."""
     stores = [opened(shared_postgres(), schema=name) for _ in range(4)]
     for number in range(20):
-        client = (Account(f"client {number % 5}"),)
-        await stores[number % 4].apply(Put(f"k:{number}", b"1", owner=client))
+        client = f"client {number % 5}"
+        await stores[number % 4].apply(Put(f"k:{number}", b"1", client=client))
         if number != 7:
             await stores[(number + 1) % 4].apply(Delete(f"k:{number}"))
     async with asyncio.timeout(BOUND):
@@ -376,7 +391,7 @@ async def test_idle_connections_are_replaced(server: PostgresServer, opened: Ope
 
     On a busy machine, a connection to a server that has just recovered may take longer than 5 s.
     """
-    store = opened(server.url, timeout=BOUND, connect_timeout=BOUND)
+    store = opened(server.url, timeout=BOUND)
     for number in range(3):
         await store.apply(Put("k", b"%d" % number), Append("k", b"", ttl=60))
         await server.kill()
@@ -433,7 +448,7 @@ async def test_suspended_server_makes_requests_fail(server: PostgresServer, open
 
 async def test_waiting_requests_fail_together(server: PostgresServer, opened: Opened) -> None:
     """Not one after the other, each after an attempt to connect of its own."""
-    store = opened(server.url, timeout=TIMEOUT, connect_timeout=TIMEOUT)
+    store = opened(server.url, timeout=TIMEOUT)
     await store.apply(Put("k", b"1", ttl=60))
     server.pause()
     try:
@@ -483,14 +498,120 @@ async def test_server_without_free_connections_is_unavailable(opened: Opened) ->
 
 async def test_writes_succeed_after_a_step_of_the_clock(opened: Opened, name: str) -> None:
     """The clock of a server that is set forward does not make its writes late."""
-    store = opened(shared_postgres(), schema=name)
+    await sql(
+        shared_postgres(),
+        f"CREATE TABLE {name}.step AS SELECT interval '0' AS ahead",
+        f"CREATE FUNCTION {name}.clock_timestamp() RETURNS timestamptz LANGUAGE sql AS"
+        f" 'SELECT pg_catalog.clock_timestamp() + ahead FROM {name}.step'",
+    )
+    # A path that names pg_catalog last: the function above is the clock of the server.
+    url = f"{shared_postgres()}?options=-c%20search_path%3D{name}%2Cpg_catalog"
+    store = opened(url, schema=name)
     await store.apply(Put("k", b"1"))
-    estimated = store._connections.clock
-    estimated._ahead -= 3600
+    await sql(shared_postgres(), f"UPDATE {name}.step SET ahead = '1 hour'")
     await store.apply(Put("k", b"2"))
 
     assert (await entry_of(store, "k")).value == b"2"
-    assert abs(store.now() - time.time()) < 1
+    assert abs(store.now() - time.time() - 3600) < 1
+
+
+# Event loops and forks
+
+
+async def connections_of(application: str) -> int:
+    """Return how many connections the server has from *application*."""
+    activity = f"FROM pg_stat_activity WHERE application_name = '{application}'"
+    ((count,),) = await sql(shared_postgres(), f"SELECT count(*) {activity}")
+    return int(count)
+
+
+async def test_connections_of_closed_loops_are_dropped(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A host may run each request in a loop of its own, as Starlette's TestClient does."""
+    store = PostgresStore(in_schema(f"{shared_postgres()}?application_name={name}", name))
+
+    async def use() -> None:
+        async with aclosing(store.follow("k")) as followed:
+            following = asyncio.ensure_future(take(followed, 1))
+            await store.apply(Append("k", b"", ttl=60))
+            assert await following
+            await store.apply(Delete("k"))
+        assert store.deliveries
+        await asyncio.gather(store.get("k"), store.get("l"), store.deliveries.put("a"))
+
+    for _ in range(5):
+        await in_another_loop(use())
+    async with asyncio.timeout(BOUND), aclosing(store):
+        await store.get("k")
+        while await connections_of(name) > 4:  # the server is still ending the others
+            pass
+    assert [each.getMessage() for each in caplog.records] == []
+
+
+_INTERRUPTED = """
+import asyncio, sys
+from genmcp.stores.postgres import PostgresStore
+
+async def main():
+    store = PostgresStore(sys.argv[1])
+    asyncio.ensure_future(store.get("k"))
+    await asyncio.to_thread(sys.stdin.read)  # until the store has begun to connect
+
+asyncio.run(main())
+"""
+
+
+async def test_process_ends_while_its_store_connects() -> None:
+    """Its event loop waits for all tasks, and the server may never respond."""
+    begun = asyncio.Event()
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        begun.set()
+        await reader.read()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        url = f"postgresql://127.0.0.1:{server.sockets[0].getsockname()[1]}/x"
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-W", "error", "-c", _INTERRUPTED, url),
+            stdin=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+        )
+        try:
+            async with asyncio.timeout(BOUND):
+                await begun.wait()
+                _, printed = await process.communicate(b"")
+        finally:
+            if process.returncode is None:
+                process.kill()
+        assert (process.returncode, printed) == (0, b"")
+
+
+def append_in_child(store: PostgresStore, log: str, count: int) -> None:
+    async def append() -> None:
+        for number in range(count):
+            await store.apply(Append(log, b"child %d" % number, ttl=60))
+        await store.aclose()
+
+    asyncio.run(append())
+
+
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+async def test_store_is_used_before_and_after_a_fork(opened: Opened, name: str) -> None:
+    """The child makes connections of its own, and leaves those of its parent alone."""
+    store = opened(shared_postgres(), schema=name)
+    await store.apply(Append("log", b"parent", ttl=60))
+    async with aclosing(store.follow("log")) as followed:
+        assert await take(followed, 1) == [b"parent"]
+        child = get_context("fork").Process(target=append_in_child, args=(store, "log", 20))
+        child.start()
+        assert await take(followed, 20) == [b"child %d" % number for number in range(20)]
+        await asyncio.to_thread(child.join, BOUND)
+
+    assert child.exitcode == 0
+    await store.apply(Append("log", b"parent", ttl=60))
 
 
 # Many processes, writers and followers
@@ -502,7 +623,7 @@ from genmcp.stores.postgres import PostgresStore
 from genmcp.stores.store import Append, Delete, Put
 
 async def main():
-    store = PostgresStore(sys.argv[1], schema=sys.argv[2])
+    store = PostgresStore(sys.argv[1])
     for number in range(50):
         while True:
             read = await store.get("count")
@@ -522,7 +643,7 @@ asyncio.run(main())
 async def test_processes_share_versions_and_logs(opened: Opened, name: str) -> None:
     """Processes that race for a version lose no increment, and a follower sees each one once."""
     store = opened(shared_postgres(), schema=name)
-    arguments = (sys.executable, "-c", _INCREMENT, shared_postgres(), name)
+    arguments = (sys.executable, "-c", _INCREMENT, in_schema(shared_postgres(), name))
     async with aclosing(store.follow("count")) as followed, asyncio.timeout(BOUND):
         following = asyncio.ensure_future(take(followed, 150))
         processes = [await asyncio.create_subprocess_exec(*arguments) for _ in range(3)]

@@ -1,9 +1,10 @@
 """What the contract does not say of `RedisStore`: failures of the server, settings, connections."""
 
 import asyncio
+import gc
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, suppress
+from contextlib import aclosing, nullcontext, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
 from multiprocessing import get_context
@@ -15,10 +16,15 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.testclient import TestClient
 
 from genmcp.errors import ConfigurationError, Conflict, StoreFull, StoreUnavailable
 from genmcp.stores import open_store
-from genmcp.stores.redis import RedisStore
+from genmcp.stores.redis import RedisStore, commands
 from genmcp.stores.store import Append, Delete, Put
 from tests.support.delay import Delay
 from tests.support.redis_server import RedisServer
@@ -38,7 +44,7 @@ async def server() -> AsyncIterator[RedisServer]:
 
 def impatient(server: RedisServer, **options: Any) -> RedisStore:
     """Return a store that waits for half a second."""
-    return RedisStore(server.url, **{"timeout": 0.5, "connect_timeout": 0.5, **options})
+    return RedisStore(server.url, **{"timeout": 0.5, **options})
 
 
 async def until_available(store: RedisStore) -> None:
@@ -216,12 +222,8 @@ def test_error_for_a_url_has_no_password(url: str) -> None:
     "options",
     [
         {"timeout": 0},
-        {"connect_timeout": -1},
-        {"sweep_interval": 0},
-        {"follow_refresh": 3600},
-        {"max_requests": 0},
+        {"connections": 0},
         {"max_bytes": 0},
-        {"reserve": 1},
         {"prefix": ""},
         {"prefix": "{a}"},
     ],
@@ -276,6 +278,16 @@ async def test_full_server_rejects_new_data_and_keeps_leases(server: RedisServer
         assert await store.touch("old", 60)
         await store.apply(Delete("old"))
         assert await store.get("old") is None
+
+
+async def test_data_of_another_version_is_refused(server: RedisServer) -> None:
+    """A write does not mix two layouts, and its error names the remedy."""
+    await server.command("HSET", "{genmcp}:meta", "event", "1", "forgotten", "1")
+    async with aclosing(RedisStore(server.url)) as store:
+        with pytest.raises(StoreUnavailable, match=r"another version.*choose another prefix"):
+            await store.apply(Put("k", b"1"))
+
+        assert await store.get("k") is None
 
 
 async def test_lost_scripts_are_loaded_again(server: RedisServer) -> None:
@@ -344,6 +356,20 @@ async def test_documented_permissions_are_enough(server: RedisServer) -> None:
             await store.apply(Put("k", b"1"))
 
 
+async def test_server_that_becomes_a_replica_is_unavailable(server: RedisServer) -> None:
+    """A failover that the address does not follow yet: the store is used again after it."""
+    async with aclosing(RedisStore(server.url)) as store:
+        await store.apply(Put("k", b"1"))
+        await server.command("REPLICAOF", "127.0.0.1", "1")
+        for _ in range(2):
+            with pytest.raises(StoreUnavailable, match=r"read.only replica"):
+                await store.apply(Put("k", b"2"))
+        await server.command("REPLICAOF", "NO", "ONE")
+        await until_available(store)
+
+        await store.apply(Put("k", b"2"))
+
+
 # Late writes
 
 
@@ -368,12 +394,35 @@ async def test_write_that_timed_out_takes_no_effect_after_a_pause(server: RedisS
             assert entry.value == b"first"
 
 
+async def test_follower_continues_after_its_connection_fell_silent(server: RedisServer) -> None:
+    """A network that drops packets reports nothing: the server has to respond to a PING."""
+    async with (
+        Delay(server.port) as proxy,
+        aclosing(RedisStore(proxy.url, timeout=0.5)) as store,
+        aclosing(RedisStore(server.url)) as writer,
+        aclosing(store.follow("log")) as followed,
+    ):
+        await writer.apply(Append("log", b"0", ttl=60))
+        assert (await anext(followed)).data == b"0"
+        following = asyncio.ensure_future(anext(followed))
+
+        async def is_subscribed() -> bool:
+            return b"sub=1" in await server.command("CLIENT", "LIST", "TYPE", "pubsub")
+
+        await until(is_subscribed)
+        await until_available(store)
+        proxy.mute()
+        await writer.apply(Append("log", b"1", ttl=60))
+        async with asyncio.timeout(BOUND):
+            assert (await following).data == b"1"
+
+
 # Connections
 
 
 async def test_ten_thousand_followers_share_a_connection(server: RedisServer) -> None:
-    """A change reaches all of them, with two connections and few commands."""
-    async with aclosing(RedisStore(server.url)) as store:
+    """A change reaches all of them, with one subscription and few commands."""
+    async with aclosing(RedisStore(server.url, timeout=BOUND)) as store:
         reached = 0
         done, counted = asyncio.Event(), asyncio.Event()
 
@@ -395,8 +444,7 @@ async def test_ten_thousand_followers_share_a_connection(server: RedisServer) ->
             await done.wait()
 
         assert await calls(server) - before < 20
-        clients = await server.command("CLIENT", "LIST", "TYPE", "normal")
-        assert clients.count(b"cmd=evalsha") == 1
+        assert await connections(server) <= 3
         assert len((await server.command("CLIENT", "LIST", "TYPE", "pubsub")).splitlines()) == 1
         counted.set()
         await asyncio.gather(*followers)
@@ -419,6 +467,16 @@ async def test_operations_of_one_turn_are_sent_together(server: RedisServer) -> 
         assert await reads(server) - before <= 3  # the batch, and the questions of this test
 
 
+async def test_writes_one_after_another_need_one_connection(server: RedisServer) -> None:
+    """A write that follows a response is sent, although that connection has only just got free."""
+    async with aclosing(RedisStore(server.url, connections=1)) as store:
+        for number in range(3):
+            await store.apply(Put("k", b"%d" % number))
+        entry = await store.get("k")
+    assert entry is not None
+    assert entry.value == b"2"
+
+
 async def reads(server: RedisServer) -> int:
     """How often the server has read from a socket."""
     stats = (await server.command("INFO", "stats")).decode()
@@ -426,9 +484,12 @@ async def reads(server: RedisServer) -> int:
     return int(line.partition(":")[2])
 
 
-async def test_idle_store_removes_expired_data(server: RedisServer) -> None:
+async def test_idle_store_removes_expired_data(
+    server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Also without a write."""
-    async with aclosing(RedisStore(server.url, sweep_interval=0.05)) as store:
+    monkeypatch.setattr(commands, "SWEEP_INTERVAL", 0.05)
+    async with aclosing(RedisStore(server.url)) as store:
         await store.apply(Put("k", b"x", ttl=0.05), Append("k", b"x", ttl=0.05))
 
         async def is_removed() -> bool:
@@ -484,6 +545,66 @@ async def test_store_is_used_before_and_after_a_fork(redis_url: str) -> None:
         await store.apply(Append("other", b"", ttl=60))
 
 
+async def use(store: RedisStore) -> None:
+    """Write to *store*, and follow what was written; nothing is closed."""
+    await store.apply(Append("log", b"1", ttl=60))
+    async with aclosing(store.follow("log")) as followed:
+        await anext(followed)
+
+
+async def connections(server: RedisServer) -> int:
+    """The number of connections of stores to the server."""
+    return (await server.command("CLIENT", "LIST")).count(b"id=") - 1  # that of this command
+
+
+def test_event_loops_use_a_store_in_turn(caplog: pytest.LogCaptureFixture) -> None:
+    """One loop for each test, or each request: the connections of an ended one are closed."""
+    with asyncio.Runner() as runner:
+        server = RedisServer()
+        runner.run(server.start())
+        try:
+            store = RedisStore(server.url)
+            for _ in range(3):
+                asyncio.run(use(store))
+
+            async def is_closed() -> bool:
+                return await connections(server) == 0
+
+            runner.run(until(is_closed))
+            asyncio.run(store.aclose())
+        finally:
+            server.end()
+    gc.collect()  # a connection, or a task, that was left would be reported now
+    assert not caplog.messages
+
+
+@pytest.mark.parametrize("entered", [True, False])
+def test_store_serves_the_test_client_of_starlette(redis_url: str, entered: bool) -> None:
+    """Without `with`, each request has an event loop of its own."""
+    store = RedisStore(redis_url, prefix=token_hex(8))
+
+    async def count(_: Request) -> Response:
+        await use(store)
+        return Response(str(len(await store.read("log"))))
+
+    client = TestClient(Starlette(routes=[Route("/", count)]))
+    with client if entered else nullcontext():
+        assert [client.get("/").text for _ in range(3)] == ["1", "2", "3"]
+    gc.collect()
+
+
+async def test_two_event_loops_use_a_store_at_once(redis_url: str) -> None:
+    """Each has connections of its own, and a write wakes followers of both."""
+    async with aclosing(RedisStore(redis_url, prefix=token_hex(8))) as store:
+        followed = store.follow("log")
+        following = asyncio.ensure_future(anext(followed))
+        await store.get("k")
+        await asyncio.to_thread(asyncio.run, use(store))
+        async with asyncio.timeout(BOUND):
+            assert (await following).data == b"1"
+        await followed.aclose()
+
+
 async def test_connection_is_encrypted(server: RedisServer, tmp_path: Path) -> None:
     """With `rediss://` or `valkeys://` the server needs a certificate that the client trusts."""
     certificate, key = self_signed()
@@ -532,9 +653,9 @@ def self_signed() -> tuple[bytes, bytes]:
 
 
 async def test_store_in_a_cluster() -> None:
-    """All keys of a store are in one slot."""
+    """All keys of a store are in one slot. A node of the URL may be away."""
     async with RedisServer({"cluster-enabled": "yes"}) as server:
-        url = server.url.replace("redis://", "redis+cluster://")
+        url = f"redis+cluster://127.0.0.1:1,127.0.0.1:{server.port}"
         async with aclosing(RedisStore(url)) as store:
             await store.apply(Put("k", b"1", ttl=60, labels=("a", "b")), Append("k", b"1", ttl=60))
             with pytest.raises(Conflict):

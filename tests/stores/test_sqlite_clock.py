@@ -2,8 +2,6 @@
 
 import asyncio
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import closing
@@ -102,60 +100,6 @@ async def test_file_uses_unix_time_without_a_steady_clock(
     with closing(sqlite3.connect(opened()._settings.path)) as file:
         (deadline,) = file.execute("SELECT deadline FROM records").fetchone()
     assert abs(deadline - time.time() - DAY - 60.0) < BOUND
-
-
-def test_clock_has_no_name_where_it_cannot_be_told(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """A machine has one if it has the clock and a name for the boot; namespaces came later."""
-    (tmp_path / "boot_id").write_text("b\n")
-    monkeypatch.setattr(clocks, "_BOOT_ID", tmp_path / "boot_id")
-    monkeypatch.setattr(clocks, "_NAMESPACES", tmp_path)
-    monkeypatch.setattr(clocks, "_BOOT_TIME", 7)
-    assert clocks.boot_id() == "b"
-    monkeypatch.setattr(clocks, "_BOOT_ID", tmp_path / "none")
-    assert None is clocks.boot_id()
-    monkeypatch.setattr(clocks, "_BOOT_TIME", None)
-    assert None is clocks.boot_id()
-    assert time.monotonic is clocks._since_boot()
-
-
-@pytest.mark.parametrize(("children", "ahead"), [("a", 1000.25), ("b", None)])
-def test_time_namespace_uses_the_machine_clock(
-    children: str, ahead: float | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """The offset is known unless the process has unshared the namespace for its children only."""
-    (tmp_path / "offsets").write_text("monotonic  5 0\nboottime  1000  250000000\n")
-    (tmp_path / "time").symlink_to("a")
-    (tmp_path / "time_for_children").symlink_to(children)
-    monkeypatch.setattr(clocks, "_NAMESPACES", tmp_path)
-    monkeypatch.setattr(clocks, "_OFFSETS", tmp_path / "offsets")
-    monkeypatch.setattr(clocks, "_BOOT_TIME", time.CLOCK_MONOTONIC)
-
-    passed = time.monotonic() - clocks._since_boot()()
-    assert abs(passed - (ahead or 0.0)) < BOUND
-    assert (None is clocks.boot_id()) == (ahead is None)
-
-
-@needs_steady_clock
-def test_file_has_one_clock_for_all_time_namespaces(path: Path) -> None:
-    """A container with a clock of its own, whose time of day was set, moves no lease."""
-    enter = ["unshare", "--time", "--fork", "--boottime", "100000"]
-    try:
-        subprocess.run([*enter, "true"], check=True, capture_output=True)
-    except (OSError, subprocess.CalledProcessError):
-        pytest.skip("this user may not create time namespaces")
-    script = (
-        "import sys, time; unix = time.time; time.time = lambda: unix() + 3600.0\n"
-        "from genmcp.stores.sqlite.store import SQLiteStore\n"
-        "print(SQLiteStore(sys.argv[1]).now())"
-    )
-    before = SQLiteStore(path).now()
-    inside = subprocess.run(
-        [*enter, sys.executable, "-c", script, str(path)], check=True, capture_output=True
-    )
-
-    assert before < float(inside.stdout) < before + 60.0
 
 
 async def test_slow_claim_takes_over_nothing(path: Path) -> None:

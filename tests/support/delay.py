@@ -15,6 +15,7 @@ class Delay:
         self._open.set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._clients: list[asyncio.StreamWriter] = []
+        self._muted: set[asyncio.StreamWriter] = set()
         self.held = asyncio.Event()  # set when something is held back
         self.sent = asyncio.Event()  # set when what was held back has been sent
 
@@ -38,6 +39,10 @@ class Delay:
         """Hold back what present clients send, until the event that is returned is set."""
         self._open = asyncio.Event()
         return self._open
+
+    def mute(self) -> None:
+        """Drop what the server sends to the present clients from now on."""
+        self._muted.update(self._clients)
 
     def cut(self) -> None:
         """Close the connections to the present clients, but not those to the server."""
@@ -73,5 +78,5 @@ class Delay:
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(OSError):
             while data := await reader.read(65536):
-                if not writer.transport.is_closing():
+                if not writer.transport.is_closing() and writer not in self._muted:
                     writer.write(data)

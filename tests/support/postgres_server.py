@@ -186,6 +186,11 @@ def fresh_schema() -> str:
     return f"test_{os.getpid()}_{next(_numbers)}"
 
 
+def in_schema(url: str, name: str) -> str:
+    """Return *url* with the schema *name* for the store."""
+    return f"{url}{'&' if '?' in url else '?'}schema={name}"
+
+
 @cache
 def _template() -> Path:
     folder = _make_folder()

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from genmcp._core.client_key import client_of
 from genmcp._core.outcome import Failed
 from genmcp._core.task import Task
 from genmcp._core.waiting import Job, Working
 from genmcp.errors import ConfigurationError, OverShare, StoreFull
-from genmcp.stores.accounts import Account, Owner
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Put, Store
@@ -36,12 +36,6 @@ async def hold(run: Run, who: str = "") -> str:
     RAN.append(who)
     await asyncio.Event().wait()
     return who
-
-
-def accounts(task: Task) -> Owner:
-    return (
-        Account(f"principal {task.owner}", share=0.25, setting="Limits.store_share_per_principal"),
-    )
 
 
 def waiting(owner: str, id: str, **arguments: Any) -> Task:
@@ -77,7 +71,7 @@ def test_bound_of_open_tasks_is_positive() -> None:
 
 async def test_open_tasks_of_a_client_are_bounded(bench: Bench) -> None:
     """The error names the setting; other clients continue; an ended task is not open."""
-    jobs = bench.jobs(accounts=accounts, tasks_of_client=2, queues=("nobody's",))
+    jobs = bench.jobs(tasks_of_client=2, queues=("nobody's",))
     for id in ("m1", "m2"):
         await jobs.create(waiting("mallory", id), b"call")
     assert (await jobs.create(waiting("mallory", "m2"), b"call")).id == "m2"  # sent again
@@ -96,9 +90,9 @@ async def test_full_store_finishes_what_it_accepted(
     """New tasks are refused while steps of the others still have room, so that all of them end."""
     server = bench.jobs(queues=("nobody's",))
     created = []
-    with pytest.raises(StoreFull, match=r"max_bytes=1500000.*reserve=0\.1"):
+    with pytest.raises(StoreFull, match=r"max_bytes=1500000.*0\.1 is reserved"):
         for number in range(200):
-            task = waiting("all", f"t{number}", padding="x" * 20_000)
+            task = waiting(f"c{number % 10}", f"t{number}", padding="x" * 20_000)
             created.append(await server.create(task, b"call" * 50))
     assert len(created) > 40
     await server.aclose()
@@ -107,7 +101,7 @@ async def test_full_store_finishes_what_it_accepted(
     worker = bench.jobs("n2")
     await worker.start()
     async with asyncio.timeout(BOUND):
-        ends = [(await ended(worker, task.id, "all")).end for task in created]
+        ends = [(await ended(worker, task.id, task.owner)).end for task in created]
 
     assert ["completed"] * len(created) == ends
     assert [each for each in caplog.records if each.levelno >= logging.WARNING] == []
@@ -115,7 +109,7 @@ async def test_full_store_finishes_what_it_accepted(
 
 async def test_result_above_the_client_share_is_an_error(bench: Bench) -> None:
     """The task ends with an error; other tasks of the client and of other clients continue."""
-    jobs = bench.jobs(accounts=accounts)
+    jobs = bench.jobs()
     await jobs.create(waiting("mallory", "large", size=400_000), b"call")
     await jobs.create(waiting("mallory", "small", size=3), b"call")
     await jobs.create(waiting("bob", "other", size=300_000), b"call")
@@ -125,40 +119,63 @@ async def test_result_above_the_client_share_is_an_error(bench: Bench) -> None:
         json.loads(large.result or b"") == "WorkRaised"
     )  # the result that `continue_` made of the outcome
     failed = next(each for each in bench.resumed.outcomes if isinstance(each, Failed))
-    assert "share of the store" in str(failed.error)
-    assert "Limits.store_share_per_principal" in str(failed.error)
+    assert "share of the store, 0.25 of it" in str(failed.error)
     assert (await ended(jobs, "small", "mallory")).result == b'"xxx"'
     assert (await ended(jobs, "other", "bob")).end == "completed"
 
 
 async def test_client_at_its_share_still_ends_its_tasks(bench: Bench) -> None:
     """However full its share is, the few bytes of each step have room."""
-    server = bench.jobs(accounts=accounts, queues=("nobody's",))
+    server = bench.jobs(queues=("nobody's",))
     created = []
-    with pytest.raises(OverShare, match=r"Limits\.store_share_per_principal"):
+    with pytest.raises(OverShare, match="share of the store"):
         for number in range(200):
             task = waiting("mallory", f"t{number}", padding="x" * 5_000)
             created.append(await server.create(task, b"call"))
     await server.aclose()
     store = bench.store()
-    filler = Put("filler", b"x" * 37_000, owner=accounts(waiting("mallory", "")))
+    filler = Put("filler", b"x" * 37_000, client=client_of("mallory", None))
     await store.apply(filler)  # to the brim
 
-    worker = bench.jobs("n2", accounts=accounts)
+    worker = bench.jobs(
+        "n2",
+    )
     await worker.start()
     ends = [(await ended(worker, task.id, "mallory")).end for task in created]
     assert set(ends) == {"completed"}
 
 
+async def test_client_without_room_for_entries_still_ends_its_tasks() -> None:
+    """The event of the end takes the room of an earlier event, and followers get it."""
+    store = MemoryStore(max_entries=400)
+    bench = Bench(lambda: store)
+    server = bench.jobs(queues=("nobody's",))
+    created = []
+    with pytest.raises(OverShare, match="share of the store"):
+        for number in range(100):
+            task = waiting("mallory", f"t{number}")
+            created.append(await server.create(task, b"call"))
+    await server.aclose()
+    with pytest.raises(OverShare):
+        for number in range(100):
+            await store.apply(Put(f"{number}", b"", client=client_of("mallory", None)))
+
+    worker = bench.jobs("n2")
+    await worker.start()
+    assert len(created) >= 29
+    assert {(await ended(worker, task.id, "mallory")).end for task in created} == {"completed"}
+    await bench.aclose()
+
+
 async def test_jobs_of_clients_take_turns(bench: Bench) -> None:
     """A job does not wait behind all that another client has queued before it."""
-    server = bench.jobs(accounts=accounts, queues=("nobody's",))
+    server = bench.jobs(queues=("nobody's",))
     for number in range(30):
         await server.create(waiting("mallory", f"m{number}"), b"call")
     await server.create(waiting("bob", "b1"), b"call")
     await server.aclose()
 
-    worker = bench.jobs("n2", accounts=accounts, concurrency=1)
+    worker = bench.jobs("n2", concurrency=1)
     await worker.start()
     await ended(worker, "b1", "bob")
     for number in range(30):
@@ -170,7 +187,7 @@ async def test_jobs_of_clients_take_turns(bench: Bench) -> None:
 
 async def test_long_jobs_of_one_client_leave_room_for_others(bench: Bench) -> None:
     """One client's jobs take a part of the places only, however long they run."""
-    worker = bench.jobs("n1", accounts=accounts, concurrency=4, share_of_client=0.5)
+    worker = bench.jobs("n1", concurrency=4, share_of_client=0.5)
     for number in range(6):
         held = Working(Job(name="shares.hold", arguments={"who": "mallory"}))
         await worker.create(made(held, id=f"m{number}", owner="mallory", ttl=60.0), b"call")

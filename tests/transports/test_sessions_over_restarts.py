@@ -120,7 +120,7 @@ async def test_session_is_not_trusted_while_ends_cannot_be_read(
     ended: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A request is refused with 503 until it is known which sessions have ended."""
-    monkeypatch.setattr("genmcp._mux.bus._AGAIN", 0.01)
+    monkeypatch.setattr("genmcp.stores.following.RETRY_DELAY", 0.01)
     store = Unreadable(tmp_path / "store.db")
     async with process(store) as app:
         ended.app = app

@@ -1,4 +1,4 @@
-"""Connections to the server, and its errors. The only module that imports psycopg."""
+"""Connections to the server, and its errors."""
 
 import asyncio
 import time
@@ -9,7 +9,7 @@ from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
-from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
+from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.extras import missing_extra
 from genmcp.stores.accounts import Capacity
 from genmcp.stores.clocks import steady
@@ -17,13 +17,13 @@ from genmcp.stores.outages import Outages
 
 try:
     import psycopg
+    import psycopg_pool as psycopg_pool  # used by loops.py, which is imported after this module
     from psycopg import waiting
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
-    from psycopg.pq import TransactionStatus
 except ImportError as error:
     raise missing_extra("PostgresStore", "postgres", error) from error
 
-SCHEMA_VERSION: Final = 1
+SCHEMA_VERSION: Final = 2
 """The version of schema.sql."""
 
 CLOCK_ERROR: Final = 1.0
@@ -31,37 +31,26 @@ CLOCK_ERROR: Final = 1.0
 
 Row: TypeAlias = tuple[Any, ...]
 
+_CONNECT_TIMEOUT: Final = 5.0  # seconds for an attempt to connect
 _WAIT_INTERVAL: Final = 60.0  # seconds; psycopg would otherwise wake the process every 0.1 s
 _MEASURE_INTERVAL: Final = 30.0  # seconds between measurements of the server's clock
-_RETRIED: Final = {"40001", "40P01"}  # serialization_failure, deadlock_detected
-_TOO_LATE: Final = "GM002"  # raised by genmcp.apply
-_READ_ONLY: Final = "25006"
-_STATEMENT_TIMEOUT: Final = "57014"
 _UNDEFINED: Final = {"3F000", "42883", "42P01"}  # schema, function, table
+# In messages of the server about a connection, which have no code.
+_REFUSALS: Final = ("authentication", "does not exist", "permission denied", "pg_hba", "invalid")
+_KEEPALIVE: Final = {"keepalives_idle": 30, "keepalives_interval": 10, "keepalives_count": 3}
 
-# Sets up the session, and reads properties of the server, in one round trip. Each statement is
-# planned once, because planning takes longer than execution. Plans that read a whole table are
-# disabled: PostgreSQL makes them while a table is small, and would use them when it has grown.
-# `synchronous_commit=off` is replaced: it loses acknowledged writes in a crash.
-_HELLO: Final = """
-    SELECT set_config('statement_timeout', %(timeout)s, false),
-        set_config('default_transaction_isolation', 'read committed', false),
-        set_config('jit', 'off', false),
-        set_config('plan_cache_mode', 'force_generic_plan', false),
-        set_config('enable_seqscan', 'off', false),
-        set_config('enable_hashjoin', 'off', false),
-        set_config('enable_mergejoin', 'off', false),
-        set_config('synchronous_commit', CASE current_setting('synchronous_commit')
-            WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, false),
-        pg_backend_pid(), pg_postmaster_start_time(),
-        (SELECT backend_start FROM pg_stat_get_activity(pg_backend_pid())),
-        pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool,
-        to_regclass(%(meta)s) IS NOT NULL
+# Each statement is planned once, because planning takes longer than execution. Plans that read a
+# whole table are disabled: PostgreSQL makes them while a table is small, and would use them when it
+# has grown. `synchronous_commit=off` is replaced: it loses acknowledged writes in a crash.
+_SESSION: Final = """
+    SET default_transaction_isolation = 'read committed'; SET jit = off; SET enable_seqscan = off;
+    SET enable_hashjoin = off; SET enable_mergejoin = off; SET plan_cache_mode = force_generic_plan;
+    SELECT set_config('synchronous_commit', 'on', false)
+    WHERE current_setting('synchronous_commit') = 'off'
 """
-# The number of rows is 0 if the backend no longer exists.
-_TERMINATE: Final = """
-    SELECT pg_terminate_backend(pid, 1000) FROM pg_stat_get_activity(%(pid)s)
-    WHERE backend_start = %(started)s
+_PROPERTIES: Final = """
+    SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool,
+        to_regclass(%(meta)s) IS NOT NULL, set_config('statement_timeout', %(timeout)s, false)
 """
 
 
@@ -72,9 +61,7 @@ class PostgresOptions(Struct, frozen=True):
     schema: str
     capacity: Capacity
     timeout: float
-    connect_timeout: float
-    readers: int
-    follow_refresh: float
+    connections: int
     clock: Callable[[], float] | None
     outages: Outages
 
@@ -94,21 +81,17 @@ class PostgresOptions(Struct, frozen=True):
 
 
 class ServerClock:
-    """An estimate of the server's clock. Owned by a store, and shared by its connections."""
+    """An estimate of the server's clock. Owned by a store, and shared by its connections.
+
+    Attributes:
+        expires: when to measure again, by `steady`.
+        was_reached: whether the server was ever asked.
+    """
 
     def __init__(self) -> None:
         self._ahead = time.time() - steady()
-        self._measured = -inf  # by `steady`
+        self.expires = -inf
         self.was_reached = False
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether the time should be measured again."""
-        return steady() - self._measured > _MEASURE_INTERVAL
-
-    def doubt(self) -> None:
-        """Mark the estimate as stale: the server's clock may have been set."""
-        self._measured = -inf
 
     def now(self) -> float:
         """Return the server's time, at most `CLOCK_ERROR` seconds wrong once it was measured."""
@@ -117,37 +100,33 @@ class ServerClock:
     async def measure(self, connection: "PostgresConnection") -> None:
         """Ask the server for its time; an answer that took too long is not used."""
         sent = steady()
-        ((server,),) = await connection.fetch(
-            "SELECT extract(epoch FROM clock_timestamp())::float8"
-        )
+        rows = await connection.fetch("SELECT extract(epoch FROM clock_timestamp())::float8")
         received = steady()
         self.was_reached = True
         # The server read its clock in the middle, or up to half of the time before or after it.
         if received - sent < CLOCK_ERROR:
-            self._ahead = server - (sent + received) / 2
-            self._measured = received
-        else:
-            self._measured = received - _MEASURE_INTERVAL + CLOCK_ERROR  # again after a second
+            self._ahead = rows[0][0] - (sent + received) / 2
+            self.expires = received + _MEASURE_INTERVAL
 
 
 class PostgresConnection(psycopg.AsyncConnection[Row]):
     """A connection that is closed if a statement on it is interrupted.
 
-    psycopg would ask the server to cancel the statement, and wait for that: forever, if the server
-    is suspended.
+    psycopg would ask the server to cancel the statement, and wait for seconds, or forever, if the
+    server is suspended.
     """
 
-    pid: int
-    started: tuple[object, object]  # the server and this backend: identifies it with `pid`
+    @classmethod
+    async def connect(cls, conninfo: str = "", *, opening: Any = None, **kwargs: Any) -> Any:
+        """Connect; *opening* does it for a pool, which has no other place for it."""
+        return await (opening() if opening else super().connect(conninfo, **kwargs))
 
     async def wait(self, gen: Any, interval: float = 0.0, timeout: float | None = None) -> Any:
         """Run a generator of psycopg that waits for the server."""
         try:
             return await waiting.wait_async(gen, self.pgconn.socket, interval=_WAIT_INTERVAL)
-        except BaseException as error:
-            under_way = self.pgconn.transaction_status == TransactionStatus.ACTIVE
-            if under_way and not isinstance(error, psycopg.Error):
-                self.pgconn.finish()
+        except asyncio.CancelledError:
+            self.pgconn.finish()
             raise
 
     async def fetch(
@@ -170,21 +149,8 @@ class PostgresConnection(psycopg.AsyncConnection[Row]):
             return True
         return self.closed
 
-    def end(self) -> None:
-        """Close the connection without waiting for the server. From any thread."""
-        self.pgconn.finish()
 
-    async def end_other(self, pid: int, started: tuple[object, object]) -> bool:
-        """End another backend of the server; return whether it is certain that it has ended."""
-        if started[0] != self.started[0]:
-            return True  # the server was started since
-        if started[1] is None:
-            return False
-        rows = await self.fetch(_TERMINATE, {"pid": pid, "started": started[1]})
-        return all(ended for (ended,) in rows)
-
-
-async def connect(options: PostgresOptions) -> PostgresConnection:
+async def connect(options: PostgresOptions, *, check_schema: bool = True) -> PostgresConnection:
     """Connect, and check that the server and the schema can be used.
 
     Raises:
@@ -192,7 +158,54 @@ async def connect(options: PostgresOptions) -> PostgresConnection:
             missing or has another version.
         StoreUnavailable: the server could not be reached.
     """
-    return await _connect(options, check_schema=True)
+    given = {"application_name": "genmcp", **_KEEPALIVE, **conninfo_to_dict(options.url)}
+    connection: PostgresConnection | None = None
+    try:
+        async with asyncio.timeout(_CONNECT_TIMEOUT):
+            connection = await PostgresConnection.connect(
+                make_conninfo("", **given), autocommit=True, prepare_threshold=0
+            )
+            await _greet(connection, options, check_schema)
+            return connection
+    except BaseException as error:
+        if connection is not None:
+            connection.pgconn.finish()
+        if isinstance(error, TimeoutError):
+            raise StoreUnavailable(f"{options.address}: no response to a connection") from error
+        if not isinstance(error, psycopg.Error):
+            raise
+        text = f"{options.address}: {_text(error)}"
+        if error.sqlstate == "42501" or any(word in str(error) for word in _REFUSALS):
+            hint = "Check the URL, the password and the role's rights"
+            raise ConfigurationError(f"{text}. {hint}") from error
+        raise StoreUnavailable(text) from error
+
+
+async def _greet(connection: PostgresConnection, options: PostgresOptions, check: bool) -> None:
+    """Check the server and, if *check*, the schema; set up the session."""
+    timeout, schema = str(int(options.timeout * 1000)), options.schema
+    ((read_only, exists, _),) = await connection.fetch(
+        _PROPERTIES, {"timeout": timeout, "meta": f"{schema}.meta"}
+    )
+    version = SCHEMA_VERSION
+    if check and exists:
+        ((version,),) = await connection.fetch(f"SELECT max(version) FROM {schema}.meta")
+    encoding, migrate = connection.info.parameter_status("server_encoding"), "genmcp store migrate"
+    of_schema = f": the schema {schema!r} has version {version}, and this release needs"
+    faults = {
+        ": PostgreSQL 14 or later is needed": connection.info.server_version < 140000,
+        f": the encoding of the database is {encoding}, and must be UTF8": encoding != "UTF8",
+        " is read-only, such as a replica: name the primary server in the URL, or several with "
+        "target_session_attrs=read-write": read_only,
+        f": the schema {schema!r} does not exist; create it by: {migrate}": check and not exists,
+        f"{of_schema} {SCHEMA_VERSION}; bring it up to date by: {migrate}": version
+        < SCHEMA_VERSION,
+        f"{of_schema} {SCHEMA_VERSION}: install the newer release": version > SCHEMA_VERSION,
+    }
+    for fault, found in faults.items():
+        if found:
+            raise ConfigurationError(f"{options.address}{fault}")
+    await connection.run_script(_SESSION)  # last: an old server does not know all settings
 
 
 @asynccontextmanager
@@ -203,120 +216,21 @@ async def session(options: PostgresOptions) -> AsyncIterator[PostgresConnection]
         ConfigurationError: the server rejects the connection or a statement, or is read-only.
         StoreUnavailable: the server could not be reached.
     """
-    connection = await _connect(options, check_schema=False)
+    connection = await connect(options, check_schema=False)
     try:
         yield connection
     except psycopg.Error as error:
         raise ConfigurationError(f"{options.address}: {_text(error)}") from error
     finally:
-        connection.end()
-
-
-async def _connect(options: PostgresOptions, *, check_schema: bool) -> PostgresConnection:
-    parameters: dict[str, Any] = {
-        "application_name": "genmcp",
-        "keepalives_idle": 30,
-        "keepalives_interval": 10,
-        "keepalives_count": 3,
-        **conninfo_to_dict(options.url),
-    }
-    connection: PostgresConnection | None = None
-    try:
-        async with asyncio.timeout(options.connect_timeout):
-            connection = await PostgresConnection.connect(
-                make_conninfo("", **parameters), autocommit=True, prepare_threshold=0
-            )
-            exists = await _greet(connection, options)
-            if check_schema:
-                await _check_schema(connection, options, exists=exists)
-    except BaseException as error:
-        if connection is not None:
-            connection.end()
-        if isinstance(error, TimeoutError):
-            raise StoreUnavailable(f"{options.address}: no response to a connection") from error
-        if isinstance(error, psycopg.Error):
-            raise _refused(options, error) from error
-        raise
-    return connection
-
-
-async def _greet(connection: PostgresConnection, options: PostgresOptions) -> bool:
-    """Set up the session; return whether the schema exists."""
-    timeout = str(int(options.timeout * 1000))
-    ((*_, pid, server, backend, read_only, exists),) = await connection.fetch(
-        _HELLO, {"timeout": timeout, "meta": f"{options.schema}.meta"}
-    )
-    # If the ids differ, the backend belongs to a pooler in between, and must not be ended.
-    connection.pid = pid if pid == connection.pgconn.backend_pid else 0
-    connection.started = (server, backend)
-    if connection.info.server_version < 140000:
-        raise ConfigurationError(f"{options.address}: PostgreSQL 14 or later is needed")
-    encoding = connection.info.parameter_status("server_encoding")
-    if encoding != "UTF8":
-        raise ConfigurationError(
-            f"{options.address}: the encoding of the database is {encoding}, and must be UTF8"
-        )
-    if read_only:
-        raise ConfigurationError(
-            f"{options.address} is read-only, such as a replica: name the primary server in the "
-            f"URL, or several with target_session_attrs=read-write"
-        )
-    return bool(exists)
-
-
-async def _check_schema(
-    connection: PostgresConnection, options: PostgresOptions, *, exists: bool
-) -> None:
-    text, command = f"{options.address}: the schema {options.schema!r}", "genmcp store migrate"
-    if not exists:
-        raise ConfigurationError(f"{text} does not exist; create it by: {command}")
-    ((version,),) = await connection.fetch(f"SELECT max(version) FROM {options.schema}.meta")
-    if version < SCHEMA_VERSION:
-        raise ConfigurationError(
-            f"{text} has version {version}, and this release needs {SCHEMA_VERSION}; bring it up "
-            f"to date by: {command}"
-        )
-    if version > SCHEMA_VERSION:
-        raise ConfigurationError(
-            f"{text} has version {version}, of a newer release: this one needs {SCHEMA_VERSION}. "
-            f"Install the newer release of genmcp"
-        )
-
-
-def _refused(options: PostgresOptions, error: psycopg.Error) -> Exception:
-    """Return the error for a connection that was not established."""
-    text = f"{options.address}: {_text(error)}"
-    permanent = ("authentication", "does not exist", "permission denied", "pg_hba.conf", "invalid")
-    if error.sqlstate == "42501" or any(word in str(error) for word in permanent):
-        return ConfigurationError(f"{text}. Check the URL, the password and the role's rights")
-    return StoreUnavailable(text)
+        connection.pgconn.finish()
 
 
 def is_lost(error: Exception) -> bool:
     """Return whether the connection is gone, so that the outcome of a statement is unknown."""
-    if isinstance(error, TimeoutError):
-        return True
     # Errors in class 57P (shutdown, crash) come with the end of the connection.
-    state = getattr(error, "sqlstate", None)
+    state = getattr(error, "sqlstate", None) or "57P"
     lost = (psycopg.OperationalError, psycopg.InterfaceError)
-    return isinstance(error, lost) and (state is None or state.startswith("57P"))
-
-
-def is_repeatable(error: Exception) -> bool:
-    """Return whether the transaction was rolled back because of another one."""
-    return isinstance(error, psycopg.Error) and error.sqlstate in _RETRIED
-
-
-def is_late(error: Exception) -> bool:
-    """Return whether the server rejected a write because of its deadline."""
-    return isinstance(error, psycopg.Error) and error.sqlstate == _TOO_LATE
-
-
-def is_of_one(error: Exception) -> bool:
-    """Return whether a single one of several combined requests may have caused the error."""
-    if isinstance(error, psycopg.OperationalError):
-        return error.sqlstate == _STATEMENT_TIMEOUT
-    return not isinstance(error, psycopg.InterfaceError | StoreError | ConfigurationError)
+    return isinstance(error, TimeoutError) or (isinstance(error, lost) and state.startswith("57P"))
 
 
 def translated(options: PostgresOptions, clock: ServerClock, error: Exception) -> Exception:
@@ -325,23 +239,16 @@ def translated(options: PostgresOptions, clock: ServerClock, error: Exception) -
     A server that cannot be used is a ConfigurationError as long as none was used: the process does
     not start. Later it is unavailable: an operator may be moving it.
     """
-    if isinstance(error, StoreError):
-        return error
-    if isinstance(error, TimeoutError):
-        return StoreUnavailable(f"{options.address}: no response in {options.timeout} seconds")
     if isinstance(error, ConfigurationError):
         return StoreUnavailable(str(error)) if clock.was_reached else error
+    if isinstance(error, TimeoutError):
+        return StoreUnavailable(f"{options.address}: no response in {options.timeout} seconds")
     if not isinstance(error, psycopg.Error):
         return error
     text = f"{options.address}: {_text(error)}"
     if error.sqlstate in _UNDEFINED:
         text += f"; was the schema {options.schema!r} removed? Run: genmcp store migrate"
     return StoreUnavailable(text)
-
-
-def is_moved(error: Exception) -> bool:
-    """Return whether the server has become read-only: another one may be the primary now."""
-    return getattr(error, "sqlstate", None) == _READ_ONLY
 
 
 def address_of(url: str) -> str:

@@ -15,9 +15,8 @@ from typing import Any
 from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.postgres.connection import Row
-from genmcp.stores.postgres.lanes import StatementKind
 from genmcp.stores.postgres.listener import ANY_QUEUE, queue_token
-from genmcp.stores.postgres.loops import ConnectionRegistry
+from genmcp.stores.postgres.loops import ConnectionRegistry, StatementKind
 from genmcp.stores.postgres.statements import from_text, to_json, to_text
 
 
@@ -28,7 +27,7 @@ class PostgresDeliveries(Deliveries):
         self._connections = connections
         kind = self._kind
         self._put = kind(
-            "SELECT unnest(genmcp.put(%(puts)s::jsonb, %(now)s, %(sender)s))",
+            "SELECT genmcp.put(%(puts)s::jsonb, %(now)s)::text",
             lambda items: {"puts": to_json(items)},
         )
         self._claim = kind(
@@ -50,7 +49,7 @@ class PostgresDeliveries(Deliveries):
             "WITH released AS (UPDATE genmcp.deliveries"
             "  SET node = NULL, due = genmcp.clock(%(now)s), turn = NULL"
             "  WHERE id = %(id)s AND node = %(node)s RETURNING queue)"
-            " SELECT queue, genmcp.tell_queues(%(sender)s, ARRAY[queue]) FROM released"
+            " SELECT genmcp.tell_queues(ARRAY[queue])::text FROM released"
         )
         self._drop = kind(
             "DELETE FROM genmcp.deliveries AS d"
@@ -63,7 +62,7 @@ class PostgresDeliveries(Deliveries):
         )
         self._cancel = kind(
             "WITH removed AS (DELETE FROM genmcp.deliveries WHERE id = %(id)s RETURNING queue)"
-            " SELECT queue, genmcp.tell_queues(%(sender)s, ARRAY[queue]) FROM removed"
+            " SELECT genmcp.tell_queues(ARRAY[queue])::text FROM removed"
         )
         self._next_due = kind(
             "SELECT genmcp.next_due(%(queues)s::text[], %(full)s::text[], %(now)s)"
@@ -80,7 +79,7 @@ class PostgresDeliveries(Deliveries):
         self, id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
     ) -> None:
         put = {"i": to_text(id), "q": to_text(queue), "d": delay, "o": to_text(owner)}
-        self._wake(await self._request(self._put, put))
+        await self._request(self._put, put)
 
     async def claim(
         self,
@@ -120,13 +119,13 @@ class PostgresDeliveries(Deliveries):
         return _without(ids, await self._request(self._held, item))
 
     async def release(self, node: str, id: str) -> None:
-        self._wake(await self._request(self._release, {"node": node, "id": to_text(id)}))
+        await self._request(self._release, {"node": node, "id": to_text(id)})
 
     async def drop(self, node: str, id: str) -> None:
         await self._request(self._drop, {"node": node, "id": to_text(id)})
 
     async def cancel(self, id: str) -> None:
-        self._wake(await self._request(self._cancel, {"id": to_text(id)}))
+        await self._request(self._cancel, {"id": to_text(id)})
 
     async def next_due(
         self, queues: Collection[str], share: OwnerShare = UNBOUNDED
@@ -141,29 +140,23 @@ class PostgresDeliveries(Deliveries):
 
     @contextmanager
     def news(self, queues: Collection[str] = ()) -> Iterator[WakeSignal]:
-        connections = self._connections.current()
         tokens = [queue_token(to_text(queue)) for queue in queues] or [ANY_QUEUE]
-        with connections.waiters.signal(tokens) as signal:
-            connections.listener.start()
+        with self._connections.current().listener.signal(tokens) as signal:
             yield signal
 
     async def _request(self, kind: StatementKind, item: Mapping[str, object]) -> Sequence[Row]:
         rows: Sequence[Row] = await self._connections.current().work.request(kind, item)
         return rows
 
-    def _wake(self, rows: Sequence[Row]) -> None:
-        """Wake the workers of this process for the queues in *rows*."""
-        self._connections.sender.wake({queue_token(queue) for queue, *_ in rows})
-
     def _kind(
         self, sql: str, columns: Callable[[Any], dict[str, object]] | None = None
     ) -> StatementKind:
         """Return a kind of statement; *columns* returns the parameters for several items."""
-        options, sender = self._connections.options, self._connections.sender
+        options = self._connections.options
 
         def parameters(items: Sequence[dict[str, object]], until: float) -> dict[str, object]:
             given = columns(items) if columns else items[0]
-            return {**given, "now": options.now, "sender": sender.id}
+            return {**given, "now": options.now}
 
         def results(items: Sequence[Any], rows: Sequence[Row]) -> list[Sequence[Row]]:
             return [rows, *((),) * (len(items) - 1)]

@@ -1,13 +1,15 @@
 """The schema in the database: its tables and functions, and how they are brought up to date."""
 
+from collections.abc import Mapping
 from importlib.resources import files
 from typing import Final
 
 from genmcp.errors import ConfigurationError
 from genmcp.stores.postgres.connection import SCHEMA_VERSION, PostgresOptions, session
 
-# One script for each version, which updates the version before. The first one creates everything.
-_SCRIPTS: Final[tuple[str, ...]] = ("schema.sql",)
+# One script for each version, which updates the version before. The first one creates everything:
+# the data of earlier versions, which were never released, is not converted.
+_SCRIPTS: Final[Mapping[int, str]] = {2: "schema.sql"}
 _FOLDER: Final = files("genmcp.stores.postgres")
 
 
@@ -25,7 +27,7 @@ async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
 
     Raises:
         ConfigurationError: the server rejects the connection or a statement, or the schema is newer
-            than this release.
+            than this release, or too old for it.
     """
     async with session(options) as connection:
         name = options.schema
@@ -46,6 +48,12 @@ async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
             )
         if version == SCHEMA_VERSION:
             return ""
+        if version and version < min(_SCRIPTS):
+            raise ConfigurationError(
+                f"{options.address}: the schema {name!r} has version {version}, of an earlier "
+                f"release, and this one cannot read its data: let its tasks end, remove it by "
+                f"'DROP SCHEMA {name} CASCADE', and then migrate again"
+            )
         sql = _sql(options, version)
         if not dry_run:
             await connection.run_script(sql)
@@ -54,7 +62,11 @@ async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
 
 
 def _sql(options: PostgresOptions, version: int) -> str:
-    scripts = [(_FOLDER / name).read_text(encoding="utf-8") for name in _SCRIPTS[version:]]
+    scripts = [
+        (_FOLDER / name).read_text(encoding="utf-8")
+        for number, name in _SCRIPTS.items()
+        if number > version
+    ]
     return "\n".join(
         (
             f"CREATE SCHEMA IF NOT EXISTS {options.schema};",

@@ -1,4 +1,4 @@
--- Version 1 of the schema of a PostgresStore. "genmcp." stands for the name of the schema, also in
+-- Version 2 of the schema of a PostgresStore. "genmcp." stands for the name of the schema, also in
 -- the name of the channel, genmcp.news.
 --
 -- Times are seconds since 1970, by the clock of the server. Every function takes p_now, which is
@@ -27,7 +27,7 @@ CREATE TABLE genmcp.records (
     version bigint NOT NULL,
     deadline float8 NOT NULL,
     sweep_at float8 NOT NULL,
-    accounts text COLLATE "C",
+    client text COLLATE "C" NOT NULL,
     labels text[] NOT NULL DEFAULT '{}'
 ) WITH (fillfactor = 80);
 CREATE INDEX records_sweep ON genmcp.records (sweep_at) WHERE sweep_at < 'infinity';
@@ -47,13 +47,11 @@ CREATE TABLE genmcp.logs (
     last bigint NOT NULL,
     held int NOT NULL,
     size bigint NOT NULL,
-    written float8 NOT NULL,
     deadline float8 NOT NULL,
     sweep_at float8 NOT NULL,
-    accounts text COLLATE "C"
+    client text COLLATE "C" NOT NULL
 ) WITH (fillfactor = 80);
 CREATE INDEX logs_sweep ON genmcp.logs (sweep_at);
-CREATE INDEX logs_accounts ON genmcp.logs (accounts) WHERE accounts IS NOT NULL;
 
 CREATE TABLE genmcp.events (
     log bigint,
@@ -90,7 +88,7 @@ CREATE INDEX deliveries_due ON genmcp.deliveries (queue, due, number) WHERE turn
 CREATE INDEX deliveries_expired ON genmcp.deliveries (queue)
     WHERE turn IS NOT NULL AND node IS NOT NULL;
 
-CREATE TYPE genmcp.growth AS (accounts text, entries bigint, size bigint);
+CREATE TYPE genmcp.growth AS (client text, entries bigint, size bigint);
 
 CREATE FUNCTION genmcp.clock(p_now float8) RETURNS float8 LANGUAGE sql AS $$
     SELECT coalesce(p_now, extract(epoch FROM clock_timestamp())::float8)
@@ -110,12 +108,18 @@ BEGIN
 END
 $$;
 
+-- The accounts that count an entry of a client, as in accounts.py.
+CREATE FUNCTION genmcp.accounts_of(p_client text) RETURNS text[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_client = '' THEN ARRAY['']
+                WHEN p_client LIKE 'address %' THEN ARRAY[p_client, 'anonymous', '']
+                ELSE ARRAY[p_client, ''] END
+$$;
+
 CREATE FUNCTION genmcp.count_growth(p_growth genmcp.growth[]) RETURNS void LANGUAGE plpgsql AS $$
 BEGIN
     INSERT INTO genmcp.accounts AS a (name, shard, entries, size)
     SELECT name, pg_backend_pid() % 16, sum(g.entries), sum(g.size)
-    FROM unnest(p_growth) AS g,
-         unnest(array_append(string_to_array(g.accounts, E'\n'), '')) AS name
+    FROM unnest(p_growth) AS g, unnest(genmcp.accounts_of(g.client)) AS name
     GROUP BY name
     HAVING sum(g.entries) <> 0 OR sum(g.size) <> 0
     ORDER BY name
@@ -126,8 +130,8 @@ $$;
 
 -- Perform writes, each of them completely or not at all, and return the failures as a JSON array.
 --
--- p_writes: a JSON array. Each write has operations "o" (see below), limits "a" (genmcp.excesses) and
---   "k": the growth in bytes up to which no limit applies.
+-- p_writes: a JSON array. Each write has operations "o" (see below), limits "a" (genmcp.excess), and
+--   "k": the growth in bytes up to which no limit of bytes applies.
 -- p_values: the values and data of all operations in order.
 -- p_subjects: all subjects, each once.
 -- p_until: the time of the server after which nothing may be written any more.
@@ -139,7 +143,6 @@ DECLARE
     v_now float8;
     v_write record;
     v_op record;
-    v_excess record;
     v_record record;
     v_value int := 0;
     v_first int;
@@ -147,7 +150,7 @@ DECLARE
     v_live boolean;
     v_version bigint;
     v_deadline float8;
-    v_accounts text;
+    v_client text;
     v_size bigint;
     v_written text[];
     v_growth genmcp.growth[];
@@ -176,20 +179,20 @@ BEGIN
         v_written := '{}';
         v_first := v_value;
         BEGIN
-            -- k: p(ut), a(ppend) or d(elete); n: the key or log; t: ttl; e: expect; a: accounts;
+            -- k: p(ut), a(ppend) or d(elete); n: the key or log; t: ttl; e: expect; c: client;
             -- l: labels; m, b: the maximum numbers of events and bytes.
             FOR v_op IN
                 SELECT * FROM jsonb_to_recordset(v_write.operations) AS operation(
-                    k text, n text, t float8, e bigint, a text, l text[], m int, b bigint)
+                    k text, n text, t float8, e bigint, c text, l text[], m int, b bigint)
             LOOP
                 IF v_op.k = 'a' THEN
                     v_value := v_value + 1;
                     v_written := v_written || v_op.n;
                     v_growth := v_growth || genmcp.append_event(
-                        v_op.n, p_values[v_value], v_now, v_op.t, v_op.a, v_op.m, v_op.b);
+                        v_op.n, p_values[v_value], v_now, v_op.t, v_op.c, v_op.m, v_op.b);
                     CONTINUE;
                 END IF;
-                SELECT version, deadline, accounts, labels,
+                SELECT version, deadline, client, labels,
                        octet_length(key) + octet_length(value) AS size
                 INTO v_record FROM genmcp.records WHERE key = v_op.n;
                 v_there := FOUND;
@@ -202,7 +205,7 @@ BEGIN
                 END IF;
                 IF v_there THEN
                     v_growth := v_growth
-                        || (v_record.accounts, -1, -v_record.size)::genmcp.growth;
+                        || (v_record.client, -1, -v_record.size)::genmcp.growth;
                     IF v_record.labels <> '{}' AND v_record.labels IS DISTINCT FROM v_op.l THEN
                         DELETE FROM genmcp.labels
                         WHERE label = ANY (v_record.labels) AND key = v_op.n;
@@ -215,9 +218,9 @@ BEGIN
                 v_value := v_value + 1;
                 v_deadline := coalesce(v_now + v_op.t, 'infinity');
                 v_size := octet_length(v_op.n) + octet_length(p_values[v_value]);
-                v_accounts := CASE WHEN v_live THEN coalesce(v_op.a, v_record.accounts)
-                                   ELSE v_op.a END;
-                v_growth := v_growth || (v_accounts, 1, v_size)::genmcp.growth;
+                v_client := CASE WHEN v_live AND v_op.c = '' THEN v_record.client
+                                 ELSE v_op.c END;
+                v_growth := v_growth || (v_client, 1, v_size)::genmcp.growth;
                 v_version := CASE WHEN v_live THEN genmcp.next_id(v_version)
                                   ELSE (nextval('genmcp.creations') << 20) + 1 END;
                 IF v_op.l <> '{}' AND (NOT v_there OR v_record.labels <> v_op.l) THEN
@@ -227,32 +230,26 @@ BEGIN
                 IF v_there THEN
                     UPDATE genmcp.records
                     SET value = p_values[v_value], version = v_version, deadline = v_deadline,
-                        sweep_at = least(sweep_at, v_deadline), accounts = v_accounts,
+                        sweep_at = least(sweep_at, v_deadline), client = v_client,
                         labels = v_op.l
                     WHERE key = v_op.n;
                 ELSE
                     INSERT INTO genmcp.records
                     VALUES (v_op.n, p_values[v_value], v_version, v_deadline, v_deadline,
-                            v_accounts, v_op.l);
+                            v_client, v_op.l);
                 END IF;
             END LOOP;
 
-            FOR v_excess IN
-                SELECT * FROM genmcp.excesses(
-                    v_write.limits, v_write.slack, v_growth, v_batch)
-            LOOP
-                v_failure := to_jsonb(v_excess);
+            v_failure := genmcp.excess(v_write.limits, v_write.slack, v_growth, v_batch);
+            IF v_failure IS NOT NULL THEN
                 PERFORM genmcp.sweep(p_now);
-                IF v_excess.c IS NOT NULL THEN
-                    v_growth := genmcp.drop_logs(
-                        v_failure, v_write.slack, v_growth, v_batch, v_written);
-                END IF;
-                PERFORM 1 FROM genmcp.excesses(
-                    jsonb_build_array(v_failure), v_write.slack, v_growth, v_batch);
-                IF FOUND THEN
+                v_growth := genmcp.shorten_logs(
+                    v_written, v_write.limits, v_write.slack, v_growth, v_batch);
+                v_failure := genmcp.excess(v_write.limits, v_write.slack, v_growth, v_batch);
+                IF v_failure IS NOT NULL THEN
                     RAISE EXCEPTION USING ERRCODE = 'GM001';
                 END IF;
-            END LOOP;
+            END IF;
             v_batch := v_batch || v_growth;
         EXCEPTION WHEN SQLSTATE 'GM001' THEN
             v_failures := coalesce(v_failures, '[]')
@@ -272,7 +269,7 @@ $$;
 
 -- Append an event; return what the log has grown by.
 CREATE FUNCTION genmcp.append_event(
-    p_name text, p_data bytea, p_now float8, p_ttl float8, p_owner text, p_keep int,
+    p_name text, p_data bytea, p_now float8, p_ttl float8, p_client text, p_keep int,
     p_keep_bytes bigint
 ) RETURNS genmcp.growth[] LANGUAGE plpgsql AS $$
 DECLARE
@@ -280,144 +277,104 @@ DECLARE
     v_event record;
     v_growth genmcp.growth[] := '{}';
     v_size bigint := octet_length(p_data);
-    v_owner text;
-    v_held int;
-    v_floor bigint;
+    v_client text;
 BEGIN
     SELECT * INTO v_log FROM genmcp.logs WHERE name = p_name;
     IF NOT FOUND THEN
         v_log.base := nextval('genmcp.creations') << 20;
         INSERT INTO genmcp.logs
-        VALUES (p_name, v_log.base, v_log.base, v_log.base + 1, 1, v_size, p_now, p_now + p_ttl,
-                p_now + p_ttl, p_owner);
+        VALUES (p_name, v_log.base, v_log.base, v_log.base + 1, 1, v_size, p_now + p_ttl,
+                p_now + p_ttl, p_client);
         INSERT INTO genmcp.events VALUES (v_log.base, v_log.base + 1, p_data);
-        RETURN ARRAY[(p_owner, 1, v_size)::genmcp.growth];
+        RETURN ARRAY[(p_client, 1, v_size)::genmcp.growth];
     END IF;
     IF v_log.deadline <= p_now AND v_log.held > 0 THEN
         DELETE FROM genmcp.events WHERE log = v_log.base;
-        v_growth := v_growth || (v_log.accounts, -v_log.held, -v_log.size)::genmcp.growth;
+        v_growth := v_growth || (v_log.client, -v_log.held, -v_log.size)::genmcp.growth;
         v_log.floor := v_log.last;
         v_log.held := 0;
         v_log.size := 0;
     END IF;
-    v_owner := CASE WHEN v_log.held = 0 THEN p_owner ELSE coalesce(v_log.accounts, p_owner) END;
-    IF v_log.held > 0 AND v_owner IS DISTINCT FROM v_log.accounts THEN
-        -- The first owner counts for the events before it, too.
-        v_growth := v_growth || (NULL, -v_log.held, -v_log.size)::genmcp.growth
-                             || (v_owner, v_log.held, v_log.size)::genmcp.growth;
+    v_client := CASE WHEN v_log.held = 0 OR v_log.client = '' THEN p_client ELSE v_log.client END;
+    IF v_log.held > 0 AND v_client <> v_log.client THEN
+        -- The first client counts for the events before it, too.
+        v_growth := v_growth || ('', -v_log.held, -v_log.size)::genmcp.growth
+                             || (v_client, v_log.held, v_log.size)::genmcp.growth;
     END IF;
     v_log.last := genmcp.next_id(v_log.last);
     INSERT INTO genmcp.events VALUES (v_log.base, v_log.last, p_data);
-    v_growth := v_growth || (v_owner, 1, v_size)::genmcp.growth;
+    v_growth := v_growth || (v_client, 1, v_size)::genmcp.growth;
     v_log.held := v_log.held + 1;
     v_log.size := v_log.size + v_size;
-    IF v_log.held > p_keep OR v_log.size > p_keep_bytes THEN
-        v_held := v_log.held;
-        v_size := v_log.size;
-        v_floor := v_log.floor;  -- a scan from the beginning would pass over deleted events
-        FOR v_event IN
-            SELECT id, octet_length(data) AS size FROM genmcp.events
-            WHERE log = v_log.base AND id > v_floor ORDER BY id LIMIT v_held - 1
-        LOOP
-            EXIT WHEN v_log.held <= p_keep
-                AND (p_keep_bytes IS NULL OR v_log.size <= p_keep_bytes);
-            v_log.floor := v_event.id;
-            v_log.held := v_log.held - 1;
-            v_log.size := v_log.size - v_event.size;
-        END LOOP;
+    WHILE v_log.held > p_keep OR (v_log.size > p_keep_bytes AND v_log.held > 1) LOOP
         DELETE FROM genmcp.events
-        WHERE log = v_log.base AND id > v_floor AND id <= v_log.floor;
-        v_growth := v_growth
-            || (v_owner, v_log.held - v_held, v_log.size - v_size)::genmcp.growth;
-    END IF;
+        WHERE log = v_log.base AND id = (
+            SELECT min(id) FROM genmcp.events  -- a scan from 0 would pass over deleted events
+            WHERE log = v_log.base AND id > v_log.floor)
+        RETURNING id, octet_length(data) AS size INTO v_event;
+        v_log.floor := v_event.id;
+        v_log.held := v_log.held - 1;
+        v_log.size := v_log.size - v_event.size;
+        v_growth := v_growth || (v_client, -1, -v_event.size)::genmcp.growth;
+    END LOOP;
     UPDATE genmcp.logs
     SET floor = v_log.floor, last = v_log.last, held = v_log.held, size = v_log.size,
-        written = p_now, deadline = p_now + p_ttl, sweep_at = least(sweep_at, p_now + p_ttl),
-        accounts = v_owner
+        deadline = p_now + p_ttl, sweep_at = least(sweep_at, p_now + p_ttl), client = v_client
     WHERE name = p_name;
     RETURN v_growth;
 END
 $$;
 
--- Return the accounts that a write would fill beyond their limits.
+-- Return an account that a write fills beyond its limit: name "n", and usage before the write ("e",
+-- "s"); null if there is room.
 --
--- p_limits: a JSON array of accounts with name "n", limits of entries "e" and of bytes "s", and "c":
---   the accounts of logs that may be dropped for it. The columns of the same names are returned, and
---   the usage without the write (ue, us) and the growth (ge, gs).
-CREATE FUNCTION genmcp.excesses(
+-- p_limits: a JSON array of accounts with name "n", and limits of entries "e" and of bytes "s".
+CREATE FUNCTION genmcp.excess(
     p_limits jsonb, p_slack bigint, p_growth genmcp.growth[], p_batch genmcp.growth[]
-) RETURNS TABLE (n text, c text, e float8, s float8, ue bigint, us bigint, ge bigint, gs bigint)
-LANGUAGE plpgsql AS $$
+) RETURNS jsonb LANGUAGE plpgsql AS $$
+DECLARE
+    v_excess jsonb;
 BEGIN
-    RETURN QUERY
-    SELECT a.n, a.c, a.e, a.s, used.entries + batch.entries, used.size + batch.size,
-        growth.entries, growth.size
-    FROM jsonb_to_recordset(p_limits) AS a(n text, c text, e float8, s float8)
+    SELECT jsonb_build_object(
+        'n', a.n, 'e', used.entries + batch.entries, 's', used.size + batch.size)
+    INTO v_excess
+    FROM jsonb_to_recordset(p_limits) AS a(n text, e float8, s float8)
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(entries), 0)::bigint AS entries, coalesce(sum(size), 0)::bigint AS size
-        FROM unnest(p_growth)
-        WHERE a.n = '' OR a.n = ANY (string_to_array(accounts, E'\n'))) AS growth
+        FROM unnest(p_growth) WHERE a.n = ANY (genmcp.accounts_of(client))) AS growth
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(entries), 0)::bigint AS entries, coalesce(sum(size), 0)::bigint AS size
-        FROM unnest(p_batch)
-        WHERE a.n = '' OR a.n = ANY (string_to_array(accounts, E'\n'))) AS batch
+        FROM unnest(p_batch) WHERE a.n = ANY (genmcp.accounts_of(client))) AS batch
     CROSS JOIN LATERAL (
         SELECT coalesce(sum(entries), 0)::bigint AS entries, coalesce(sum(size), 0)::bigint AS size
         FROM genmcp.accounts WHERE name = a.n) AS used
     WHERE (growth.entries > 0 AND used.entries + batch.entries + growth.entries > a.e)
-        OR (growth.size > p_slack AND used.size + batch.size + growth.size > a.s);
+        OR (growth.size > p_slack AND used.size + batch.size + growth.size > a.s)
+    LIMIT 1;
+    RETURN v_excess;
 END
 $$;
 
--- Drop logs of an account until it has room; p_limit: see genmcp.excesses. The log that has been idle
--- for longest comes first. Of the logs that the write appends to, events are dropped, but never the
--- newest one. Return p_growth, less what was dropped.
-CREATE FUNCTION genmcp.drop_logs(
-    p_limit jsonb, p_slack bigint, p_growth genmcp.growth[], p_batch genmcp.growth[],
-    p_written text[]
+-- Drop the oldest events of logs, but never the newest one, until a write has room; the other
+-- parameters: see genmcp.excess. Return p_growth, less what was dropped.
+CREATE FUNCTION genmcp.shorten_logs(
+    p_names text[], p_limits jsonb, p_slack bigint, p_growth genmcp.growth[],
+    p_batch genmcp.growth[]
 ) RETURNS genmcp.growth[] LANGUAGE plpgsql AS $$
 DECLARE
-    v_limits jsonb := jsonb_build_array(p_limit);
-    v_accounts text := p_limit ->> 'c';
     v_growth genmcp.growth[] := p_growth;
-    v_log genmcp.logs;
-    v_name text;
     v_event record;
 BEGIN
-    FOR v_name IN
-        SELECT name FROM genmcp.logs
-        WHERE held > 0 AND (accounts = v_accounts
-            OR (accounts > v_accounts || E'\n' AND accounts < v_accounts || E'\v'))
-        ORDER BY name = ANY (p_written), written, base
+    FOR v_event IN
+        SELECT base, client, id, octet_length(data) AS size
+        FROM genmcp.logs JOIN genmcp.events ON log = base
+        WHERE name = ANY (p_names) AND id < last ORDER BY id
     LOOP
-        EXIT WHEN NOT EXISTS (
-            SELECT 1 FROM genmcp.excesses(v_limits, p_slack, v_growth, p_batch));
-        CONTINUE WHEN NOT pg_try_advisory_xact_lock(genmcp.lock_of(v_name));
-        SELECT * INTO v_log FROM genmcp.logs WHERE name = v_name;
-        CONTINUE WHEN NOT FOUND;
-        IF v_name = ANY (p_written) THEN
-            FOR v_event IN
-                SELECT id, octet_length(data) AS size FROM genmcp.events WHERE log = v_log.base
-                ORDER BY id
-            LOOP
-                EXIT WHEN v_event.id = v_log.last OR NOT EXISTS (
-                    SELECT 1 FROM genmcp.excesses(v_limits, p_slack, v_growth, p_batch));
-                v_log.floor := v_event.id;
-                v_log.held := v_log.held - 1;
-                v_log.size := v_log.size - v_event.size;
-                v_growth := v_growth || (v_log.accounts, -1, -v_event.size)::genmcp.growth;
-            END LOOP;
-        ELSE
-            v_growth := v_growth || (v_log.accounts, -v_log.held, -v_log.size)::genmcp.growth;
-            v_log.floor := v_log.last;
-            v_log.held := 0;
-            v_log.size := 0;
-        END IF;
-        DELETE FROM genmcp.events WHERE log = v_log.base AND id <= v_log.floor;
-        UPDATE genmcp.logs
-        SET floor = v_log.floor, held = v_log.held, size = v_log.size,
-            accounts = CASE WHEN v_log.held > 0 THEN accounts END
-        WHERE name = v_name;
+        EXIT WHEN genmcp.excess(p_limits, p_slack, v_growth, p_batch) IS NULL;
+        DELETE FROM genmcp.events WHERE log = v_event.base AND id = v_event.id;
+        UPDATE genmcp.logs SET floor = v_event.id, held = held - 1, size = size - v_event.size
+        WHERE base = v_event.base AND name = ANY (p_names);
+        v_growth := v_growth || (v_event.client, -1, -v_event.size)::genmcp.growth;
     END LOOP;
     RETURN v_growth;
 END
@@ -441,10 +398,10 @@ BEGIN
         CONTINUE WHEN NOT pg_try_advisory_xact_lock(genmcp.lock_of(v_name));
         UPDATE genmcp.records SET sweep_at = deadline WHERE key = v_name AND deadline > v_now;
         DELETE FROM genmcp.records WHERE key = v_name AND deadline <= v_now
-        RETURNING accounts, labels, octet_length(key) + octet_length(value) AS size INTO v_record;
+        RETURNING client, labels, octet_length(key) + octet_length(value) AS size INTO v_record;
         CONTINUE WHEN NOT FOUND;
         DELETE FROM genmcp.labels WHERE label = ANY (v_record.labels) AND key = v_name;
-        v_growth := v_growth || (v_record.accounts, -1, -v_record.size)::genmcp.growth;
+        v_growth := v_growth || (v_record.client, -1, -v_record.size)::genmcp.growth;
     END LOOP;
     FOR v_name IN
         SELECT name FROM genmcp.logs WHERE sweep_at <= v_now ORDER BY sweep_at LIMIT 100
@@ -459,11 +416,11 @@ BEGIN
         END IF;
         IF v_log.held > 0 THEN
             DELETE FROM genmcp.events WHERE log = v_log.base;
-            v_growth := v_growth || (v_log.accounts, -v_log.held, -v_log.size)::genmcp.growth;
+            v_growth := v_growth || (v_log.client, -v_log.held, -v_log.size)::genmcp.growth;
         END IF;
         IF v_log.deadline + 3600 > v_now THEN
             UPDATE genmcp.logs
-            SET floor = last, held = 0, size = 0, accounts = NULL, sweep_at = deadline + 3600
+            SET floor = last, held = 0, size = 0, client = '', sweep_at = deadline + 3600
             WHERE name = v_name;
         ELSE
             DELETE FROM genmcp.logs WHERE name = v_name;
@@ -512,16 +469,14 @@ CREATE FUNCTION genmcp.next_turn(p_queue text, p_owner text) RETURNS bigint LANG
 $$;
 
 -- Tell the listening processes that the deliveries of queues have changed.
-CREATE FUNCTION genmcp.tell_queues(p_sender text, p_queues text[]) RETURNS void LANGUAGE sql AS $$
-    SELECT pg_notify('genmcp.news', p_sender || coalesce(
-        (SELECT string_agg(' q' || left(md5(queue), 8), '')
+CREATE FUNCTION genmcp.tell_queues(p_queues text[]) RETURNS void LANGUAGE sql AS $$
+    SELECT pg_notify('genmcp.news', coalesce(
+        (SELECT string_agg('q' || left(md5(queue), 8), ' ')
          FROM (SELECT DISTINCT unnest(p_queues) AS queue LIMIT 700) AS queues), ''))
 $$;
 
--- Put deliveries, a JSON array with id "i", queue "q", delay "d" and owner "o"; return the queues of
--- those that were not there.
-CREATE FUNCTION genmcp.put(p_puts jsonb, p_now float8, p_sender text)
-RETURNS text[] LANGUAGE plpgsql AS $$
+-- Put deliveries that are not there: a JSON array with id "i", queue "q", delay "d" and owner "o".
+CREATE FUNCTION genmcp.put(p_puts jsonb, p_now float8) RETURNS void LANGUAGE plpgsql AS $$
 DECLARE
     v_now float8 := genmcp.clock(p_now);
     v_put record;
@@ -539,9 +494,8 @@ BEGIN
         END IF;
     END LOOP;
     IF v_queues <> '{}' THEN
-        PERFORM genmcp.tell_queues(p_sender, v_queues);
+        PERFORM genmcp.tell_queues(v_queues);
     END IF;
-    RETURN v_queues;
 END
 $$;
 

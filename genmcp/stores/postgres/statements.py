@@ -6,20 +6,24 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from genmcp.errors import Conflict, OverShare, StoreFull
-from genmcp.stores.accounts import Account, Capacity, Usage, names_of
+from genmcp.errors import Conflict
+from genmcp.stores.accounts import Capacity, Usage
 from genmcp.stores.postgres.connection import PostgresOptions, Row
-from genmcp.stores.postgres.lanes import StatementKind
-from genmcp.stores.postgres.listener import NotificationSender, log_token, payload_of
-from genmcp.stores.store import Append, FoundEntry, LogEvent, Op, Put, StoreEntry, subject_of
+from genmcp.stores.postgres.listener import log_token, payload_of
+from genmcp.stores.postgres.loops import StatementKind
+from genmcp.stores.store import (
+    Append,
+    FoundEntry,
+    LogEvent,
+    Op,
+    Put,
+    StoreEntry,
+    room_of,
+    subject_of,
+)
 
 _ESCAPED: Final = re.compile("[\x00\x01]")
 _ESCAPE: Final = re.compile("\x01([01])")
-_SLACK: Final = 512  # bytes: as in Capacity.check
-
-EVERYTHING: Final = ""
-"""The account that counts the whole store."""
-
 
 # LATERAL with OFFSET: one look-up in the index for each key. A plain join is planned as a scan of
 # all records while the table is small, and PostgreSQL keeps that plan when the table has grown.
@@ -117,12 +121,10 @@ class Statements:
 
     Args:
         options: those of the store.
-        sender: returns the sender id for notifications.
     """
 
-    def __init__(self, options: PostgresOptions, sender: NotificationSender) -> None:
+    def __init__(self, options: PostgresOptions) -> None:
         self._options = options
-        self._sender = sender
         self.get = self._kind(_GET, self._get_parameters, _entries)
         self.apply = self._kind(
             _APPLY, self._apply_parameters, self._apply_results, repeatable=False
@@ -188,7 +190,7 @@ class Statements:
                             "n": to_text(op.key),
                             "t": op.ttl,
                             "e": op.expect,
-                            "a": column_of(op.owner),
+                            "c": to_text(op.client),
                             "l": [to_text(label) for label in op.labels],
                         }
                     )
@@ -200,7 +202,7 @@ class Statements:
                             "k": "a",
                             "n": to_text(op.log),
                             "t": op.ttl,
-                            "a": column_of(op.owner),
+                            "c": to_text(op.client),
                             "m": op.keep,
                             "b": op.keep_bytes,
                         }
@@ -208,87 +210,35 @@ class Statements:
                 else:
                     operations.append({"k": "d", "n": to_text(op.key), "e": op.expect})
             subjects.add(subject_of(operations[0]["n"]))  # type: ignore[arg-type]
-            writes.append({"o": operations, "a": self._limits(ops), "k": _slack_of(ops)})
+            room = room_of(self._options.capacity, ops)
+            limits = [
+                {"n": to_text(each.account), "e": each.entries, "s": each.size}
+                for each in room.limits
+            ]
+            writes.append({"o": operations, "a": limits, "k": room.slack})
         return {
             "writes": to_json(writes),
             "values": values,
             "subjects": list(subjects),
             "until": until,
             "now": self._options.now,
-            "news": payload_of(self._sender.id, tokens) if tokens else "",
+            "news": payload_of(tokens) if tokens else "",
         }
-
-    def _limits(self, ops: Sequence[Op]) -> list[dict[str, object]]:
-        """Return the limits of the accounts that *ops* count towards, and of the whole store."""
-        capacity, new = self._options.capacity, _is_new(ops)
-        size, entries = capacity.size_for(new=new), capacity.entries_for(new=new)
-        limits: dict[str, dict[str, object]] = {}
-        for op in ops:
-            if isinstance(op, Put | Append):
-                for depth, account in enumerate(op.owner, 1):
-                    limits[account.name] = {
-                        "n": to_text(account.name),
-                        "c": column_of(op.owner[:depth]),
-                        "e": _entries_limit(account, entries),
-                        "s": account.share * size,
-                    }
-        return [*limits.values(), {"n": EVERYTHING, "c": None, "e": entries, "s": size}]
 
     def _apply_results(self, items: Sequence[Sequence[Op]], rows: Sequence[Row]) -> list[Any]:
         results: list[Any] = [None] * len(items)
         for failure in rows[0][0] or ():
             number = failure["w"]
-            results[number] = _failure(self._options.capacity, items[number], failure)
-        written = {
-            log_token(op.log)
-            for ops, result in zip(items, results, strict=True)
-            if result is None
-            for op in ops
-            if isinstance(op, Append)
-        }
-        self._sender.wake(written)
+            results[number] = _failure(self._options.capacity, failure)
         return results
 
 
-def column_of(owner: Sequence[Account]) -> str | None:
-    """Return the account names of *owner* as the value of a column, one name per line."""
-    return to_text("\n".join(names_of(owner))) if owner else None
-
-
-def _is_new(ops: Sequence[Op]) -> bool:
-    return any(isinstance(op, Put | Append) and op.new for op in ops)
-
-
-def _slack_of(ops: Sequence[Op]) -> int:
-    return 0 if _is_new(ops) else _SLACK
-
-
-def _entries_limit(account: Account, entries: float | None) -> float | None:
-    share = None if entries is None else account.share * entries
-    if account.most is None or share is None:
-        return account.most if share is None else share
-    return min(account.most, share)
-
-
-def _failure(capacity: Capacity, ops: Sequence[Op], failure: dict[str, Any]) -> Exception:
+def _failure(capacity: Capacity, failure: dict[str, Any]) -> Exception:
     """Return the error for a write that genmcp.apply has rejected."""
     name = from_text(failure["n"])
     if "v" in failure:
         return Conflict(f"{name!r}: version {failure['e']} was expected, but it is {failure['v']}")
-    if name == EVERYTHING:
-        return StoreFull(
-            f"the PostgreSQL store is full: max_bytes={capacity.size}, of which "
-            f"reserve={capacity.reserve} is not for new work"
-        )
-    used, growth = Usage(failure["ue"], failure["us"]), Usage(failure["ge"], failure["gs"])
-    for op in ops:
-        for account in op.owner if isinstance(op, Put | Append) else ():
-            if account.name == name:
-                try:
-                    capacity.check(account, used, growth, new=_is_new(ops))
-                except OverShare as error:
-                    return error
-    return OverShare(f"this client has used its share of the store ({name!r})")
+    return capacity.refusal(name, Usage(failure["e"], failure["s"]))
 
 
 def _entries(keys: Sequence[str], rows: Sequence[Row]) -> list[StoreEntry | None]:

@@ -5,19 +5,16 @@ import re
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
-from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from genmcp.errors import ConfigurationError, LogTruncated
-from genmcp.stores.accounts import Capacity, Usage
+from genmcp.stores.accounts import EVERYTHING, Capacity, Usage
 from genmcp.stores.clocks import steady
 from genmcp.stores.postgres.connection import PostgresOptions, address_of
 from genmcp.stores.postgres.deliveries import PostgresDeliveries
-from genmcp.stores.postgres.lanes import StatementKind
 from genmcp.stores.postgres.listener import log_token
-from genmcp.stores.postgres.loops import ConnectionRegistry, LoopConnections
+from genmcp.stores.postgres.loops import ConnectionRegistry, LoopConnections, StatementKind
 from genmcp.stores.postgres.schema import migrate
 from genmcp.stores.postgres.statements import (
-    EVERYTHING,
     LogPage,
     ReadRequest,
     Statements,
@@ -36,9 +33,13 @@ from genmcp.stores.store import (
     check_one_subject,
 )
 
+FOLLOW_REFRESH: Final = 60.0
+"""Seconds after which a follower reads its log although it was not notified. Below an hour: see
+`_ROW_RETENTION`."""
+
+_NAMED: Final = re.compile("([?&])schema=([^&]*)&?")
 _SCHEMA: Final = re.compile("[a-z_][a-z0-9_]{0,54}")
 _ID: Final = re.compile("[0-7][0-9a-f]{15}")
-_ENTRY_BYTES: Final = 256  # estimated size of a row with its indexes, to limit an account's entries
 _READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
 _MAX_SWEEPS: Final = 50  # before the usage of an account is read
 _SWEEP_INTERVAL: Final = 1.0  # seconds
@@ -50,23 +51,20 @@ class PostgresStore(Store):
 
     The tables are made by `genmcp store migrate`, in a schema of their own. Acknowledged writes
     survive a crash of this process and of the server. Each event loop that uses the store opens up
-    to `readers` + 3 connections, one of which listens for notifications (LISTEN): connect to the
-    server itself or to a pooler in session mode, never to one that pools transactions, and to the
-    primary server, never to a replica.
+    to `connections` + 1 connections, one of which listens for notifications (LISTEN): connect to
+    the server itself or to a pooler in session mode, never to one that pools transactions, and to
+    the primary server, never to a replica.
 
     Args:
         url: `postgresql://user:password@host:5432/database`, or another connection string of libpq.
-        schema: the name of the schema: lower-case letters, digits and "_". Default "genmcp".
+            In a URL the parameter `schema` names the schema: lower-case letters, digits and "_".
+            Default "genmcp".
         max_bytes: the maximum number of bytes in keys, values and event data. Beyond it writes that
             need room raise StoreFull until enough has expired. Default 4 GiB.
-        reserve: the fraction of the store, and of each client's share, that new work may not use:
-            updates of stored work need it. Default 0.1.
         timeout: seconds that a statement may take, and that a request waits for a connection; then
             StoreUnavailable is raised. Default 5.
-        connect_timeout: seconds for an attempt to connect. Default 5.
-        readers: the number of connections for reads. Default 2.
-        follow_refresh: seconds after which a follower reads its log although it was not notified,
-            at most. It must be below 3600. Default 60.
+        connections: the maximum number of connections for statements, per event loop. Default 4:
+            one for writes, one for deliveries, and two for reads.
         clock: for tests: returns Unix time, and replaces the clock of the server.
 
     Raises:
@@ -80,56 +78,41 @@ class PostgresStore(Store):
         self,
         url: str,
         *,
-        schema: str = "genmcp",
         max_bytes: int = 4 * 1024**3,
-        reserve: float = 0.1,
         timeout: float = 5.0,
-        connect_timeout: float = 5.0,
-        readers: int = 2,
-        follow_refresh: float = 60.0,
+        connections: int = 4,
         clock: Callable[[], float] | None = None,
     ) -> None:
+        named = _NAMED.search(url)
+        schema, url = named[2] if named else "genmcp", _NAMED.sub(r"\1", url).rstrip("?&")
         address_of(url)
         if not _SCHEMA.fullmatch(schema):
             raise ConfigurationError(
                 f"schema must be a name of lower-case letters, digits and '_', not {schema!r}"
             )
-        if not 0 < follow_refresh < _ROW_RETENTION:
-            raise ConfigurationError(
-                f"follow_refresh must be above 0 and below 3600 seconds, not {follow_refresh}"
-            )
-        for name, value in (("timeout", timeout), ("connect_timeout", connect_timeout)):
-            if not value > 0:
-                raise ConfigurationError(f"{name} must be above 0 seconds, not {value}")
-        if readers < 1:
-            raise ConfigurationError(f"readers must be at least 1, not {readers}")
-        capacity = Capacity(max_bytes, max(1, max_bytes // _ENTRY_BYTES), reserve)
+        if not timeout > 0:
+            raise ConfigurationError(f"timeout must be above 0 seconds, not {timeout}")
+        if connections < 1:
+            raise ConfigurationError(f"connections must be at least 1, not {connections}")
+        capacity = Capacity(max_bytes)
         self._options = PostgresOptions(
             url=url,
             schema=schema,
             capacity=capacity,
             timeout=timeout,
-            connect_timeout=connect_timeout,
-            readers=readers,
-            follow_refresh=follow_refresh,
+            connections=connections,
             clock=clock,
             outages=self.outages,
         )
         self._connections = ConnectionRegistry(self._options)
-        self._statements = Statements(self._options, self._connections.sender)
+        self._statements = Statements(self._options)
         self._deliveries = PostgresDeliveries(self._connections)
         self._next_sweep = 0.0
 
     @classmethod
     def from_url(cls, url: str) -> "PostgresStore":
-        """Return a store for *url*, whose parameter `schema`, if present, names the schema."""
-        parts = urlsplit(url)
-        parameters = parse_qsl(parts.query, keep_blank_values=True)
-        schema = [value for name, value in parameters if name == "schema"]
-        query = urlencode([(name, value) for name, value in parameters if name != "schema"])
-        if not schema:
-            return cls(url)
-        return cls(urlunsplit(parts._replace(query=query)), schema=schema[-1])
+        """Return a store for *url*."""
+        return cls(url)
 
     def __repr__(self) -> str:
         return f"<PostgresStore: {self._options.address}, schema {self._options.schema!r}>"
@@ -197,7 +180,7 @@ class PostgresStore(Store):
 
     async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
         connections = self._connections.current()
-        with connections.waiters.signal({log_token(log)}) as signal:
+        with connections.listener.signal({log_token(log)}) as signal:
             looked = self.now()
             page = await self._first_page(log, after, _READ_AT_ONCE)
             position: int | None = None  # None: the log does not exist
@@ -207,9 +190,9 @@ class PostgresStore(Store):
                 for id, data in page.events:
                     yield event_of(id, data)
                     position = id
-                if not await connections.listener.ready() and not page.events:
+                if not page.events:
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(self._options.follow_refresh):
+                        async with asyncio.timeout(FOLLOW_REFRESH):
                             await signal.wait()
                 signal.clear()  # before the read: see WakeSignal
                 last_look, looked = looked, self.now()
@@ -244,7 +227,7 @@ class PostgresStore(Store):
                 self._next_sweep = 0.0  # there may be more
 
         # Without waiting for it: a sweep that fails must not fail the write.
-        connections.reads.submit(self._statements.sweep, None).add_done_callback(swept)
+        connections.reads.request(self._statements.sweep, None).add_done_callback(swept)
 
 
 def _size_of(op: Op) -> int:

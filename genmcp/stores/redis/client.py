@@ -2,30 +2,28 @@
 
 import asyncio
 from contextlib import suppress
-from threading import Lock
 
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.redis.channels import RedisChannels
-from genmcp.stores.redis.connection import RedisConnection
-from genmcp.stores.redis.server import RedisAddress, RedisClock, RedisServerState, RedisSettings
+from genmcp.stores.redis.commands import RedisCommands
+from genmcp.stores.redis.server import RedisServer
 
 
 class RedisClient:
-    """The connections of one process: two for each event loop, opened when they are needed.
+    """The connections of one process: a pool for each event loop, opened when it is needed.
 
     Attributes:
         closed: whether `aclose` was called.
     """
 
-    def __init__(self, address: RedisAddress, settings: RedisSettings, clock: RedisClock) -> None:
-        self._state = RedisServerState(address, settings, clock)
-        self._lock = Lock()
-        self._lines: dict[asyncio.AbstractEventLoop, tuple[RedisConnection, RedisChannels]] = {}
+    def __init__(self, server: RedisServer) -> None:
+        self._server = server
+        self._lines: dict[asyncio.AbstractEventLoop, tuple[RedisCommands, RedisChannels]] = {}
         self.closed = False
 
     @property
-    def commands(self) -> RedisConnection:
-        """The commands of the running event loop."""
+    def commands(self) -> RedisCommands:
+        """The operations of the running event loop."""
         return self._here()[0]
 
     @property
@@ -33,28 +31,30 @@ class RedisClient:
         """The subscriptions of the running event loop."""
         return self._here()[1]
 
-    def _here(self) -> tuple[RedisConnection, RedisChannels]:
+    def _here(self) -> tuple[RedisCommands, RedisChannels]:
         loop = asyncio.get_running_loop()
         found = self._lines.get(loop)
         if found is None:
-            with self._lock:
-                if self.closed:
-                    raise StoreUnavailable("the store is closed")
-                for each in [each for each in self._lines if each.is_closed()]:
-                    del self._lines[each]
-                found = self._lines[loop] = RedisConnection(self._state), RedisChannels(self._state)
+            if self.closed:
+                raise StoreUnavailable("the store is closed")
+            for each in [*self._lines]:  # other threads may do this at the same time
+                if each.is_closed():
+                    self._lines.pop(each, None)
+            commands = RedisCommands(self._server)
+            found = self._lines[loop] = commands, RedisChannels(commands, self._server)
         return found
 
     async def aclose(self) -> None:
         """Close the connections of all event loops, and wait for those of this one."""
-        with self._lock:
-            self.closed = True
-            lines = dict(self._lines)
+        self.closed = True
+        lines = dict(self._lines)
         here = lines.pop(asyncio.get_running_loop(), None)
-        for loop, (commands, channels) in lines.items():
-            with suppress(RuntimeError):  # the loop was closed
-                loop.call_soon_threadsafe(commands.close)
-                loop.call_soon_threadsafe(channels.close)
+        for loop, line in lines.items():
+            for part in line:
+                with suppress(RuntimeError):  # the loop was closed
+                    loop.call_soon_threadsafe(part.close)
         if here is not None:
-            await here[0].aclose()
-            await here[1].aclose()
+            commands, channels = here
+            commands.closed = True  # also for the followers that the next line wakes
+            await channels.aclose()
+            await commands.aclose()

@@ -4,18 +4,18 @@
 -- also on a Redis Cluster. Times are whole microseconds: a Lua number holds them exactly.
 --
 --   meta         hash: `top` (the highest version of a removed record), `event` (the last id of an
---                event), `forgotten` (the highest id of a removed log), `entries` and `size` in use
---   r:<key>      a record: hash of `m`, {version, deadline or 0, size, accounts, labels}, and `v`
+--                event), `forgotten` (the highest id of a removed log), `layout`
+--   r:<key>      a record: hash of `m`, {version, deadline or 0, size, client, labels}, and `v`
 --   i:<label>    sorted set of the keys of the records with a label, all with score 0
---   l:<log>      a log: {floor, last, held, size, deadline, accounts}
+--   l:<log>      a log: {floor, last, held, size, deadline, client}
 --   e:<log>      stream of its events
---   a:<account>  hash of the entries and bytes in use: `e`, `s`, and of logs alone: `le`, `ls`
---   al:<account> sorted set of the logs of an account, by their last event
+--   a:<account>  hash of the entries and bytes in use: `e`, `s`
 --   x            sorted set of the deadlines of records (r<key>) and logs (l<log>)
 --   fences       sorted set of connections that may write nothing more, by the time of the fence
 --
 -- ARGV[1]: microseconds to add to the time of the server, for tests. ARGV[2]: the connection of a
 -- write, "" for a read. ARGV[3]: when the client gives up waiting for the write.
+local LAYOUT = '2'  -- of these keys: data of another one is refused (tables.lua)
 local P = KEYS[1]
 local call, pack, unpacked = redis.call, cmsgpack.pack, cmsgpack.unpack
 local clock = call('TIME')

@@ -10,7 +10,7 @@ local counters = call('HMGET', P .. 'meta', 'event', 'forgotten')
 if not counters[1] then
   -- The counters of an empty store begin with the time of its first use (tables.lua).
   counters = {text(real), text(real)}
-  call('HSET', P .. 'meta', 'event', counters[1], 'forgotten', counters[2])
+  call('HSET', P .. 'meta', 'event', counters[1], 'forgotten', counters[2], 'layout', LAYOUT)
 end
 local event, floor = tonumber(counters[1]), tonumber(counters[2])
 if log then

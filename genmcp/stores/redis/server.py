@@ -1,46 +1,39 @@
-"""The server of a RedisStore: its URL, connections to it, its clock, and the check of its settings.
+"""The server of a RedisStore: its URL, its clock, the check of its settings, and its errors.
 
-This is the only module that imports redis-py. It uses redis-py's connections (TLS, authentication,
-parser) and its discovery of the primary by Sentinels, but neither its pools nor its pub/sub: a
-`RedisConnection` batches commands, and `RedisChannels` serves any number of followers.
+This is the only module that imports redis-py.
 """
 
-import itertools
+import asyncio
 import logging
-import os
 import random
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
-from secrets import token_hex
-from typing import Any, Final, NamedTuple
-from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
+from typing import Any, Final
+from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
 
-from genmcp.errors import ConfigurationError, StoreUnavailable
+from genmcp.errors import ConfigurationError, StoreFull, StoreUnavailable
 from genmcp.extras import missing_extra
 from genmcp.stores import redacted
 from genmcp.stores.clocks import steady
 from genmcp.stores.outages import Outages
+from genmcp.stores.redis.scripts import ALL, FENCE
 
 try:
-    from redis.asyncio.connection import ConnectionPool, SSLConnection
-    from redis.asyncio.sentinel import Sentinel
-    from redis.exceptions import (
-        AuthenticationError,
-        NoScriptError,
-        OutOfMemoryError,
-        ReadOnlyError,
-        RedisError,
-        ResponseError,
-    )
+    from redis import asyncio as aioredis
+    from redis import backoff, exceptions
+    from redis.asyncio.cluster import ClusterNode
+    from redis.asyncio.retry import Retry
 except ImportError as error:
     raise missing_extra("RedisStore", "redis", error) from error
 
 logger = logging.getLogger("genmcp")
 
+# All errors of redis-py. TimeoutError is an OSError.
+ERRORS: Final = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
 _OLDEST: Final = (6, 2)
 _SCHEMES: Final = {"redis": "redis", "rediss": "rediss", "valkey": "redis", "valkeys": "rediss"}
 _PORTS: Final = {"": 6379, "sentinel": 26379, "cluster": 6379}
@@ -51,108 +44,34 @@ _FORMS: Final = (
 # The errors of a new connection that no later attempt avoids: the number of the database, and the
 # protected mode. Others pass, such as too many clients.
 _UNFIT: Final = ("DB index", "SELECT is not allowed", "DENIED")
-_MOVED: Final = re.compile(r"(?:MOVED )?\d+ (?P<host>.*):(?P<port>\d+)$")
+# How Sentinels, and nodes of a cluster, are asked for the server: after a second, another one is.
+_ASKING: Final = {"protocol": 2, "socket_timeout": 1.0, "socket_connect_timeout": 1.0}
+_CLOSING: Final = 1.0  # seconds
+_REJECTED: Final = (exceptions.NoScriptError, exceptions.MovedError, exceptions.ReadOnlyError)
 
 
-class ErrorReply(NamedTuple):
-    """An error that the server has responded with.
+def is_rejected(reply: object) -> bool:
+    """Return whether the server has not performed a command, and another connection may help.
 
-    Attributes:
-        kind: LATE (a write that was not performed, and the server's time in microseconds),
-            NOSCRIPT, MOVED, OOM, READONLY, NOAUTH, NOPERM, or "" for all others.
-        text: its text.
+    After SCRIPT FLUSH or a failover, a slot has moved, or the write arrived too late (common.lua).
     """
-
-    kind: str
-    text: str
-
-
-class RedisConnectionLost(OSError):
-    """The connection was lost, or could not be made."""
+    # Redis before 7 responds with an error of its own around one that was raised in a script.
+    return isinstance(reply, _REJECTED) or (
+        isinstance(reply, Exception)
+        and (str(reply).startswith("LATE ") or "read only replica" in str(reply))
+    )
 
 
-class MovedToNode(Exception):
-    """Another node of the cluster serves the data."""
-
-    def __init__(self, reply: ErrorReply) -> None:
-        found = _MOVED.search(reply.text)
-        super().__init__(reply.text)
-        self.host = found["host"] if found else ""
-        self.port = int(found["port"]) if found else 0
+def lacks_permission(error: object) -> bool:
+    """Return whether the user may not give the command."""
+    return isinstance(error, exceptions.NoPermissionError) or "NOPERM" in str(error)
 
 
-class RedisWire:
-    """A connection to the server. Owned by a `RedisConnection` or by `RedisChannels`."""
-
-    def __init__(self, connection: Any) -> None:
-        self._connection = connection
-
-    async def send(self, data: bytes) -> None:
-        """Send encoded commands."""
-        try:
-            await self._connection.send_packed_command([data], check_health=False)
-        except (RedisError, OSError) as error:
-            raise RedisConnectionLost(str(error)) from error
-
-    async def receive(self) -> Any:
-        """Return the next response, which may be an ErrorReply."""
-        try:
-            return await self._connection.read_response(disconnect_on_error=False)
-        except ResponseError as error:
-            return _error_reply(error)
-        except AuthenticationError as error:
-            return ErrorReply("NOAUTH", str(error))
-        except (RedisError, OSError) as error:
-            raise RedisConnectionLost(str(error)) from error
-
-    async def exchange(self, *commands: Sequence[str | bytes | int]) -> list[Any]:
-        """Send *commands* together, and return their responses."""
-        await self.send(b"".join(map(encoded, commands)))
-        return [await self.receive() for _ in commands]
-
-    async def close(self) -> None:
-        """Close the connection at once."""
-        with suppress(RedisError, OSError):
-            await self._connection.disconnect(nowait=True)
-
-
-def encoded(command: Sequence[str | bytes | int]) -> bytes:
-    """Return *command* as it is sent."""
-    parts = [b"*%d\r\n" % len(command)]
-    for argument in command:
-        data = argument if isinstance(argument, bytes) else str(argument).encode()
-        parts += (b"$%d\r\n" % len(data), data, b"\r\n")
-    return b"".join(parts)
-
-
-def _error_reply(error: ResponseError) -> ErrorReply:
-    text = str(error)
-    if text.startswith("LATE "):
-        return ErrorReply("LATE", text.removeprefix("LATE "))
-    # An error within a script has the error of the command in its text (before Redis 7).
-    if isinstance(error, NoScriptError) or text.startswith("NOSCRIPT"):
-        return ErrorReply("NOSCRIPT", text)
-    if type(error).__name__ == "MovedError" or text.startswith("MOVED"):
-        return ErrorReply("MOVED", text)
-    if isinstance(error, OutOfMemoryError) or "command not allowed when used memory" in text:
-        return ErrorReply("OOM", text)
-    if isinstance(error, ReadOnlyError) or "read only replica" in text:
-        return ErrorReply("READONLY", text)
-    if type(error).__name__ == "NoPermissionError" or "NOPERM" in text:
-        return ErrorReply("NOPERM", text)
-    return ErrorReply("", text)
-
-
-@dataclass(frozen=True, slots=True)
-class RedisSettings:
-    """The options of a RedisStore that concern its connections."""
-
-    prefix: str  # of all keys, with a hash tag
-    timeout: float
-    connect_timeout: float
-    sweep_interval: float
-    max_requests: int
-    outages: Outages
+async def ended(closing: Awaitable[None]) -> None:
+    """Await the end of connections, which a server that is away does not confirm."""
+    with suppress(*ERRORS):
+        async with asyncio.timeout(_CLOSING):
+            await closing
 
 
 class RedisClock:
@@ -223,64 +142,51 @@ class RedisAddress:
         self._hosts = [_host_and_port(each, _PORTS[self._kind]) for each in hosts.split(",")]
         if len(self._hosts) > 1 and not self._kind:
             raise ValueError("several hosts need redis+sentinel:// or redis+cluster://")
-        user, _, password = credentials.partition(":")
-        url = f"{scheme}://host/{path or 0}?{urlencode(query)}"
-        # The timeouts of redis-py are disabled: the store has its own.
-        pool = ConnectionPool.from_url(
-            url, protocol=2, socket_timeout=None, socket_connect_timeout=None
-        )
-        self._class: Any = pool.connection_class
-        self._options: dict[str, Any] = dict(pool.connection_kwargs)
-        self._options |= {"socket_timeout": None, "socket_connect_timeout": None}
-        if user:
-            self._options["username"] = unquote(user)
-        if password:
-            self._options["password"] = unquote(password)
-        self._connection(*self._hosts[0])  # an unknown option is rejected now
+        self._scheme, self._credentials = scheme, f"{credentials}@" if credentials else ""
+        self._rest = f"{path or 0}?{urlencode(query)}"
+        self.client(*self._hosts[0], 1, 1.0).connection_pool.make_connection()
+        if self._kind == "cluster":
+            self._cluster()  # an unknown option is rejected now
 
-    async def connect(self) -> RedisWire:
-        """Connect to the server, or to one node of the cluster.
-
-        Raises:
-            AuthenticationError: the password is wrong.
-            ResponseError: there is no such database, or the user may not use it.
-            RedisError, OSError: the server cannot be reached.
-        """
-        host, port = await self._primary() if self._kind == "sentinel" else self._hosts[0]
-        connection = self._connection(host, port)
-        try:
-            await connection.connect()
-        except BaseException:
-            with suppress(RedisError, OSError):
-                await connection.disconnect(nowait=True)
-            # The next attempt is made at the next node.
-            self._hosts.append(self._hosts.pop(0))
-            raise
-        return RedisWire(connection)
-
-    def prefer(self, host: str, port: int) -> None:
-        """Connect to this node of the cluster from now on."""
-        # A node that does not know its own address leaves the host out: it is then that of the URL.
-        address = (host or self._hosts[0][0], port)
-        self._hosts = [address, *(each for each in self._hosts if each != address)][:100]
-
-    def _connection(self, host: str, port: int) -> Any:
-        return self._class(**{**self._options, "host": host, "port": port})
-
-    async def _primary(self) -> tuple[str, int]:
-        options: dict[str, Any] = {"protocol": 2}
-        if self._sentinel_password is not None:
-            options["password"] = self._sentinel_password
-        if issubclass(self._class, SSLConnection):
-            options["ssl"] = True
-        make: Any = Sentinel  # redis-py declares no types for it
-        sentinel = make(random.sample(self._hosts, len(self._hosts)), sentinel_kwargs=options)
+    async def locate(self, key: str) -> tuple[str, int]:
+        """Return the server, the node of the cluster for *key*, or the primary of the service."""
+        if self._kind == "cluster":
+            async with self._cluster() as cluster:
+                node = cluster.get_node_from_key(key)
+                return str(node.host), int(node.port)
+        if not self._kind:
+            return self._hosts[0]
+        make: Any = aioredis.Sentinel  # redis-py declares no types for it
+        options = {"ssl": self._scheme == "rediss", "password": self._sentinel_password}
+        retry = Retry(backoff.NoBackoff(), 0)
+        hosts = random.sample(self._hosts, len(self._hosts))
+        sentinel = make(hosts, sentinel_kwargs={**_ASKING, **options, "retry": retry})
         try:
             host, port = await sentinel.discover_master(self._service)
             return str(host), int(port)
         finally:
             for each in sentinel.sentinels:
                 await each.aclose()
+
+    def client(self, host: str, port: int, connections: int, timeout: float) -> Any:
+        """Return redis-py's client of a server, with a pool of *connections*."""
+        pool = aioredis.BlockingConnectionPool.from_url(self._url(host, port), protocol=2)
+        pool.max_connections, pool.timeout = connections, timeout
+        # These hold whatever the URL has. A write is never sent twice. The callers limit how long
+        # an operation takes: with a `socket_timeout`, redis-py sends in `asyncio.wait_for`, which
+        # loses cancellations before Python 3.12.
+        options = {"socket_connect_timeout": timeout, "socket_timeout": None}
+        pool.connection_kwargs.update(options, retry_on_timeout=False)
+        return aioredis.Redis.from_pool(pool)
+
+    def _url(self, host: str, port: int) -> str:
+        host = f"[{host}]" if ":" in host else quote(host)
+        return f"{self._scheme}://{self._credentials}{host}:{port}/{self._rest}"
+
+    def _cluster(self) -> Any:
+        options = {"startup_nodes": [ClusterNode(*each) for each in self._hosts], **_ASKING}
+        url = self._url(*self._hosts[0])
+        return aioredis.RedisCluster.from_url(url, require_full_coverage=False, **options)
 
 
 def _host_and_port(text: str, default: int) -> tuple[str, int]:
@@ -291,123 +197,130 @@ def _host_and_port(text: str, default: int) -> tuple[str, int]:
         raise ValueError("the port is not a number up to 65535") from None
 
 
-class RedisServerState:
-    """The state that all connections of one process share.
+@dataclass(eq=False)
+class RedisServer:
+    """The server as all event loops of one process see it.
 
     Attributes:
-        stale: the names of lost connections, with writes that may still arrive.
+        prefix: of all keys, with a hash tag.
+        stale: the names of lost pipelines, with writes that may still arrive.
     """
 
-    def __init__(self, address: RedisAddress, settings: RedisSettings, clock: RedisClock) -> None:
-        self.address = address
-        self.settings = settings
-        self.clock = clock
-        self.stale: set[str] = set()
-        self._name = f"{token_hex(8)}:{os.getpid()}"
-        self._numbers = itertools.count(1)
-        self._was_accepted = False
+    address: RedisAddress
+    clock: RedisClock
+    outages: Outages
+    prefix: str
+    timeout: float
+    connections: int
+    stale: set[str] = field(default_factory=set)
+    _was_accepted: bool = False
 
     def __str__(self) -> str:
         return f"the Redis store at {self.address.shown}"
 
-    def new_token(self) -> str:
-        """Return a new name for a connection."""
-        return f"{self._name}:{next(self._numbers)}"
-
-    async def connect(self) -> RedisWire:
-        """Connect to the server.
+    async def connect(self) -> Any:
+        """Return redis-py's client of the server that has the data now, after a check.
 
         Raises:
-            ConfigurationError: the user, the password or the number of the database is wrong.
-            StoreUnavailable: the server cannot be reached, or does not accept them any more.
+            ConfigurationError: it cannot hold the data of a store.
+            StoreUnavailable: the same, although it could before, or it cannot be reached.
         """
+        redis: Any = None
         try:
-            return await self.address.connect()
-        except AuthenticationError as error:
-            raise self.not_allowed(str(error)) from error
-        except ResponseError as error:
-            reply = _error_reply(error)
-            if reply.kind == "NOPERM":
-                raise self.not_allowed(reply.text) from error
-            if reply.text.startswith(_UNFIT):
-                raise self.refusal(f"{self}: {reply.text}") from error
-            raise self.unavailable(error) from error
-        except (RedisError, OSError) as error:
-            raise self.unavailable(error) from error
+            host, port = await self.address.locate(self.prefix)
+            # One connection more is for the followers.
+            redis = self.address.client(host, port, self.connections + 1, self.timeout)
+            await self._prepare(redis)
+        except BaseException as error:
+            if redis is not None:
+                await ended(redis.aclose())
+            if isinstance(error, ERRORS):
+                raise self.failure(error) from error
+            raise
+        self._was_accepted = True  # later errors are failures of the server
+        return redis
+
+    async def _prepare(self, redis: Any) -> None:
+        """Measure the clock, send the scripts, fence late writes, and check the settings."""
+        sent = steady()
+        seconds, micros = await redis.time()
+        self.clock.measure(sent, steady(), seconds * 1_000_000 + micros, at_once=True)
+        pipeline, stale = redis.pipeline(transaction=False), tuple(self.stale)
+        pipeline.info()
+        pipeline.config_get("save")
+        for script in ALL:
+            pipeline.script_load(script.source)
+        pipeline.evalsha(FENCE.sha, 1, self.prefix, 0, "", 0, *stale)
+        facts, saves, *replies = await pipeline.execute(raise_on_error=False)
+        if isinstance(facts, Mapping):
+            self._check(facts, saves)
+        elif lacks_permission(facts):  # managed servers, ACL rules
+            facts = None
+        if error := next((each for each in (facts, *replies) if isinstance(each, Exception)), None):
+            raise error
+        self.stale.difference_update(stale)
+
+    def _check(self, facts: Mapping[str, Any], saves: Any) -> None:
+        version, policy = str(facts["redis_version"]), str(facts.get("maxmemory_policy"))
+        if tuple(int(each) for each in re.findall(r"\d+", version)[:2]) < _OLDEST:
+            raise self._refusal(f"Redis {version} is too old; 6.2 or Valkey is needed")
+        if facts.get("role") == "slave":
+            url = "use the URL of the primary, or redis+sentinel://"
+            raise self._refusal(f"it is a read-only replica; {url}")
+        if policy.startswith("allkeys"):
+            hint = "set maxmemory-policy to noeviction"
+            raise self._refusal(f"it evicts data (maxmemory-policy {policy}); {hint}")
+        if not self._was_accepted and (problem := persistence_problem(facts, saves)):
+            logger.warning("%s: %s", self, problem)
 
     def unavailable(self, reason: object) -> StoreUnavailable:
         """Return the error for callers, after the server could not be reached."""
         return StoreUnavailable(f"{self}: {reason or type(reason).__name__}")
 
-    async def check(self, wire: RedisWire, info: Any) -> None:
-        """Check the server by its INFO.
+    def failure(self, error: BaseException) -> StoreUnavailable | ConfigurationError:
+        """Return the error for callers, after *error* of redis-py."""
+        if isinstance(error, exceptions.RedisClusterException) and error.__cause__ is not None:
+            return self.failure(error.__cause__)
+        text = str(error)
+        if isinstance(error, StoreUnavailable | ConfigurationError):
+            return type(error)(text)  # each caller adds its own traceback
+        if isinstance(error, TimeoutError | exceptions.TimeoutError):
+            return self.unavailable(f"no response within {self.timeout} seconds")
+        if isinstance(error, exceptions.AuthenticationError) or lacks_permission(error):
+            return self._refusal(f"{text} (the user and password are part of the URL)")
+        # The words are those of Redis before 7, in a script.
+        if isinstance(error, exceptions.OutOfMemoryError) or "when used memory" in text:
+            return StoreFull(f"{self}: its memory is full; raise maxmemory, or lower max_bytes")
+        if text.startswith(_UNFIT):
+            return self._refusal(text)
+        if text.startswith("LATE "):
+            return self.unavailable("the write arrived too late, and was not performed")
+        return self.unavailable(error if isinstance(error, ERRORS) else repr(error))
 
-        Raises:
-            ConfigurationError: it cannot hold the data of a store.
-            StoreUnavailable: the same, although it could before.
-        """
-        if isinstance(info, ErrorReply):  # the user may not ask: managed servers, ACL rules
-            if info.kind != "NOPERM":
-                raise self.not_allowed(info.text)
-            return
-        facts = facts_of(info)
-        version = facts.get("redis_version", "0")
-        numbers = tuple(int(each) for each in re.findall(r"\d+", version)[:2])
-        if numbers < _OLDEST:
-            raise self.refusal(f"{self}: Redis {version} is too old; 6.2 or Valkey is needed")
-        if facts.get("role") == "slave":
-            raise self.refusal(
-                f"{self} is a read-only replica; use the URL of the primary, or redis+sentinel://"
-            )
-        policy = facts.get("maxmemory_policy", "")
-        if policy.startswith("allkeys"):
-            raise self.refusal(
-                f"{self} evicts data when its memory is full (maxmemory-policy {policy}); set "
-                "maxmemory-policy to noeviction"
-            )
-        if not self._was_accepted and facts.get("aof_enabled") == "0":
-            (saves,) = await wire.exchange(("CONFIG", "GET", "save"))
-            if problem := persistence_problem(facts, saves):
-                logger.warning("%s: %s", self, problem)
-
-    def accept(self) -> None:
-        """Remember that the settings are right: later errors are failures of the server."""
-        self._was_accepted = True
-
-    def not_allowed(self, text: str) -> StoreUnavailable | ConfigurationError:
-        """Return the error for callers, after the user lacked a permission."""
-        return self.refusal(f"{self}: {text} (the user and password are part of the URL)")
-
-    def refusal(self, text: str) -> StoreUnavailable | ConfigurationError:
-        """Return the error for callers, after the server was found unfit."""
+    def _refusal(self, reason: str) -> StoreUnavailable | ConfigurationError:
         # Before the first success, the settings are wrong; later, the server has changed.
-        return StoreUnavailable(text) if self._was_accepted else ConfigurationError(text)
+        kind = StoreUnavailable if self._was_accepted else ConfigurationError
+        return kind(f"{self}: {reason}")
 
 
-def facts_of(info: bytes) -> Mapping[str, str]:
-    """Return the fields of the response to INFO."""
-    lines = (line.partition(":") for line in info.decode(errors="replace").splitlines())
-    return {name: value for name, separator, value in lines if separator}
-
-
-def persistence_problem(facts: Mapping[str, str], saves: Any) -> str | None:
+def persistence_problem(facts: Mapping[str, Any], saves: Any) -> str | None:
     """Return which data a restart of the server loses, None if that is little or unknown.
 
     Args:
-        facts: as returned by `facts_of`.
-        saves: the response to CONFIG GET save.
+        facts: the response to INFO.
+        saves: the response to CONFIG GET save, which the user may have no permission for.
     """
-    if facts.get("aof_enabled") != "0" or not isinstance(saves, list) or len(saves) != 2:
+    if facts.get("aof_enabled") != 0 or not isinstance(saves, dict):
         return None
-    lost = "what was written since its last snapshot" if saves[1] else "all tasks"
+    lost = "what was written since its last snapshot" if saves.get("save") else "all tasks"
     return f"appendonly is no, so that a restart of the server loses {lost}; set it to yes"
 
 
-def memory_problem(facts: Mapping[str, str], max_bytes: int) -> str | None:
+def memory_problem(facts: Mapping[str, Any], max_bytes: int) -> str | None:
     """Return whether the memory of the server is full before the store is.
 
     Args:
-        facts: as returned by `facts_of`.
+        facts: the response to INFO.
         max_bytes: the capacity of the store.
     """
     memory = int(facts.get("maxmemory", 0))

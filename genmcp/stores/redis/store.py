@@ -15,12 +15,10 @@ from genmcp.errors import (
     ConfigurationError,
     Conflict,
     LogTruncated,
-    OverShare,
     StoreError,
-    StoreFull,
     StoreUnavailable,
 )
-from genmcp.stores.accounts import Account, Capacity, Usage, names_of
+from genmcp.stores.accounts import EVERYTHING, Capacity, Room, Usage
 from genmcp.stores.clocks import steady
 from genmcp.stores.redis.client import RedisClient
 from genmcp.stores.redis.deliveries import RedisDeliveries
@@ -28,8 +26,7 @@ from genmcp.stores.redis.scripts import APPLY, FIND, GET, READ, SWEEP, TOUCH
 from genmcp.stores.redis.server import (
     RedisAddress,
     RedisClock,
-    RedisSettings,
-    facts_of,
+    RedisServer,
     memory_problem,
     persistence_problem,
 )
@@ -44,15 +41,19 @@ from genmcp.stores.store import (
     StoreEntry,
     StoreTotals,
     check_one_subject,
+    room_of,
 )
 
-_ENTRY_BYTES: Final = 256  # estimated overhead of an entry, to limit the number of entries
+# Seconds after which a follower reads although nothing was appended. Ids are counted over all logs,
+# so that a position that is refreshed stays newer than any log whose row is deleted meanwhile: an
+# hour after the log expired (tables.lua). It must be shorter than that.
+FOLLOW_REFRESH: Final = 600.0
 _FOLLOW_RETRY: Final = 0.5  # seconds until a follower reads again after the server has failed
 _READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
 _SWEPT_AT_ONCE: Final = 1000
-_OPTIONS: Final = {"prefix": str, "max_bytes": int, "timeout": float}  # in the query of a URL
+# In the query of a URL:
+_OPTIONS: Final = {"prefix": str, "max_bytes": int, "timeout": float, "connections": int}
 _FIRST_DATA: Final = 4  # arguments of apply.lua before the values
-_SMALL_UPDATE: Final = 512  # as in `Capacity.check`
 _ID: Final = re.compile("[0-9a-f]{16}")
 _ID_MOST: Final = 2**53  # a Lua number holds no larger integer exactly
 
@@ -61,9 +62,9 @@ class RedisStore(Store):
     """A store in Redis (6.2 or later) or Valkey, shared by processes on any number of machines.
 
     All of its keys have one hash tag, so that each operation is one script on one server: in a
-    Redis Cluster, one node holds the whole store. Each event loop of a process has two connections,
-    one for commands and one for subscriptions. They are made when they are needed, and made again
-    when they are lost. The store may be created before the process forks.
+    Redis Cluster, one node holds the whole store. Each event loop of a process has a few
+    connections for operations, and one for subscriptions. They are made when they are needed, and
+    made again when they are lost. The store may be created before the process forks.
 
     An acknowledged write is as durable as the server: with `appendonly yes` and
     `appendfsync always` nothing is lost when the server is killed, with `everysec` up to two
@@ -78,16 +79,10 @@ class RedisStore(Store):
         max_bytes: the maximum number of bytes in keys, values and event data. The server needs two
             to three times as much memory. Beyond it writes that need room raise StoreFull until
             enough entries have expired. Default 1 GiB.
-        reserve: the fraction of the store, and of each client's share, that new work may not use:
-            updates of stored work need it. Default 0.1.
         timeout: seconds after which an operation without a response raises StoreUnavailable.
             Default 5.
-        connect_timeout: seconds to wait for a new connection. Default 5.
-        sweep_interval: seconds between removals of expired entries. Default 10.
-        follow_refresh: seconds after which a follower reads its log although nothing was appended,
-            at most. It must be below 3600. Default 600.
-        max_requests: the maximum number of operations that wait for the server, for each event
-            loop; beyond it StoreUnavailable is raised. Default 100,000.
+        connections: the maximum number of connections of an event loop for operations. Operations
+            that find them busy are sent together afterwards. Default 2.
 
     Raises:
         ConfigurationError: an option is out of range, or the URL has another form.
@@ -102,42 +97,26 @@ class RedisStore(Store):
         *,
         prefix: str = "genmcp",
         max_bytes: int = 1024**3,
-        reserve: float = 0.1,
         timeout: float = 5.0,
-        connect_timeout: float = 5.0,
-        sweep_interval: float = 10.0,
-        follow_refresh: float = 600.0,
-        max_requests: int = 100_000,
+        connections: int = 2,
     ) -> None:
-        # Ids are counted over all logs, so a position that is refreshed stays newer than any log
-        # whose row is deleted in the meantime: an hour after the log expired (tables.lua).
-        if not 0 < follow_refresh < 3600:
-            raise ConfigurationError(
-                f"follow_refresh must be above 0 and below 3600 seconds, not {follow_refresh}"
-            )
-        for name, value in (
-            ("timeout", timeout),
-            ("connect_timeout", connect_timeout),
-            ("sweep_interval", sweep_interval),
-            ("max_requests", max_requests),
-        ):
+        for name, value in (("timeout", timeout), ("connections", connections)):
             if value <= 0:
                 raise ConfigurationError(f"{name} must be above 0, not {value}")
         if not prefix or set(prefix) & set("{}"):
             raise ConfigurationError(f"prefix must be text without braces, not {prefix!r}")
-        self._follow_refresh = follow_refresh
-        self._capacity = Capacity(max_bytes, max(1, max_bytes // _ENTRY_BYTES), reserve)
+        self._capacity = Capacity(max_bytes)
         self._address = RedisAddress(url)
-        self._settings = RedisSettings(
-            f"{{{prefix}}}:", timeout, connect_timeout, sweep_interval, max_requests, self.outages
-        )
         self._clock = RedisClock()
+        self._prefix, self._timeout = f"{{{prefix}}}:", timeout
+        of = self._address, self._clock, self.outages, self._prefix, timeout, connections
+        self._server = partial(RedisServer, *of)
         self._clients: dict[int, RedisClient] = {}  # by process id: a forked child has its own
         self._deliveries = RedisDeliveries(self._client, self._clock)
 
     @classmethod
     def from_url(cls, url: str) -> "RedisStore":
-        """Return the store at *url*, with `prefix`, `max_bytes` and `timeout` from its query.
+        """Return the store at *url*, with options from its query.
 
         Raises:
             ConfigurationError: *url* has another form, or an option is out of range.
@@ -187,65 +166,54 @@ class RedisStore(Store):
         return entries
 
     async def count(self, label: str) -> int:
-        return (await self._swept("", label))[0]
+        return (await self._swept(EVERYTHING, label))[2]
 
     async def apply(self, *ops: Op) -> None:
         check_one_subject(ops)
-        new = any(op.new for op in ops if isinstance(op, (Put, Append)))
-        accounts = _accounts_of(ops)
-        capacity = self._capacity
-        entries, size = capacity.entries_for(new=new), capacity.size_for(new=new)
-        data: list[bytes] = []
-        request = msgpack.encode(
-            (
-                [_operation(op, data) for op in ops],
-                [
-                    (
-                        each.name,
-                        -1 if each.most is None else each.most,
-                        each.share * (entries or 0),
-                        each.share * size,
-                    )
-                    for each in accounts
-                ],
-                (entries, size),
-                0 if new else _SMALL_UPDATE,
-            )
-        )
+        room, data = room_of(self._capacity, ops), list[bytes]()
+        request = msgpack.encode(([_operation(op, data) for op in ops], room.limits, room.slack))
         reply = await self._client().commands.run(APPLY, request, *data)
         if reply != 1:
-            error = _error(reply, ops, accounts, capacity, new=new)
+            error = self._error(reply, ops, room)
             self.outages.record(error)
             raise error
 
+    def _error(self, reply: Sequence[Any], ops: Sequence[Op], room: Room) -> StoreError:
+        """Return the error for the response of apply.lua to a write that it rejected."""
+        kind, number, *counts = reply
+        if kind == b"over":
+            account = room.limits[int(number) - 1].account
+            return self._capacity.refusal(account, Usage(*map(int, counts)))
+        op = ops[int(number) - 1]
+        assert not isinstance(op, Append)
+        return Conflict(f"{op.key!r}: version {op.expect} was expected, but it is {int(counts[0])}")
+
     async def totals(self) -> StoreTotals:
-        meta = f"{self._settings.prefix}meta"
-        counts = await self._client().commands.ask("HMGET", meta, "entries", "size")
-        return StoreTotals(Usage(*(int(each or 0) for each in counts or (0, 0))), self._capacity)
+        return StoreTotals(await self.usage(EVERYTHING), self._capacity)
 
     async def problems(self) -> Sequence[str]:
         commands = self._client().commands
         info = await commands.ask("INFO")
         if info is None:
             return ("the user may not give the command INFO: add it to its ACL rules",)
-        facts = facts_of(info)
         found = (
-            persistence_problem(facts, await commands.ask("CONFIG", "GET", "save")),
-            memory_problem(facts, self._capacity.size),
+            persistence_problem(info, await commands.ask("CONFIG GET", "save")),
+            memory_problem(info, self._capacity.size),
         )
         return [each for each in found if each]
 
     async def usage(self, account: str) -> Usage:
-        return Usage(*await self._swept(account, ""))
+        entries, size, _ = await self._swept(account, "")
+        return Usage(entries, size)
 
     async def _swept(self, account: str, label: str) -> Sequence[int]:
-        """Remove expired entries, and return the counts of *account* or *label*."""
+        """Remove expired entries; return the usage of *account*, and the count of *label*."""
         commands = self._client().commands
         while True:
             reply = await commands.run(SWEEP, _SWEPT_AT_ONCE, account, label)
-            _, looked, *counts = map(int, reply)
+            _, looked, counts = reply
             if looked < _SWEPT_AT_ONCE:
-                return counts
+                return [*map(int, counts)]
 
     async def touch(self, key: str, ttl: float) -> bool:
         return bool(await self._client().commands.run(TOUCH, key, _micros(ttl)))
@@ -261,14 +229,14 @@ class RedisStore(Store):
             failing: float | None = None  # since when the server has not responded
             while True:
                 signal.clear()  # before the read: see WakeSignal
-                wait = self._follow_refresh
+                wait = FOLLOW_REFRESH
                 try:
                     position, events = await self._read(log, position, _READ_AT_ONCE, strict=strict)
                     strict, failing = False, None
                 except StoreUnavailable:
                     # A restart or a failover need not end a follower that has begun.
                     failing, events, wait = failing or steady(), (), _FOLLOW_RETRY
-                    if strict or client.closed or steady() > failing + self._settings.timeout:
+                    if strict or client.closed or steady() > failing + self._timeout:
                         raise
                 for event in events:
                     yield event
@@ -281,11 +249,8 @@ class RedisStore(Store):
         self, log: str, position: str, limit: int, *, strict: bool
     ) -> tuple[str, Sequence[LogEvent]]:
         """Return the events after *position*, and the position to continue from."""
-        convert = partial(_events, log, position)
-        result: tuple[str, Sequence[LogEvent]] = await self._client().commands.run_shared(
-            READ, log, position, limit, "1" if strict else "", then=convert
-        )
-        return result
+        run = self._client().commands.run
+        return _events(log, position, await run(READ, log, position, limit, "1" if strict else ""))
 
     async def aclose(self) -> None:
         self.outages.closed = True
@@ -295,50 +260,12 @@ class RedisStore(Store):
         pid = os.getpid()
         client = self._clients.get(pid)
         if client is None:  # two threads may get here at once, hence `setdefault`
-            made = RedisClient(self._address, self._settings, self._clock)
-            client = self._clients.setdefault(pid, made)
+            client = self._clients.setdefault(pid, RedisClient(self._server()))
         return client
-
-
-def _error(
-    reply: Sequence[Any],
-    ops: Sequence[Op],
-    accounts: Sequence[Account],
-    capacity: Capacity,
-    *,
-    new: bool,
-) -> StoreError:
-    """Return the error for the response of apply.lua to a write that it rejected."""
-    kind, *details = reply
-    if kind == b"conflict":
-        number, version = map(int, details)
-        op = ops[number - 1]
-        assert not isinstance(op, Append)
-        return Conflict(f"{op.key!r}: version {op.expect} was expected, but it is {version}")
-    if kind == b"over":
-        number, *counts = map(int, details)
-        account, used, growth = accounts[number - 1], Usage(*counts[:2]), Usage(*counts[2:])
-        try:
-            capacity.check(account, used, growth, new=new)
-        except OverShare as error:
-            return error
-        return OverShare(f"the account {account.name!r} has no room")
-    reserved = f", of which reserve={capacity.reserve} is not for new work" if new else ""
-    return StoreFull(f"the Redis store is full: max_bytes={capacity.size}{reserved}")
 
 
 def _micros(seconds: float) -> int:
     return round(seconds * 1_000_000)
-
-
-def _accounts_of(ops: Sequence[Op]) -> Sequence[Account]:
-    """Return the accounts with limits to check, each once."""
-    accounts: dict[str, Account] = {}
-    for op in ops:
-        if isinstance(op, (Put, Append)):
-            for account in op.owner:
-                accounts.setdefault(account.name, account)
-    return tuple(accounts.values())
 
 
 def _operation(op: Op, data: list[bytes]) -> Sequence[object]:
@@ -348,11 +275,11 @@ def _operation(op: Op, data: list[bytes]) -> Sequence[object]:
     number = _FIRST_DATA + len(data)
     if isinstance(op, Append):
         most = -1 if op.keep_bytes is None else op.keep_bytes
-        return ("a", op.log, number, _micros(op.ttl), op.keep, most, names_of(op.owner))
+        return ("a", op.log, number, _micros(op.ttl), op.keep, most, op.client)
     expect = -1 if op.expect is None else op.expect
     if isinstance(op, Put):
         ttl = -1 if op.ttl is None else _micros(op.ttl)
-        return ("p", op.key, expect, number, ttl, names_of(op.owner), op.labels)
+        return ("p", op.key, expect, number, ttl, op.client, op.labels)
     return ("d", op.key, expect)
 
 

@@ -1,74 +1,80 @@
--- Records, logs and accounts. What is loaded here is changed in memory and written by `save`.
+-- Records, logs and accounts. All changes are made in memory (`begin`), and written by `save`, so
+-- that a write that turns out to have no room is given up by not saving it.
 local ROW_RETENTION = 3600 * 1000000  -- for which the row of an expired log is retained
 
-local meta
-local function load_meta()
-  local found = call('HMGET', P .. 'meta', 'top', 'event', 'forgotten', 'entries', 'size')
+local meta, accounts, records, logs, writes
+local function begin()
+  local found = call('HMGET', P .. 'meta', 'top', 'event', 'forgotten', 'layout')
+  if found[2] and found[4] ~= LAYOUT then
+    error('the keys that begin with ' .. P .. ' were written by another version of genmcp: '
+      .. 'delete them, or choose another prefix')
+  end
   -- The counters of an empty store begin with the time, so that a version or an id that was
   -- assigned before the data was lost is not assigned again.
   meta = {
     top = tonumber(found[1] or real), event = tonumber(found[2] or real),
-    forgotten = tonumber(found[3] or real), entries = tonumber(found[4] or 0),
-    size = tonumber(found[5] or 0),
+    forgotten = tonumber(found[3] or real),
   }
+  accounts, records, logs, writes = {}, {}, {}, {}
 end
 
-local accounts = {}
+local function later(...) writes[#writes + 1] = {...} end
+
+-- The usage of an account: of entries `e` and bytes `s`, and what they were before.
 local function account(name)
   local found = accounts[name]
   if not found then
-    local row = call('HMGET', P .. 'a:' .. name, 'e', 's', 'le', 'ls')
-    found = {
-      e = tonumber(row[1] or 0), s = tonumber(row[2] or 0),
-      le = tonumber(row[3] or 0), ls = tonumber(row[4] or 0),
-    }
+    local row = call('HMGET', P .. 'a:' .. name, 'e', 's')
+    local e, s = tonumber(row[1] or 0), tonumber(row[2] or 0)
+    found = {e = e, s = s, old_e = e, old_s = s}
     accounts[name] = found
   end
   return found
 end
 
-local function add(names, entries, size, of_log)
+-- Add to the accounts that count an entry of a client, as in accounts.py.
+local function add(client, entries, size)
+  local names = {''}
+  if client ~= '' then names[2] = client end
+  if string.sub(client, 1, 8) == 'address ' then names[3] = 'anonymous' end
   for _, name in ipairs(names) do
     local each = account(name)
-    each.e, each.s, each.changed = each.e + entries, each.s + size, true
-    if of_log then each.le, each.ls = each.le + entries, each.ls + size end
+    each.e, each.s = each.e + entries, each.s + size
   end
-end
-
-local function add_total(entries, size)
-  meta.entries, meta.size = meta.entries + entries, meta.size + size
 end
 
 -- Records
 
 local function find_record(key)
-  local row = call('HGET', P .. 'r:' .. key, 'm')
-  return row and unpacked(row)
+  local row = records[key]
+  if row == nil then
+    row = call('HGET', P .. 'r:' .. key, 'm')
+    row = row and unpacked(row)
+    records[key] = row
+  end
+  return row
 end
 
-local function is_alive(row) return row and (row[2] == 0 or row[2] > now) end
-
 local function remove_record(key, row)
-  call('DEL', P .. 'r:' .. key)
-  if row[2] > 0 then call('ZREM', P .. 'x', 'r' .. key) end
-  for _, label in ipairs(row[5]) do call('ZREM', P .. 'i:' .. label, key) end
+  later('DEL', P .. 'r:' .. key)
+  if row[2] > 0 then later('ZREM', P .. 'x', 'r' .. key) end
+  for _, label in ipairs(row[5]) do later('ZREM', P .. 'i:' .. label, key) end
   add(row[4], -1, -row[3])
-  add_total(-1, -row[3])
   meta.top = math.max(meta.top, row[1])
+  records[key] = false
 end
 
 -- Logs. The floor is an id: all events with a later id are present. An empty log stays for an
 -- hour with its last id as the floor; after it `forgotten` is the floor of all logs without a row.
 
-local logs = {}  -- false: there is none
-local function find_log(name)
+local function find_log(name)  -- false: there is none
   local log = logs[name]
   if log == nil then
     local row = call('GET', P .. 'l:' .. name)
     row = row and unpacked(row)
     log = row and {
       floor = row[1], last = row[2], held = row[3], size = row[4], deadline = row[5],
-      accounts = row[6],
+      client = row[6], added = {},
     }
     logs[name] = log
   end
@@ -76,11 +82,23 @@ local function find_log(name)
 end
 
 local function empty_log(name, log)
-  call('UNLINK', P .. 'e:' .. name)
-  for _, each in ipairs(log.accounts) do call('ZREM', P .. 'al:' .. each, name) end
-  add(log.accounts, -log.held, -log.size, true)
-  add_total(-log.held, -log.size)
-  log.floor, log.held, log.size, log.accounts, log.changed = log.last, 0, 0, {}, true
+  later('UNLINK', P .. 'e:' .. name)
+  add(log.client, -log.held, -log.size)
+  log.floor, log.held, log.size, log.client, log.changed = log.last, 0, 0, '', true
+end
+
+-- Drop the oldest event of a log.
+local function shorten(name, log)
+  local id, size
+  local stored = call('XRANGE', P .. 'e:' .. name, '(' .. text(log.floor) .. '-0', '+', 'COUNT', 1)
+  if #stored > 0 then
+    id, size = tonumber(string.sub(stored[1][1], 1, -3)), #stored[1][2][2]
+  else
+    local event = table.remove(log.added, 1)
+    id, size = event[1], event[2]
+  end
+  log.floor, log.held, log.size, log.shortened = id, log.held - 1, log.size - size, true
+  add(log.client, -1, -size)
 end
 
 local function expire_log(name)
@@ -88,49 +106,50 @@ local function expire_log(name)
   if log and log.held > 0 then
     empty_log(name, log)
     log.deadline = now + ROW_RETENTION
-    call('ZADD', P .. 'x', text(log.deadline), 'l' .. name)  -- now: another sweep may follow
     return
   end
-  call('DEL', P .. 'l:' .. name)
-  call('ZREM', P .. 'x', 'l' .. name)
+  later('DEL', P .. 'l:' .. name)
+  later('ZREM', P .. 'x', 'l' .. name)
   if log then meta.forgotten = math.max(meta.forgotten, log.last) end
   logs[name] = false
 end
 
+local function save()
+  for _, command in ipairs(writes) do call(unpack(command)) end
+  for name, log in pairs(logs) do
+    if log and log.changed then
+      if log.shortened then
+        call('XTRIM', P .. 'e:' .. name, 'MINID', text(log.floor + 1) .. '-0')
+      end
+      call('SET', P .. 'l:' .. name,
+        pack({log.floor, log.last, log.held, log.size, log.deadline, log.client}))
+      call('ZADD', P .. 'x', text(log.deadline), 'l' .. name)
+    end
+  end
+  for name, each in pairs(accounts) do
+    if each.e == 0 then
+      call('DEL', P .. 'a:' .. name)
+    elseif each.e ~= each.old_e or each.s ~= each.old_s then
+      call('HSET', P .. 'a:' .. name, 'e', each.e, 's', each.s)
+    end
+  end
+  call('HSET', P .. 'meta', 'top', text(meta.top), 'event', text(meta.event), 'forgotten',
+    text(meta.forgotten), 'layout', LAYOUT)
+end
+
 -- Remove some entries that have expired; return how many were looked at.
 local function sweep(limit)
+  begin()
   local names = call('ZRANGEBYSCORE', P .. 'x', '-inf', text(now), 'LIMIT', 0, limit)
   for _, name in ipairs(names) do
     local kind, key = string.sub(name, 1, 1), string.sub(name, 2)
     if kind == 'r' then
       local row = find_record(key)
-      if row then remove_record(key, row) else call('ZREM', P .. 'x', name) end
+      if row then remove_record(key, row) else later('ZREM', P .. 'x', name) end
     else
       expire_log(key)
     end
   end
+  if #names > 0 then save() end
   return #names
-end
-
-local function save()
-  for name, log in pairs(logs) do
-    if log and log.changed then
-      call('SET', P .. 'l:' .. name,
-        pack({log.floor, log.last, log.held, log.size, log.deadline, log.accounts}))
-      call('ZADD', P .. 'x', text(log.deadline), 'l' .. name)
-      log.changed = false
-    end
-  end
-  for name, each in pairs(accounts) do
-    if each.changed then
-      if each.e > 0 then
-        call('HSET', P .. 'a:' .. name, 'e', each.e, 's', each.s, 'le', each.le, 'ls', each.ls)
-      else
-        call('DEL', P .. 'a:' .. name)
-      end
-      each.changed = false
-    end
-  end
-  call('HSET', P .. 'meta', 'top', text(meta.top), 'event', text(meta.event), 'forgotten',
-    text(meta.forgotten), 'entries', meta.entries, 'size', meta.size)
 end

@@ -13,7 +13,6 @@ from queue import Empty, SimpleQueue
 from sqlite3 import Connection
 from threading import Lock, Thread
 from typing import Any, Final
-from weakref import WeakSet
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.clocks import boot_id, steady
@@ -21,17 +20,19 @@ from genmcp.stores.clocks import boot_id, steady
 logger = logging.getLogger("genmcp")
 
 _APPLICATION: Final = 0x67656E6D  # "genm", in the file's header: SQLite, "PRAGMA application_id"
-_LAYOUT: Final = 4  # incremented when a table or the form of its keys changes
+_LAYOUT: Final = 5  # incremented when a table or the form of its keys changes
 _LOG_BYTES: Final = 4 * 1024**2
 
 # The row of an expired log stays for a while (see tables.py); `counts` has one row (`Transaction`).
-# The column `accounts` has the names of the accounts that an entry counts towards, one per line.
+# `news` has the number of the last change of each queue; `event` in `counts` counts these, too.
+# `clocks` has one row: the boot of the machine, and when the file was first opened after it.
 # The column `labels` has the labels of a record as JSON, null if it has none: they are the rows of
 # the table `labels` to delete with the record.
 _TABLES: Final = """
 CREATE TABLE records (
     key TEXT NOT NULL PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL,
-    deadline REAL NOT NULL, size INTEGER NOT NULL, accounts TEXT, labels TEXT
+    deadline REAL NOT NULL, size INTEGER NOT NULL, client TEXT NOT NULL,
+    labels TEXT
 );
 CREATE INDEX records_by_deadline ON records (deadline);
 CREATE TABLE labels (
@@ -40,10 +41,9 @@ CREATE TABLE labels (
 CREATE TABLE logs (
     number INTEGER PRIMARY KEY, name TEXT NOT NULL UNIQUE, floor INTEGER NOT NULL,
     last INTEGER NOT NULL, held INTEGER NOT NULL, deadline REAL NOT NULL, size INTEGER NOT NULL,
-    accounts TEXT
+    client TEXT NOT NULL
 );
 CREATE INDEX logs_by_deadline ON logs (deadline);
-CREATE INDEX logs_by_accounts ON logs (accounts) WHERE accounts IS NOT NULL;
 CREATE TABLE events (id INTEGER PRIMARY KEY, log INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE INDEX events_by_log ON events (log, id);
 CREATE TABLE deliveries (
@@ -51,35 +51,33 @@ CREATE TABLE deliveries (
     due REAL NOT NULL, owner TEXT NOT NULL, turn INTEGER
 );
 CREATE INDEX deliveries_by_due ON deliveries (queue, due) WHERE turn IS NULL;
-CREATE INDEX deliveries_by_turn ON deliveries (queue, turn, number) WHERE turn IS NOT NULL;
-CREATE INDEX deliveries_by_owner ON deliveries (queue, owner, turn) WHERE turn IS NOT NULL;
+CREATE INDEX deliveries_by_turn ON deliveries (queue, turn, number)
+    WHERE turn IS NOT NULL;
+CREATE INDEX deliveries_by_owner ON deliveries (queue, owner, turn)
+    WHERE turn IS NOT NULL;
 CREATE TABLE accounts (
     name TEXT NOT NULL PRIMARY KEY, entries INTEGER NOT NULL, size INTEGER NOT NULL
 ) WITHOUT ROWID;
 CREATE TABLE counts (
-    version INTEGER NOT NULL, event INTEGER NOT NULL, forgotten INTEGER NOT NULL,
-    news INTEGER NOT NULL
+    version INTEGER NOT NULL, event INTEGER NOT NULL, forgotten INTEGER NOT NULL
 );
+CREATE TABLE news (
+    queue TEXT NOT NULL PRIMARY KEY, event INTEGER NOT NULL, deadline REAL NOT NULL
+) WITHOUT ROWID;
+CREATE TABLE clocks (
+    boot TEXT NOT NULL PRIMARY KEY, ahead REAL NOT NULL, opened REAL NOT NULL
+)
 """
 
 
-# From layout 3, which had no labels: records get theirs when they are written the next time.
-_MIGRATION: Final = """
-ALTER TABLE records ADD COLUMN labels TEXT;
-CREATE TABLE labels (
-    label TEXT NOT NULL, key TEXT NOT NULL, PRIMARY KEY (label, key)
-) WITHOUT ROWID
-"""
-
-
-def connect(path: Path, *, busy_timeout: float, max_bytes: int | None = None) -> Connection:
+def connect(path: Path, *, timeout: float, max_bytes: int | None = None) -> Connection:
     """Open the file at *path*, for writing if *max_bytes* is given, otherwise for reading.
 
     The connection may be used in any thread, but only in one at a time. It begins no transaction by
     itself.
     """
     connection = sqlite3.connect(
-        path, timeout=busy_timeout, isolation_level=None, check_same_thread=False
+        path, timeout=timeout, isolation_level=None, check_same_thread=False
     )
     try:
         # A killed process loses nothing; a power failure may lose the last commits. FULL would cost
@@ -99,13 +97,13 @@ def connect(path: Path, *, busy_timeout: float, max_bytes: int | None = None) ->
     return connection
 
 
-def prepare(path: Path, *, busy_timeout: float, max_bytes: int) -> Callable[[], float]:
+def prepare(path: Path, *, timeout: float, max_bytes: int) -> Callable[[], float]:
     """Create the file and its tables if they are missing, and return its clock.
 
     No connection stays open.
 
     Raises:
-        StoreUnavailable: another process has locked the file for longer than *busy_timeout*.
+        StoreUnavailable: another process has locked the file for longer than *timeout*.
         ConfigurationError: the folder or the file cannot be used, or the file is not a genmcp
             store.
     """
@@ -113,8 +111,8 @@ def prepare(path: Path, *, busy_timeout: float, max_bytes: int) -> Callable[[], 
         # The file contains requests and results. SQLite gives the -wal and -shm files the same
         # mode.
         path.touch(mode=0o600)
-        with closing(connect(path, busy_timeout=busy_timeout, max_bytes=max_bytes)) as connection:
-            _write_ahead(connection, path, time.monotonic() + busy_timeout)
+        with closing(connect(path, timeout=timeout, max_bytes=max_bytes)) as connection:
+            _write_ahead(connection, path, time.monotonic() + timeout)
             connection.execute("BEGIN IMMEDIATE")
             _make_tables(connection, path)
             clock = file_clock(connection)
@@ -191,11 +189,6 @@ def _make_tables(connection: Connection, path: Path) -> None:
     (tables,) = connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
     if (application, layout) == (_APPLICATION, _LAYOUT):
         return
-    if (application, layout) == (_APPLICATION, 3):
-        for statement in _MIGRATION.split(";"):
-            connection.execute(statement)
-        connection.execute(f"PRAGMA user_version={_LAYOUT}")
-        return
     if tables:
         author = "another version of genmcp" if application == _APPLICATION else "another program"
         raise ConfigurationError(
@@ -205,47 +198,31 @@ def _make_tables(connection: Connection, path: Path) -> None:
         connection.execute(statement)
     # Event ids must be above those of any earlier file of this name: a client may still have such
     # an id, and would otherwise skip events. The time in microseconds grows faster than any log.
-    now = time.time_ns() // 1000
-    connection.execute("INSERT INTO counts VALUES (0, ?, 0, 0)", (now,))
+    connection.execute("INSERT INTO counts VALUES (0, ?, 0)", (time.time_ns() // 1000,))
     connection.execute(f"PRAGMA application_id={_APPLICATION}")
     connection.execute(f"PRAGMA user_version={_LAYOUT}")
 
 
-# The clock of a file is the machine's steady clock plus an offset, which makes it Unix time when
-# the file is first opened after a boot. Setting the system time therefore moves no deadline, lease
-# or delay while the machine runs. On macOS and Windows, processes share no such clock, and the
-# clock of the file is the system time. `opened` is the time of the file when a boot was registered.
-_CLOCK_TABLE: Final = """
-CREATE TABLE IF NOT EXISTS clocks (
-    boot TEXT NOT NULL PRIMARY KEY, ahead REAL NOT NULL, opened REAL NOT NULL
-)
-"""
-
-
 def file_clock(connection: Connection) -> Callable[[], float]:
-    """Return the clock of the file; register this boot if it is new. Call within a transaction."""
-    name = boot_id()
-    if name is None:
+    """Return the clock of the file; register this boot if it is new. Call within a transaction.
+
+    It is the machine's steady clock plus an offset, which makes it Unix time when the file is first
+    opened after a boot. Setting the system time therefore moves no deadline, lease or delay while
+    the machine runs. A system without an identifier of its boots (macOS, Windows) cannot tell
+    whether its steady clock was restarted: there it is the system time.
+    """
+    boot = boot_id()
+    if boot is None:
         return time.time
-    connection.execute(_CLOCK_TABLE)
-    row = connection.execute("SELECT ahead FROM clocks WHERE boot = ?", (name,)).fetchone()
-    ahead: float = row[0] if row else _registered_boot(connection, name)
+    row = connection.execute("SELECT boot, ahead, opened FROM clocks").fetchone()
+    if row is None or row[0] != boot:
+        # A machine may boot with a clock that is behind: the file's time does not go back.
+        now = max(time.time(), row[2] if row else 0.0)
+        row = (boot, now - steady(), now)
+        connection.execute("DELETE FROM clocks")
+        connection.execute("INSERT INTO clocks VALUES (?, ?, ?)", row)
+    ahead: float = row[1]
     return lambda: steady() + ahead
-
-
-def _registered_boot(connection: Connection, name: str) -> float:
-    now = time.time()
-    (opened,) = connection.execute("SELECT max(opened) FROM clocks").fetchone()
-    if opened is not None and now < opened:
-        # The machine booted with a clock that is behind, for example without a battery. The time of
-        # the file continues from the latest known time, so that waiting deliveries become due.
-        due = "SELECT max(due) FROM deliveries WHERE node IS NULL"
-        (latest,) = connection.execute(due).fetchone()
-        now = max(opened, latest or opened)
-    connection.execute("DELETE FROM clocks")
-    ahead = now - steady()
-    connection.execute("INSERT INTO clocks VALUES (?, ?, ?)", (name, ahead, now))
-    return ahead
 
 
 _MAX_BATCH: Final = 256  # requests that are performed together
@@ -307,9 +284,6 @@ class ConnectionThread:
         self._thread: Thread | None = None
         self._last: ThreadRequest | None = None
         self._connection: Connection | None = None
-        self._in_use = Lock()  # held while the connection is used
-        with _forking:
-            _threads.add(self)
 
     def submit(self, request: ThreadRequest | None) -> None:
         """Queue *request*; None wakes the thread.
@@ -337,24 +311,14 @@ class ConnectionThread:
             self._requests.put(last)
         await last.wait()
 
-    def pause(self) -> None:
-        """Disconnect, and perform nothing until `resume`."""
-        self._in_use.acquire()
-        self._disconnect()
-
-    def resume(self) -> None:
-        """Continue after `pause`."""
-        self._in_use.release()
-
     def _run(self) -> None:
         ended = False
         while not ended:
             requests = [request for request in self._next_batch() if request is not None]
             ended = bool(requests) and requests[-1] is self._last
-            with self._in_use:
-                self._perform_batch(requests[:-1] if ended else requests)
-                if ended:
-                    self._disconnect()
+            self._perform_batch(requests[:-1] if ended else requests)
+            if ended and self._connection is not None:
+                self._connection.close()
             _complete(requests)
 
     def _next_batch(self) -> list[ThreadRequest | None]:
@@ -375,11 +339,6 @@ class ConnectionThread:
         else:
             self._perform(self._connection, requests)
 
-    def _disconnect(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
-
 
 def _complete(requests: Iterable[ThreadRequest]) -> None:
     """Complete *requests*. Each event loop is woken once, because that costs a system call."""
@@ -394,37 +353,3 @@ def _complete(requests: Iterable[ThreadRequest]) -> None:
 def _complete_all(requests: Iterable[ThreadRequest]) -> None:
     for request in requests:
         request.complete()
-
-
-# No connection may be open while the process forks, not even one that the child never uses: SQLite
-# ("How To Corrupt An SQLite Database File", 2.6) counts its locks in the memory of the process,
-# where the child would find locks that it does not have. The threads of the parent connect again
-# with their next request. The child has no threads, and creates a Database of its own.
-
-_threads: WeakSet[ConnectionThread] = WeakSet()
-_forking = Lock()  # held from before a fork until after it, and while a thread is added
-
-
-def _before_fork() -> None:
-    _forking.acquire()
-    for thread in _threads:
-        thread.pause()
-
-
-def _after_fork_in_parent() -> None:
-    for thread in _threads:
-        thread.resume()
-    _forking.release()
-
-
-def _after_fork_in_child() -> None:
-    _threads.clear()
-    _forking.release()
-
-
-if hasattr(os, "register_at_fork"):  # not on Windows
-    os.register_at_fork(
-        before=_before_fork,
-        after_in_parent=_after_fork_in_parent,
-        after_in_child=_after_fork_in_child,
-    )

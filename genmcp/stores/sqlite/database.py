@@ -1,19 +1,19 @@
 """The file as one process uses it: one thread writes, another one reads and watches for writes."""
 
+import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import suppress
-from itertools import chain
 from pathlib import Path
 from sqlite3 import Connection, Cursor
 from typing import Any, Final, TypeVar
 
 from msgspec import Struct
 
-from genmcp.errors import OverShare, StoreError, StoreFull, StoreUnavailable
-from genmcp.stores.accounts import Account, Capacity, Owner, Usage, names_of
+from genmcp.errors import ConfigurationError, StoreError, StoreFull, StoreUnavailable
+from genmcp.stores.accounts import EVERYTHING, Capacity, Usage, accounts_of
 from genmcp.stores.outages import Outages
 from genmcp.stores.sqlite.connection import (
     ConnectionThread,
@@ -23,14 +23,12 @@ from genmcp.stores.sqlite.connection import (
     is_busy,
     prepare,
 )
-from genmcp.stores.sqlite.watch import InotifyWatch, Watch
+from genmcp.stores.sqlite.watch import NEWS_RETENTION, Watch
 
 T = TypeVar("T")
 
-_ROWS_PER_STATEMENT: Final = 100
+_NOTHING: Final = Usage()
 _POLL_INTERVAL: Final = 0.02  # seconds: PRAGMA data_version takes 3 us
-_POLL_INTERVAL_ARMED: Final = 1.0  # seconds, while inotify reports writes
-_INOTIFY_PAUSE: Final = 0.005  # seconds between two reports of inotify
 _FREE_BYTES: Final = 1024 * 1024  # with less free space a disk is full for a database
 _SWEEP_INTERVAL: Final = 1.0  # seconds
 _SWEEP_WHILE_IDLE: Final = 0.01  # seconds between two sweeps, so that other processes can write
@@ -41,7 +39,7 @@ class Settings(Struct):
 
     path: Path
     capacity: Capacity
-    busy_timeout: float
+    timeout: float
     outages: Outages
     clock: Callable[[], float] | None
     now: Callable[[], float] = time.time
@@ -54,118 +52,87 @@ class Settings(Struct):
             StoreUnavailable: another process has locked the file. A later call may succeed.
             ConfigurationError: the file cannot be used.
         """
+        check_process(self.path)
         if not self.is_prepared:
             size = self.capacity.size
-            clock = prepare(self.path, busy_timeout=self.busy_timeout, max_bytes=size)
+            clock = prepare(self.path, timeout=self.timeout, max_bytes=size)
             self.now = self.clock or clock
             self.is_prepared = True
 
 
-def column_of(owner: Owner) -> str | None:
-    """Return the account names of *owner* as the value of a column, one name per line."""
-    return "\n".join(names_of(owner)) or None
+# By database that is in use: the process that uses it. No connection may be used, closed or opened
+# in a child while its parent has one to the same file: SQLite counts the locks of a process in its
+# memory ("How To Corrupt An SQLite Database File", 2.6), where the child would find those of its
+# parent. In the child, this dictionary also keeps the connections of the parent from being closed.
+_in_use: Final[dict["Database", int]] = {}
+
+
+def check_process(path: Path) -> None:
+    """Check that *path* is not in use by a process from which this one was forked.
+
+    Raises:
+        ConfigurationError: it is.
+    """
+    process = os.getpid()
+    for database, user in tuple(_in_use.items()):
+        if user != process and database.path == path:
+            raise ConfigurationError(
+                f"the SQLite store at {str(path)!r} was opened before this process was forked: "
+                f"fork before its first use, or start the process without a fork (spawn)"
+            )
 
 
 class AccountTable:
-    """The usage of accounts, and the free space of the file. Owned by one transaction.
+    """The usage of accounts. Owned by one transaction.
 
     Usage is written in the same transaction as the entries that it counts, so that it stays exact
-    when a process is killed. Expired entries count until they are removed.
+    when a process is killed. Expired entries count until they are removed. The account of
+    everything has the size of the file instead.
+
+    Attributes:
+        growth: by account, what the present write has added to it. `save` begins another write.
     """
 
-    __slots__ = ("_capacity", "_changes", "_execute", "_free", "_read")
+    __slots__ = ("_execute", "growth")
 
-    def __init__(self, execute: Callable[..., Cursor], capacity: Capacity) -> None:
+    def __init__(self, execute: Callable[..., Cursor]) -> None:
         self._execute = execute
-        self._capacity = capacity
-        self._changes: dict[str, Usage] = {}
-        self._read: dict[str, tuple[int, int]] = {}  # usage at the start of the transaction
-        self._free: int | None = None  # free bytes without the reserve; None until read
+        self.growth: dict[str, Usage] = {}
 
-    def add(self, accounts: str | None, entries: int, size: int) -> None:
-        """Add *entries* and *size*, which may be negative, to each account of a column."""
-        if accounts is None:
-            return
-        for name in accounts.split("\n"):
-            had = self._changes.get(name, Usage())
-            self._changes[name] = Usage(had.entries + entries, had.size + size)
+    def add(self, client: str, entries: int, size: int) -> None:
+        """Add *entries* and *size*, which may be negative, to the accounts of *client*."""
+        for name in accounts_of(client):
+            had = self.growth.get(name, _NOTHING)
+            self.growth[name] = Usage(had.entries + entries, had.size + size)
 
-    def load(self, names: Iterable[str]) -> None:
-        """Read the usage of the accounts *names* in one query."""
-        missing = [name for name in names if name not in self._read]
-        if not missing:
-            return
-        self._read.update(dict.fromkeys(missing, (0, 0)))
-        marks = ", ".join("?" * len(missing))
-        rows = self._execute(f"SELECT * FROM accounts WHERE name IN ({marks})", missing)
-        self._read.update({name: (entries, size) for name, entries, size in rows})
-
-    def used(self, name: str) -> Usage:
-        """Return the usage of the account *name*, including the changes of this transaction."""
-        if name not in self._read:
-            self.load((name,))
-        entries, size = self._read[name]
-        changed = self._changes.get(name, Usage())
-        return Usage(entries + changed.entries, size + changed.size)
-
-    def check(self, account: Account, growth: Usage, *, new: bool, dropped: Usage) -> None:
-        """Check that *account* may grow by *growth* after *dropped* is removed from it.
-
-        Raises:
-            OverShare: it would exceed one of its limits.
-        """
-        self._capacity.check(account, self.used(account.name).minus(dropped), growth, new=new)
-
-    def has_room(self, account: Account, growth: Usage, *, new: bool) -> bool:
-        """Return whether *account* may grow by *growth* now."""
-        try:
-            self.check(account, growth, new=new, dropped=Usage())
-        except OverShare:
-            return False
-        return True
-
-    def check_file(self, size: int) -> None:
-        """Check that the file has room for *size* bytes of new work, and count them.
-
-        Raises:
-            StoreFull: only the reserve is left.
-        """
-        if self._free is None:
-            self._free = int(self._capacity.size_for(new=True)) - self.file_size()
-        if size > self._free:
-            raise StoreFull(
-                f"the SQLite store is full: max_bytes={self._capacity.size}, of which "
-                f"reserve={self._capacity.reserve} is not for new work"
-            )
-        self._free -= size
+    def before(self, name: str) -> Usage:
+        """Return the usage of the account *name* before the present write."""
+        if name == EVERYTHING:  # the file is as it is after the write
+            return Usage(0, self.file_size()).minus(self.growth.get(name, _NOTHING))
+        row = self._execute("SELECT entries, size FROM accounts WHERE name = ?", (name,)).fetchone()
+        return Usage(*row) if row else _NOTHING
 
     def file_size(self) -> int:
         """Return the bytes of the file that are in use."""
-        pages, unused, page = (
-            self._pragma(name) for name in ("page_count", "freelist_count", "page_size")
-        )
-        return (pages - unused) * page
+        (size,) = self._execute(
+            "SELECT (page_count - freelist_count) * page_size"
+            " FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
+        ).fetchone()
+        return int(size)
 
     def save(self) -> None:
-        """Write the changed accounts."""
-        changes = [(name, *change) for name, change in self._changes.items() if any(change)]
-        for begin in range(0, len(changes), _ROWS_PER_STATEMENT):
-            rows = changes[begin : begin + _ROWS_PER_STATEMENT]
-            self._execute(
-                f"INSERT INTO accounts VALUES {', '.join(['(?, ?, ?)'] * len(rows))}"
-                " ON CONFLICT (name) DO UPDATE SET"
-                " entries = entries + excluded.entries, size = size + excluded.size",
-                tuple(chain(*rows)),
-            )
-        for name, entries, _ in changes:
+        """Write the growth of all accounts."""
+        self.growth.pop(EVERYTHING, None)
+        for name, (entries, size) in self.growth.items():
+            if entries or size:
+                self._execute(
+                    "INSERT INTO accounts VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
+                    " entries = entries + excluded.entries, size = size + excluded.size",
+                    (name, entries, size),
+                )
             if entries < 0:
                 self._execute("DELETE FROM accounts WHERE name = ? AND entries = 0", (name,))
-        self._changes.clear()
-        self._read.clear()
-
-    def _pragma(self, name: str) -> int:
-        value: Any = self._execute(f"PRAGMA {name}").fetchone()[0]
-        return int(value)
+        self.growth = {}
 
 
 class Transaction:
@@ -173,17 +140,21 @@ class Transaction:
 
     Attributes:
         now: the time of the transaction.
+        capacity: that of the store.
         accounts: the usage of each account.
         version: a counter of the file, at least the version of any removed record.
-        event: a counter of the file, the last id that was assigned to an event.
+        event: a counter of the file, the last id that was assigned to an event. It also counts
+            transactions with `news`.
         forgotten: a counter of the file, at least the last event id of any removed log.
         written: the logs that were appended to. The change adds to this.
-        news: whether a delivery may have become due, or was removed. The change sets this.
+        news: the queues in which a delivery may have become due, or was removed. The change adds to
+            this.
     """
 
     __slots__ = (
         "_read",
         "accounts",
+        "capacity",
         "event",
         "execute",
         "forgotten",
@@ -193,32 +164,36 @@ class Transaction:
         "written",
     )
 
-    _read: tuple[int, int, int, int]
+    _read: tuple[int, int, int]
 
     def __init__(self, connection: Connection, now: float, capacity: Capacity) -> None:
         self.execute = connection.execute
         self.now = now
-        self.accounts = AccountTable(self.execute, capacity)
+        self.capacity = capacity
+        self.accounts = AccountTable(self.execute)
         self.written: set[str] = set()
-        self.news = False
-        counters = self.execute("SELECT version, event, forgotten, news FROM counts").fetchone()
+        self.news: set[str] = set()
+        counters = self.execute("SELECT version, event, forgotten FROM counts").fetchone()
         self._read = counters
-        self.version, self.event, self.forgotten, _ = counters
-
-    @property
-    def watched(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """The counters (event, news) that other processes watch, before and after."""
-        _, event, _, news = self._read
-        return (event, news), (self.event, news + self.news)
+        self.version, self.event, self.forgotten = counters
 
     def save_counters(self) -> None:
         """Write the counters and accounts. Call it last, before the commit."""
         self.accounts.save()
-        counters = (self.version, self.event, self.forgotten, self._read[3] + self.news)
-        if counters != self._read:
+        self.event += bool(self.news)
+        for queue in self.news:
             self.execute(
-                "UPDATE counts SET version = ?, event = ?, forgotten = ?, news = ?", counters
+                "INSERT INTO news VALUES (?, ?, ?) ON CONFLICT (queue) DO UPDATE SET"
+                " event = excluded.event, deadline = excluded.deadline",
+                (queue, self.event, self.now + NEWS_RETENTION),
             )
+        counters = (self.version, self.event, self.forgotten)
+        if counters != self._read:
+            self.execute("UPDATE counts SET version = ?, event = ?, forgotten = ?", counters)
+
+    def wake(self, watch: Watch) -> None:
+        """Wake the waiters of this process that the transaction concerns, once it is committed."""
+        watch.wake_for_commit(self.written, self.news, self._read[1], self.event)
 
 
 class Database:
@@ -236,14 +211,23 @@ class Database:
         self._sweep = sweep
         self._next_sweep = 0.0
         self._is_behind = False  # whether the last sweep left expired entries
-        self._inotify: InotifyWatch | None = None
-        self._has_inotify = True  # until it turns out to be unavailable
         self._reader = ConnectionThread(
             "genmcp-sqlite-read", self._connect_reader, self._read, self._poll_interval
         )
         self._writer = ConnectionThread(
             "genmcp-sqlite-write", self._connect_writer, self._write, self._sweep_interval
         )
+
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return self._settings.path
+
+    def check_process(self) -> None:
+        """Check that this process may use the file; see `check_process`."""
+        check_process(self.path)
+        if not self._settings.outages.closed:
+            _in_use.setdefault(self, os.getpid())
 
     async def read(self, query: Callable[[Connection, float], T]) -> T:
         """Return the result of *query*, which gets the time; it sees one state of the file.
@@ -261,8 +245,8 @@ class Database:
     ) -> T | None:
         """Return the result of *change* once it is committed.
 
-        A change that raises StoreError must do so before it writes anything: the transaction is
-        shared with other writes, and is not rolled back.
+        A change that raises StoreError must have undone its own writes: the transaction is shared
+        with other writes, and is committed.
 
         Args:
             change: called in the writer's thread; it may be called a second time if the transaction
@@ -296,24 +280,22 @@ class Database:
         self._reader.submit(None)
 
     async def aclose(self) -> None:
-        """Complete the submitted requests, and close the file."""
+        """Complete the submitted requests, and close the file. Do nothing in a forked child."""
+        if _in_use.get(self) not in (None, os.getpid()):
+            return
         await self._writer.aclose()
         await self._reader.aclose()
-        self._disarm()
+        _in_use.pop(self, None)
         self.watch.wake_all()
 
     # In the reader's thread.
 
     def _connect_reader(self) -> Connection:
         self.watch.reset()  # data_version counts from zero on each connection
-        self._has_inotify = True
         return self._connect(None)
 
     def _poll_interval(self) -> float | None:
-        if not self.watch.has_waiters:
-            return None
-        armed = self._inotify is not None and self._inotify.armed
-        return _POLL_INTERVAL_ARMED if armed else _POLL_INTERVAL
+        return _POLL_INTERVAL if self.watch.has_waiters else None
 
     def _read(self, connection: Connection, requests: list[ThreadRequest]) -> None:
         for request in requests:
@@ -327,36 +309,8 @@ class Database:
                 request.error = self._translated(error)
         try:
             self.watch.look(connection)
-            if self._arm():  # a write may have happened before inotify was set up
-                self.watch.look(connection)
         except sqlite3.Error:
             self.watch.wake_all()  # the waiters get the error from their own reads
-
-    def _arm(self) -> bool:
-        """Start inotify while `watch` has waiters, stop it otherwise; return whether it started.
-
-        Without inotify the reader polls every 20 ms.
-        """
-        if not self.watch.has_waiters:
-            self._disarm()
-        elif self._has_inotify and (self._inotify is None or not self._inotify.armed):
-            try:
-                log = Path(f"{self._settings.path}-wal")  # each commit is written to it
-                self._inotify = InotifyWatch(log, self._wake_reader, pause=_INOTIFY_PAUSE)
-            except OSError:
-                self._has_inotify = False
-            else:
-                return True
-        return False
-
-    def _disarm(self) -> None:
-        inotify, self._inotify = self._inotify, None
-        if inotify is not None:
-            inotify.close()
-
-    def _wake_reader(self) -> None:
-        with suppress(StoreUnavailable):  # closed in the meantime
-            self._reader.submit(None)
 
     # In the writer's thread.
 
@@ -404,7 +358,7 @@ class Database:
             with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
                 connection.execute("ROLLBACK")
             raise
-        self.watch.wake_for_commit(transaction.written, *transaction.watched)
+        transaction.wake(self.watch)
 
     def _sweep_if_due(self, transaction: Transaction) -> None:
         if transaction.now >= self._next_sweep:
@@ -417,10 +371,10 @@ class Database:
     # In both threads.
 
     def _connect(self, max_bytes: int | None) -> Connection:
-        path, busy_timeout = self._settings.path, self._settings.busy_timeout
-        self._settings.prepare()
+        settings = self._settings
+        settings.prepare()
         try:
-            return connect(path, busy_timeout=busy_timeout, max_bytes=max_bytes)
+            return connect(settings.path, timeout=settings.timeout, max_bytes=max_bytes)
         except sqlite3.Error as error:
             raise self._translated(error) from error
 

@@ -17,6 +17,7 @@ from typing import Final
 from genmcp.stores.clocks import WakeSignal, steady
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.sqlite.database import Database, Transaction
+from genmcp.stores.sqlite.watch import names_of_queues
 
 _TURNS_PER_CLAIM: Final = 100  # assigned to deliveries that became due
 
@@ -38,7 +39,8 @@ class SQLiteDeliveries(Deliveries):
                 " ON CONFLICT (id) DO NOTHING",
                 (id, queue, transaction.now + delay, owner, turn),
             )
-            transaction.news |= added.rowcount > 0
+            if added.rowcount:
+                transaction.news.add(queue)
 
         await self._database().write(change)
 
@@ -97,7 +99,8 @@ class SQLiteDeliveries(Deliveries):
     async def release(self, node: str, id: str) -> None:
         def change(transaction: Transaction) -> None:
             released = _transfer(transaction, node, id, None, transaction.now)
-            transaction.news |= released
+            if released and (queue := _queue_of(transaction, id)) is not None:
+                transaction.news.add(queue)
 
         await self._database().write(change)
 
@@ -109,8 +112,9 @@ class SQLiteDeliveries(Deliveries):
 
     async def cancel(self, id: str) -> None:
         def change(transaction: Transaction) -> None:
-            removed = transaction.execute("DELETE FROM deliveries WHERE id = ?", (id,))
-            transaction.news |= removed.rowcount > 0
+            if (queue := _queue_of(transaction, id)) is not None:
+                transaction.execute("DELETE FROM deliveries WHERE id = ?", (id,))
+                transaction.news.add(queue)
 
         await self._database().write(change)
 
@@ -142,9 +146,14 @@ class SQLiteDeliveries(Deliveries):
     @contextmanager
     def news(self, queues: Collection[str] = ()) -> Iterator[WakeSignal]:
         database = self._database()
-        with database.watch.news_signal() as signal:
+        with database.watch.signal(*names_of_queues(queues)) as signal:
             database.start_watching()
             yield signal
+
+
+def sweep_news(transaction: Transaction) -> None:
+    """Remove the counters of queues that nothing was put into for long."""
+    transaction.execute("DELETE FROM news WHERE deadline <= ?", (transaction.now,))
 
 
 def _first_due(connection: Connection, queue: str, full: Collection[str]) -> float:
@@ -213,6 +222,11 @@ def _next_turn(transaction: Transaction, queue: str, owner: str) -> int:
 
 def _holder(connection: Connection, id: str) -> str | None:
     row = connection.execute("SELECT node FROM deliveries WHERE id = ?", (id,)).fetchone()
+    return row[0] if row else None
+
+
+def _queue_of(transaction: Transaction, id: str) -> str | None:
+    row = transaction.execute("SELECT queue FROM deliveries WHERE id = ?", (id,)).fetchone()
     return row[0] if row else None
 
 

@@ -4,34 +4,32 @@ import asyncio
 import os
 import shutil
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from sqlite3 import Connection
 from typing import Final
 
-from genmcp.errors import ConfigurationError, OverShare, StoreUnavailable
-from genmcp.stores.accounts import Account, Capacity, Owner, Usage
-from genmcp.stores.sqlite.database import AccountTable, Database, Settings, Transaction, column_of
-from genmcp.stores.sqlite.deliveries import SQLiteDeliveries
+from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
+from genmcp.stores.accounts import Capacity, Usage
+from genmcp.stores.sqlite.database import AccountTable, Database, Settings, Transaction
+from genmcp.stores.sqlite.deliveries import SQLiteDeliveries, sweep_news
 from genmcp.stores.sqlite.tables import (
     append_event,
     count_labelled,
-    drop_logs,
     events_after,
     find_labelled,
     find_record,
     position_of,
-    stage_records,
+    shorten_log,
     sweep_logs,
     sweep_records,
     touch_record,
-    usage_of_logs,
+    write_record,
 )
 from genmcp.stores.store import (
     Append,
-    Delete,
     FoundEntry,
     LogEvent,
     Op,
@@ -39,11 +37,17 @@ from genmcp.stores.store import (
     StoreEntry,
     StoreTotals,
     check_one_subject,
+    room_of,
 )
 
-_ENTRY_BYTES: Final = 256  # estimated size of a row with its indexes, to limit an account's entries
 _READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
 _MAX_SWEEPS: Final = 10  # sweeps before a write is rejected because of a share
+_RESERVE: Final = 0.1  # the fraction of the file, and of each client's share, without new work
+
+# Seconds after which a follower reads its log although nothing was appended. Ids are counted over
+# all logs, so a position that is refreshed stays newer than any log whose row is deleted in the
+# meantime: an hour after the log expired (tables.py).
+_FOLLOW_REFRESH: Final = 600.0
 
 
 class SQLiteStore(Store):
@@ -55,21 +59,18 @@ class SQLiteStore(Store):
     locks do not work on network file systems. A missing file is created with access for its owner
     only.
 
-    The store may be created before the process forks, and used before and after: each process
-    opens the file itself, at its first use, and closes it at `aclose`.
+    The store may be created before the process forks. SQLite does not allow that a child uses a
+    file that its parent has opened before the fork: in such a child, this store and any other one
+    on the file raise ConfigurationError.
 
     Args:
         path: the file.
         max_bytes: the maximum size of the file. Beyond it writes that need room raise StoreFull
             until enough has expired. A full disk raises StoreUnavailable. Default 4 GiB.
-        reserve: the fraction of the file, and of each client's share, that new work may not use:
-            updates of stored work need it. Default 0.1.
-        busy_timeout: seconds to wait while other processes write; then StoreUnavailable is raised.
+        timeout: seconds to wait while other processes write; then StoreUnavailable is raised.
             Default 5.
-        follow_refresh: seconds after which a follower reads its log although nothing was appended,
-            at most. It must be below 3600. Default 600.
-        clock: returns Unix time, and must be the same in all processes. Default: the clock of the
-            file, which setting the system time does not affect (on Linux).
+        clock: returns Unix time, and must be the same in all processes. For tests. Default: the
+            clock of the file, which setting the system time does not affect (on Linux).
 
     Raises:
         ConfigurationError: an option is out of range, the folder or the file cannot be used, or the
@@ -84,27 +85,18 @@ class SQLiteStore(Store):
         path: str | os.PathLike[str],
         *,
         max_bytes: int = 4 * 1024**3,
-        reserve: float = 0.1,
-        busy_timeout: float = 5.0,
-        follow_refresh: float = 600.0,
+        timeout: float = 5.0,
         clock: Callable[[], float] | None = None,
     ) -> None:
-        # Ids are counted over all logs, so a position that is refreshed stays newer than any log
-        # whose row is deleted in the meantime: an hour after the log expired (tables.py).
-        if not 0 < follow_refresh < 3600:
-            raise ConfigurationError(
-                f"follow_refresh must be above 0 and below 3600 seconds, not {follow_refresh}"
-            )
-        self._follow_refresh = follow_refresh
-        capacity = Capacity(max_bytes, max(1, max_bytes // _ENTRY_BYTES), reserve)
+        if not timeout > 0:
+            raise ConfigurationError(f"timeout must be above 0 seconds, not {timeout}")
+        capacity = Capacity(max_bytes)
         # Absolute, because the process may change its working directory later.
         file = Path(path).absolute()
-        self._settings = Settings(
-            file, capacity, busy_timeout, self.outages, clock, clock or time.time
-        )
+        self._settings = Settings(file, capacity, timeout, self.outages, clock, clock or time.time)
         with suppress(StoreUnavailable):  # the file is locked: the first operation does this
             self._settings.prepare()
-        self._databases: dict[int, Database] = {}  # by process id: a forked child has its own
+        self._opened = Database(self._settings, _sweep)
         self._deliveries = SQLiteDeliveries(self._database)
 
     def __repr__(self) -> str:
@@ -135,7 +127,7 @@ class SQLiteStore(Store):
 
     async def usage(self, account: str) -> Usage:
         def query(connection: Connection, now: float) -> Usage:
-            return AccountTable(connection.execute, self._settings.capacity).used(account)
+            return AccountTable(connection.execute).before(account)
 
         return await self._database().read(query)
 
@@ -146,7 +138,7 @@ class SQLiteStore(Store):
             (entries,) = connection.execute(
                 "SELECT (SELECT count(*) FROM records) + (SELECT count(*) FROM events)"
             ).fetchone()
-            size = AccountTable(connection.execute, capacity).file_size()
+            size = AccountTable(connection.execute).file_size()
             return StoreTotals(Usage(entries, size), capacity)
 
         return await self._database().read(query)
@@ -177,7 +169,7 @@ class SQLiteStore(Store):
 
     async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
         database = self._database()
-        with database.watch.log_signal(log) as signal:
+        with database.watch.signal(log) as signal:
             position = await database.read(partial(position_of, name=log, after=after))
             while True:
                 signal.clear()  # before the read: see WakeSignal
@@ -187,24 +179,21 @@ class SQLiteStore(Store):
                     yield event
                 if len(events) < _READ_AT_ONCE:
                     with suppress(TimeoutError):
-                        async with asyncio.timeout(self._follow_refresh):
+                        async with asyncio.timeout(_FOLLOW_REFRESH):
                             await signal.wait()
 
     async def aclose(self) -> None:
         self.outages.closed = True
-        await self._database().aclose()
+        await self._opened.aclose()
 
     def _database(self) -> Database:
-        pid = os.getpid()
-        database = self._databases.get(pid)
-        if database is None:  # two threads may get here at once, hence `setdefault`
-            made = Database(self._settings, _sweep)
-            database = self._databases.setdefault(pid, made)
-        return database
+        self._opened.check_process()
+        return self._opened
 
 
 def _sweep(transaction: Transaction) -> bool:
     """Remove some expired records and logs; return whether there may be more."""
+    sweep_news(transaction)
     more_records, more_logs = sweep_records(transaction), sweep_logs(transaction)
     return more_records or more_logs
 
@@ -213,82 +202,44 @@ def _apply(ops: Sequence[Op], transaction: Transaction) -> None:
     """Perform all of *ops* within a transaction that other writes take part in.
 
     Raises:
-        StoreError: an `expect` did not hold, or there is no room. Nothing of *ops* was written, and
-            no log was dropped. Expired entries may have been removed.
+        StoreError: an `expect` did not hold, or there is no room. Nothing of *ops* was written.
     """
-    write = _PendingWrite(transaction, ops)
+    transaction.accounts.save()  # of the sweep before
+    transaction.execute("SAVEPOINT apply")
     try:
-        write.check()
-    except OverShare:
-        # Before the write is rejected, expired entries are removed, and logs of the client dropped.
-        sweeps = 0
-        while sweeps < _MAX_SWEEPS and _sweep(transaction):
-            sweeps += 1
-        write = _PendingWrite(transaction, ops)
-        # The transaction is committed with the other writes in it even if this one is rejected.
-        # All checks therefore come before the first log is dropped.
-        write.check(dropping=True)
-        write.make_room()
-    write.save()
+        for op in ops:
+            if isinstance(op, Append):
+                append_event(transaction, op)
+            else:
+                write_record(transaction, op)
+        if _excess(ops, transaction):
+            for _ in range(_MAX_SWEEPS):
+                if not _sweep(transaction):
+                    break
+        for op in ops:
+            while isinstance(op, Append) and _excess(ops, transaction):
+                if not shorten_log(transaction, op.log):
+                    break
+        if error := _excess(ops, transaction):
+            raise error
+    except StoreError:
+        transaction.execute("ROLLBACK TO apply")
+        transaction.execute("RELEASE apply")
+        transaction.accounts.growth.clear()
+        raise
+    transaction.execute("RELEASE apply")
+    transaction.accounts.save()
 
 
-class _PendingWrite:
-    """The operations of one `apply`, checked but not written yet."""
-
-    def __init__(self, transaction: Transaction, ops: Sequence[Op]) -> None:
-        self._transaction = transaction
-        self._appends = [op for op in ops if isinstance(op, Append)]
-        written = [op for op in ops if not isinstance(op, Delete)]
-        self._new = any(op.new for op in written)
-        self._owners: Collection[Owner] = {tuple(op.owner) for op in written if op.owner}
-        others = [op for op in ops if not isinstance(op, Append)]
-        self._records = stage_records(transaction, others)
-
-    def check(self, *, dropping: bool = False) -> None:
-        """Check that there is room for all operations.
-
-        *dropping*: whether logs of the owners may be dropped to make room.
-
-        Raises:
-            OverShare: an account of an owner has no room.
-            StoreFull: the file has no room.
-        """
-        accounts = self._transaction.accounts
-        accounts.load(account.name for owner in self._owners for account in owner)
-        for owner in self._owners:
-            for depth, account in enumerate(owner, 1):
-                growth = self._growth(account)
-                dropped = Usage()
-                if dropping and not accounts.has_room(account, growth, new=self._new):
-                    dropped = usage_of_logs(self._transaction, column_of(owner[:depth]) or "")
-                accounts.check(account, growth, new=self._new, dropped=dropped)
-        if self._new:
-            growth_in_records = sum(each.growth for each in self._records)
-            size = growth_in_records + sum(len(op.data) for op in self._appends)
-            accounts.check_file(max(0, size))
-
-    def make_room(self) -> None:
-        """Drop logs of owners whose accounts have no room; call `check` first."""
-        for owner in self._owners:
-            for depth, account in enumerate(owner, 1):
-                has_room = partial(
-                    self._transaction.accounts.has_room,
-                    account,
-                    self._growth(account),
-                    new=self._new,
-                )
-                drop_logs(self._transaction, column_of(owner[:depth]) or "", has_room)
-
-    def save(self) -> None:
-        for each in self._records:
-            each.save()
-        for op in self._appends:
-            append_event(self._transaction, op)
-
-    def _growth(self, account: Account) -> Usage:
-        growths = [each.growth_of(account.name) for each in self._records]
-        added = [len(op.data) for op in self._appends if account in op.owner]
-        return Usage(
-            sum(each.entries for each in growths) + len(added),
-            sum(each.size for each in growths) + sum(added),
-        )
+def _excess(ops: Sequence[Op], transaction: Transaction) -> StoreError | None:
+    """Return the error for *ops*, which were performed, if an account has no room for them."""
+    room, accounts = room_of(transaction.capacity, ops), transaction.accounts
+    # SQLite itself bounds the file; only new work, which has no slack, leaves the reserve in it.
+    for limit in room.limits if room.slack == 0 else room.limits[:-1]:
+        growth = accounts.growth.get(limit.account)
+        if growth and max(growth) > 0:
+            before = accounts.before(limit.account)
+            after = Usage(before.entries + growth.entries, before.size + growth.size)
+            if room.exceeded(limit, before, after):
+                return transaction.capacity.refusal(limit.account, before)
+    return None

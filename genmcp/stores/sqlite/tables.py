@@ -12,7 +12,7 @@ advances to the current counter, which is later than its last event.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Set
+from collections.abc import Set
 from itertools import chain
 from math import inf
 from sqlite3 import Connection
@@ -21,8 +21,7 @@ from typing import Final, NamedTuple
 from msgspec import json
 
 from genmcp.errors import Conflict, LogTruncated
-from genmcp.stores.accounts import Usage
-from genmcp.stores.sqlite.database import Transaction, column_of
+from genmcp.stores.sqlite.database import Transaction
 from genmcp.stores.store import Append, Delete, FoundEntry, LogEvent, Put, StoreEntry
 
 _RECORDS_PER_SWEEP: Final = 500
@@ -31,8 +30,7 @@ _EVENTS_PER_SWEEP: Final = 2000  # a sweep that has deleted more ends; the next 
 _ROW_RETENTION: Final = 3600.0  # seconds for which the row of an expired log is retained
 _ID: Final = re.compile("[0-7][0-9a-f]{15}")  # SQLite counts up to 2**63 - 1
 
-_COLUMNS: Final = "number, floor, last, held, deadline, size, accounts"
-_COUNTED: Final = "held > 0 AND (accounts = ? OR (accounts > ? AND accounts < ?))"
+_COLUMNS: Final = "number, floor, last, held, deadline, size, client"
 
 
 def find_record(connection: Connection, now: float, key: str) -> StoreEntry | None:
@@ -76,142 +74,63 @@ def touch_record(transaction: Transaction, key: str, ttl: float) -> bool:
     return touched.rowcount > 0
 
 
-def stage_records(
-    transaction: Transaction, ops: Iterable[Put | Delete]
-) -> "Collection[PendingRecord]":
-    """Check *ops*, and return the state of each key after them. Write nothing.
+def write_record(transaction: Transaction, op: Put | Delete) -> None:
+    """Perform *op*.
 
     Raises:
-        Conflict: an `expect` did not hold.
+        Conflict: its `expect` does not hold.
     """
-    pending: dict[str, PendingRecord] = {}
-    for op in ops:
-        record = pending.get(op.key) or PendingRecord(transaction, op.key)
-        pending[op.key] = record
-        if op.expect is not None and op.expect != record.version:
-            raise Conflict(
-                f"{op.key!r}: version {op.expect} was expected, but it is {record.version}"
-            )
-        record.stage(op)
-    return pending.values()
+    execute, accounts = transaction.execute, transaction.accounts
+    row = execute(
+        "SELECT version, deadline, client, size, labels FROM records WHERE key = ?", (op.key,)
+    ).fetchone()
+    # At least the version of any earlier record, also of one that has expired.
+    last, deadline, client, size, column = row or (0, 0.0, "", 0, None)
+    version = last if deadline > transaction.now else 0
+    if op.expect is not None and op.expect != version:
+        raise Conflict(f"{op.key!r}: version {op.expect} was expected, but it is {version}")
+    if row is not None:
+        accounts.add(client, -1, -size)
+    had = _labels(column)
+    if isinstance(op, Delete):
+        execute("DELETE FROM records WHERE key = ?", (op.key,))
+        _remove_labels(transaction, op.key, had)
+        transaction.version = max(transaction.version, last)
+        return
+    client, size = op.client or (client if version else ""), len(op.key) + len(op.value)
+    accounts.add(client, 1, size)
+    # A key that is created again continues above all removed versions: see StoreEntry.
+    version = (version or max(last, transaction.version)) + 1
+    deadline = inf if op.ttl is None else transaction.now + op.ttl
+    column = json.encode(op.labels).decode() if op.labels else None
+    execute(
+        "INSERT INTO records (key, value, version, deadline, size, client, labels)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
+        " value = excluded.value, version = excluded.version, deadline = excluded.deadline,"
+        " size = excluded.size, client = excluded.client, labels = excluded.labels",
+        (op.key, op.value, version, deadline, size, client, column),
+    )
+    labels = set(op.labels)
+    _remove_labels(transaction, op.key, had - labels)
+    if added := labels - had:
+        marks = ", ".join(["(?, ?)"] * len(added))
+        rows = chain.from_iterable((label, op.key) for label in added)
+        execute(f"INSERT INTO labels VALUES {marks}", tuple(rows))
 
 
 def sweep_records(transaction: Transaction) -> bool:
     """Remove some expired records; return whether there may be more."""
     expired = transaction.execute(
-        "SELECT rowid, key, version, accounts, size, labels FROM records WHERE deadline <= ?"
+        "SELECT rowid, key, version, client, size, labels FROM records WHERE deadline <= ?"
         " ORDER BY deadline LIMIT ?",
         (transaction.now, _RECORDS_PER_SWEEP),
     ).fetchall()
-    for number, key, version, accounts, size, labels in expired:
+    for number, key, version, client, size, labels in expired:
         transaction.execute("DELETE FROM records WHERE rowid = ?", (number,))
         _remove_labels(transaction, key, _labels(labels))
         transaction.version = max(transaction.version, version)
-        transaction.accounts.add(accounts, -1, -size)
+        transaction.accounts.add(client, -1, -size)
     return len(expired) == _RECORDS_PER_SWEEP
-
-
-class PendingRecord:
-    """The state of one key after the operations that were staged, not written yet.
-
-    Attributes:
-        version: the version after the staged operations; 0: there is no record.
-    """
-
-    __slots__ = (
-        "_accounts",
-        "_labels",
-        "_last_version",
-        "_put",
-        "_replaced",
-        "_transaction",
-        "key",
-        "version",
-    )
-
-    def __init__(self, transaction: Transaction, key: str) -> None:
-        self._transaction = transaction
-        self.key = key
-        self._put: Put | None = None
-        row = transaction.execute(
-            "SELECT version, deadline, accounts, size, labels FROM records WHERE key = ?", (key,)
-        ).fetchone()
-        # At least the version of any earlier record, also of one that has expired.
-        self._last_version: int = row[0] if row else 0
-        self.version = self._last_version if row and row[1] > transaction.now else 0
-        # The accounts and the size of the row that will be replaced; an expired one still counts.
-        self._replaced: tuple[str | None, int] | None = row[2:4] if row else None
-        self._labels: str | None = row[4] if row else None  # of the row that will be replaced
-        self._accounts: str | None = row[2] if self.version else None
-
-    @property
-    def growth(self) -> int:
-        """The bytes by which the write makes the file larger; negative if it removes more."""
-        return self._size - (self._replaced[1] if self._replaced else 0)
-
-    def growth_of(self, account: str) -> Usage:
-        """Return how many entries and bytes the write adds to *account*."""
-        entries = size = 0
-        if self._replaced is not None and _includes(self._replaced[0], account):
-            entries, size = -1, -self._replaced[1]
-        if self._put is not None and _includes(self._accounts, account):
-            entries, size = entries + 1, size + self._size
-        return Usage(entries, size)
-
-    def stage(self, op: Put | Delete) -> None:
-        """Apply *op* to the pending state."""
-        if isinstance(op, Put):
-            self._put = op
-            self._accounts = column_of(op.owner) or (self._accounts if self.version else None)
-            # A key that is created again continues above all removed versions: see StoreEntry.
-            last = self.version or max(self._last_version, self._transaction.version)
-            self.version = self._last_version = last + 1
-        else:
-            self._put = None
-            self.version = 0
-
-    def save(self) -> None:
-        """Write the pending state."""
-        accounts = self._transaction.accounts
-        if self._replaced is not None:
-            accounts.add(self._replaced[0], -1, -self._replaced[1])
-        if self._put is None:
-            self._transaction.execute("DELETE FROM records WHERE key = ?", (self.key,))
-            _remove_labels(self._transaction, self.key, _labels(self._labels))
-            self._transaction.version = max(self._transaction.version, self._last_version)
-            return
-        ttl = self._put.ttl
-        deadline = inf if ttl is None else self._transaction.now + ttl
-        accounts.add(self._accounts, 1, self._size)
-        self._transaction.execute(
-            "INSERT INTO records (key, value, version, deadline, size, accounts, labels)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (key) DO UPDATE SET"
-            " value = excluded.value, version = excluded.version, deadline = excluded.deadline,"
-            " size = excluded.size, accounts = excluded.accounts, labels = excluded.labels",
-            (
-                self.key,
-                self._put.value,
-                self.version,
-                deadline,
-                self._size,
-                self._accounts,
-                json.encode(self._put.labels).decode() if self._put.labels else None,
-            ),
-        )
-        if self._labels is not None or self._put.labels:
-            self._save_labels(set(self._put.labels))
-
-    def _save_labels(self, labels: Set[str]) -> None:
-        had = _labels(self._labels)
-        _remove_labels(self._transaction, self.key, had - labels)
-        if added := labels - had:
-            marks = ", ".join(["(?, ?)"] * len(added))
-            rows = chain.from_iterable((label, self.key) for label in added)
-            self._transaction.execute(f"INSERT INTO labels VALUES {marks}", tuple(rows))
-
-    @property
-    def _size(self) -> int:
-        return 0 if self._put is None else len(self.key) + len(self._put.value)
 
 
 def _labels(column: str | None) -> Set[str]:
@@ -226,10 +145,6 @@ def _remove_labels(transaction: Transaction, key: str, labels: Set[str]) -> None
         )
 
 
-def _includes(accounts: str | None, account: str) -> bool:
-    return accounts is not None and account in accounts.split("\n")
-
-
 class _Log(NamedTuple):
     """A row of the table `logs`; *held* is the number of retained events."""
 
@@ -239,85 +154,65 @@ class _Log(NamedTuple):
     held: int
     deadline: float
     size: int
-    accounts: str | None
+    client: str
 
 
 def append_event(transaction: Transaction, op: Append) -> None:
     """Append the event to its log."""
-    execute, now = transaction.execute, transaction.now
+    execute, accounts, now = transaction.execute, transaction.accounts, transaction.now
     transaction.event = id = transaction.event + 1
     transaction.written.add(op.log)
     log = _find_log(transaction, op.log)
-    added = len(op.data)
     if log is None:
-        accounts = column_of(op.owner)
-        number = execute(
-            "INSERT INTO logs (name, floor, last, held, deadline, size, accounts)"
-            " VALUES (?, ?, ?, 1, ?, ?, ?)",
-            (op.log, transaction.forgotten, id, now + op.ttl, added, accounts),
-        ).lastrowid
-        execute("INSERT INTO events VALUES (?, ?, ?)", (id, number, op.data))
-        transaction.accounts.add(accounts, 1, added)
-        return
-    if log.deadline <= now and log.held:
-        _delete_events(transaction, log)
-        execute("UPDATE logs SET accounts = NULL WHERE number = ?", (log.number,))
-        log = log._replace(floor=log.last, held=0, size=0, accounts=None)
-    number, floor, _, held, _, size, accounts = log
-    execute("INSERT INTO events VALUES (?, ?, ?)", (id, number, op.data))
-    held, size = held + 1, size + added
-    if accounts is None and (accounts := column_of(op.owner)) is not None:
-        transaction.accounts.add(accounts, held, size)
-    else:
-        transaction.accounts.add(accounts, 1, added)
-    excess = held - op.keep
-    if op.keep_bytes is not None and size > op.keep_bytes:
-        excess = max(excess, _count_oldest(transaction, number, held, size - op.keep_bytes))
-    if excess > 0:
-        floor, dropped = execute(
-            "SELECT max(id), sum(length(data)) FROM"
-            " (SELECT id, data FROM events WHERE log = ? ORDER BY id LIMIT ?)",
-            (number, excess),
-        ).fetchone()
-        _delete_up_to(transaction, number, floor)
-        held, size = held - excess, size - dropped
-        transaction.accounts.add(accounts, -excess, -dropped)
-    execute(
-        "UPDATE logs SET floor = ?, last = ?, held = ?, deadline = ?, size = ? WHERE number = ?",
-        (floor, id, held, now + op.ttl, size, number),
-    )
-    if accounts != log.accounts:  # separate: SQLite updates an index only if its column is set
-        execute("UPDATE logs SET accounts = ? WHERE number = ?", (accounts, number))
-
-
-def usage_of_logs(transaction: Transaction, accounts: str) -> Usage:
-    """Return the usage of all logs that count towards the last of *accounts*.
-
-    *accounts* is the beginning of a column: logs with further accounts after it are included.
-    """
-    held, size = transaction.execute(
-        f"SELECT total(held), total(size) FROM logs WHERE {_COUNTED}", _column_range(accounts)
-    ).fetchone()
-    return Usage(int(held), int(size))
-
-
-def drop_logs(transaction: Transaction, accounts: str, has_room: Callable[[], bool]) -> None:
-    """Drop logs that count towards the last of *accounts* until *has_room* returns True.
-
-    The log that has been idle for longest comes first. The caller has checked that there is room
-    once all of them are dropped.
-    """
-    while not has_room():
-        row = transaction.execute(
-            f"SELECT {_COLUMNS} FROM logs WHERE {_COUNTED} ORDER BY last LIMIT 1",
-            _column_range(accounts),
-        ).fetchone()
-        log = _Log(*row)
-        _delete_events(transaction, log)
-        transaction.execute(
-            "UPDATE logs SET floor = last, held = 0, size = 0, accounts = NULL WHERE number = ?",
-            (log.number,),
+        log = _Log(0, transaction.forgotten, 0, 0, 0.0, 0, "")
+        inserted = execute(
+            "INSERT INTO logs (name, floor, last, held, deadline, size, client)"
+            " VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (op.log, *log[1:]),
         )
+        log = log._replace(number=inserted.lastrowid or 0)
+    elif log.deadline <= now and log.held:
+        log = _delete_events(transaction, log)
+    if op.client and not log.client:  # the first one counts for the events before it, too
+        accounts.add("", -log.held, -log.size)
+        accounts.add(op.client, log.held, log.size)
+        log = log._replace(client=op.client)
+    execute("INSERT INTO events VALUES (?, ?, ?)", (id, log.number, op.data))
+    accounts.add(log.client, 1, len(op.data))
+    log = log._replace(
+        last=id, held=log.held + 1, size=log.size + len(op.data), deadline=now + op.ttl
+    )
+    most = inf if op.keep_bytes is None else op.keep_bytes
+    while log.held > op.keep or (log.size > most and log.held > 1):
+        log = _drop_oldest(transaction, log)
+    _save_log(transaction, log)
+
+
+def shorten_log(transaction: Transaction, name: str) -> bool:
+    """Drop the oldest event of the log *name*; return False if that is its only event."""
+    log = _find_log(transaction, name)
+    if log is None or log.held < 2:
+        return False
+    _save_log(transaction, _drop_oldest(transaction, log))
+    return True
+
+
+def _drop_oldest(transaction: Transaction, log: _Log) -> _Log:
+    id, size = transaction.execute(
+        "SELECT id, length(data) FROM events WHERE log = ? ORDER BY id LIMIT 1", (log.number,)
+    ).fetchone()
+    _delete_up_to(transaction, log.number, id)
+    transaction.accounts.add(log.client, -1, -size)
+    return log._replace(floor=id, held=log.held - 1, size=log.size - size)
+
+
+def _save_log(transaction: Transaction, log: _Log) -> None:
+    number, *values = log
+    transaction.execute(
+        "UPDATE logs SET floor = ?, last = ?, held = ?, deadline = ?, size = ?, client = ?"
+        " WHERE number = ?",
+        (*values, number),
+    )
 
 
 def position_of(connection: Connection, now: float, name: str, after: str | None) -> int:
@@ -370,37 +265,12 @@ def sweep_logs(transaction: Transaction) -> bool:
             return True
         if log.held:
             events += log.held
-            _delete_events(transaction, log)
-            execute(
-                "UPDATE logs SET floor = last, held = 0, size = 0, accounts = NULL, deadline = ?"
-                " WHERE number = ?",
-                (now + _ROW_RETENTION, log.number),
-            )
+            emptied = _delete_events(transaction, log)
+            _save_log(transaction, emptied._replace(deadline=now + _ROW_RETENTION))
         else:
             execute("DELETE FROM logs WHERE number = ?", (log.number,))
             transaction.forgotten = max(transaction.forgotten, log.last)
     return len(expired) == _LOGS_PER_SWEEP
-
-
-def _column_range(accounts: str) -> tuple[str, str, str]:
-    """Return the parameters of `_COUNTED`; the last two match columns with further accounts."""
-    return accounts, f"{accounts}\n", f"{accounts}\v"
-
-
-def _count_oldest(transaction: Transaction, number: int, held: int, size: int) -> int:
-    """Return how many of a log's oldest events to drop to free at least *size* bytes.
-
-    The newest event is never counted, so that fewer bytes may be freed. *held*: the number of
-    events in the log.
-    """
-    count = 0
-    for (length,) in transaction.execute(
-        "SELECT length(data) FROM events WHERE log = ? ORDER BY id LIMIT ?", (number, held - 1)
-    ):
-        if size <= 0:
-            break
-        size, count = size - length, count + 1
-    return count
 
 
 def _find_log(source: Connection | Transaction, name: str) -> _Log | None:
@@ -412,10 +282,11 @@ def _floor(log: _Log, now: float) -> int:
     return log.last if log.deadline <= now else log.floor
 
 
-def _delete_events(transaction: Transaction, log: _Log) -> None:
-    """Delete the events of *log*; the caller updates its row."""
+def _delete_events(transaction: Transaction, log: _Log) -> _Log:
+    """Delete the events of *log*, and return its row without them, which the caller saves."""
     _delete_up_to(transaction, log.number, log.last)
-    transaction.accounts.add(log.accounts, -log.held, -log.size)
+    transaction.accounts.add(log.client, -log.held, -log.size)
+    return log._replace(floor=log.last, held=0, size=0, client="")
 
 
 def _delete_up_to(transaction: Transaction, number: int, id: int) -> None:
