@@ -25,7 +25,7 @@ BUDGETS = {
     "auth/ client/auth/ core/auth/": 5_120,
     "client/ core/client/": 6_800,
     "tasks/": 3_980,
-    "stores/": 4_200,
+    "stores/": 4_220,
     "mux/": 3_910,
     "transports/": 3_450,
     "cli/": 4_710,
