@@ -45,8 +45,9 @@ from genmcp.auth.bearer import Verifier
 from genmcp.client.auth import OAuth
 from tests.e2e.browsing import USER, browse, parameters
 from tests.e2e.processes import kill, serving
-from tests.support.npm import OIDC_PROVIDER, SDK, npm_package
+from tests.support.npm import npm_package
 from tests.support.oauth.server import OAuthServer
+from tests.support.peers import OIDC_PROVIDER, SDK
 
 SCRIPT = Path(__file__).with_name("oidc_provider.mjs")
 TYPESCRIPT = Path(__file__).with_name("typescript_client.mjs")

@@ -2,7 +2,8 @@
 
 import pytest
 
-from tests.support.npm import OIDC_PROVIDER, SDK, npm_package
+from tests.support.npm import npm_package
+from tests.support.peers import OIDC_PROVIDER, SDK
 
 
 @pytest.fixture(scope="session")

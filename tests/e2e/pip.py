@@ -1,6 +1,6 @@
 """Releases from PyPI that conflict with ours, each installed into a folder of .conformance/.
 
-The versions are exact. Later runs use the installation without the network.
+Later runs use the installation without the network. The versions are in `tests.support.peers`.
 """
 
 import os
@@ -10,20 +10,6 @@ from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 
-MCP_1 = ("mcp==1.30.0",)
-#: Dependencies of FastMCP's tasks. FastMCP itself is a dependency of the tests.
-FASTMCP_TASKS = (
-    "fastmcp-tasks==4.1.2",
-    "pydocket==0.27.0",
-    "burner-redis==0.1.7",
-    "cloudpickle==3.1.2",
-    "cronsim==2.8",
-    "prometheus-client==0.26.0",
-    "python-json-logger==4.2.0",
-    "redis==8.1.0",
-    "shellingham==1.5.4",
-    "typer==0.29.2",
-)
 _CACHE = Path(__file__).parents[2] / ".conformance"
 
 

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from genmcp.client.client import Client
-from tests.e2e.pip import FASTMCP_TASKS, pip_environment
+from tests.e2e.pip import pip_environment
 from tests.e2e.processes import serving
+from tests.support.peers import FASTMCP_TASKS
 
 # The first run installs it.
 pytestmark = [

@@ -10,7 +10,8 @@ import pytest
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from tests.e2e.processes import serving
-from tests.support.npm import GATEWAY, npm_package
+from tests.support.npm import npm_package
+from tests.support.peers import GATEWAY
 
 # The first run installs it.
 pytestmark = [

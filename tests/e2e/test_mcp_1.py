@@ -13,8 +13,9 @@ from genmcp import Endpoint, Suite, tool
 from genmcp.client.client import Client
 from genmcp.client.errors import UnsupportedRevision
 from genmcp.client.options import ClientOptions, Command
-from tests.e2e.pip import MCP_1, pip_environment
+from tests.e2e.pip import pip_environment
 from tests.e2e.processes import serving
+from tests.support.peers import MCP_1
 from tests.support.serving import serve
 
 # The first run installs it.

@@ -10,7 +10,8 @@ from genmcp.client.client import Client
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from tests.e2e.processes import kill, serving
-from tests.support.npm import SDK, npm_package
+from tests.support.npm import npm_package
+from tests.support.peers import SDK
 
 # The first run installs it.
 pytestmark = [

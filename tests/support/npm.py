@@ -1,6 +1,6 @@
 """Third-party servers and tools from npm, installed once into .conformance/.
 
-The versions are exact. Later runs use the installation without the network.
+Later runs use the installation without the network. The versions are in `tests.support.peers`.
 """
 
 import runpy
@@ -8,16 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-VERSIONS = {
-    "server-everything": "2026.8.31",
-    "server-filesystem": "2026.8.31",
-    "server-memory": "2026.8.31",
-}
-SDK = ("@modelcontextprotocol/sdk", "1.32.2")
-OIDC_PROVIDER = ("oidc-provider", "9.13.3")
-GATEWAY = ("supergateway", "4.0.0")
-BIOME = ("@biomejs/biome", "2.6.8")
-TYPESCRIPT = ("typescript", "7.0.2")
+from tests.support.peers import SERVERS
+
 _SCRIPT = Path(__file__).parents[2] / "scripts" / "conformance"
 
 
@@ -30,7 +22,7 @@ def npm_servers() -> Callable[[str], list[str]]:
 
     def command(name: str) -> list[str]:
         package = f"@modelcontextprotocol/{name}"
-        node, modules = npm_package(package, VERSIONS[name])
+        node, modules = npm_package(package, SERVERS[name])
         return [node, str(modules / package / "dist" / "index.js")]
 
     return command
