@@ -16,6 +16,7 @@ from genmcp._transports.request import (
     ClientLeft,
     Headers,
     HttpRequest,
+    Send,
     UnreadResponse,
     transport_of,
 )
@@ -46,7 +47,10 @@ def reply(
     head = [(b"content-length", b"%d" % len(body)), *http.headers, *headers]
     if body:
         head.append(_JSON)
-    return write(http, {"type": START, "status": status, "headers": head}, body)
+    start = {"type": START, "status": status, "headers": head}
+    if len(body) > PIECE:
+        return write(http, start, body)
+    return _run(http, _send_whole(http.send, start, {"type": BODY, "body": body}), [body])
 
 
 def perform(http: HttpRequest, actions: Sequence[ExchangeAction]) -> Coroutine[Any, Any, None]:
@@ -74,13 +78,13 @@ def perform(http: HttpRequest, actions: Sequence[ExchangeAction]) -> Coroutine[A
     return write(http, start, b"".join(ready) if ready else None, more_body=not ended)
 
 
-async def write(
+def write(
     http: HttpRequest,
     start: dict[str, Any] | None,
     body: bytes | None,
     *,
     more_body: bool = False,
-) -> None:
+) -> Coroutine[Any, Any, None]:
     """Send the message *start*, if given, and *body*, if given, as fast as the client reads.
 
     Raises:
@@ -88,10 +92,13 @@ async def write(
             `Limits.write_timeout` seconds.
     """
     pending = [] if body is None else _pieces(body)
-    del body  # a large one is held in pieces, which are freed as they are sent
     if len(pending) > 1 and (transport := transport_of(http)) is not None:
         transport.set_write_buffer_limits(0)  # or else the end of it would wait there, uncounted
-    sending = _send(http, start, pending, more_body)
+    return _run(http, _send(http, start, pending, more_body), pending)
+
+
+async def _run(http: HttpRequest, sending: Coroutine[Any, Any, None], pending: list[bytes]) -> None:
+    """Run *sending*; count the bytes in *pending*, and limit its time, only if it has to wait."""
     try:
         waited = sending.send(None)
     except StopIteration:
@@ -101,6 +108,11 @@ async def write(
     if http.unread is None:
         http.unread = UnreadResponse(http, http.client_key)
     await http.unread.wait(drive(sending, waited), pending)
+
+
+async def _send_whole(send: Send, start: dict[str, Any], body: dict[str, Any]) -> None:
+    await send(start)
+    await send(body)
 
 
 def _pieces(body: bytes) -> list[bytes]:
