@@ -53,7 +53,7 @@ def connect(
 
     A mux or endpoint stays open when the client is closed. A suite or another server gets a mux
     that is closed with the client. Its store is in memory and its secret its own, whatever
-    GENMCP_STORE, GENMCP_ENGINE and GENMCP_SECRET are set to.
+    GENMCP_STORE and GENMCP_SECRET are set to.
 
     Args:
         target: the suite, mux or endpoint under test.

@@ -42,7 +42,6 @@ from genmcp.stores.store import (
 
 _READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
 _MAX_SWEEPS: Final = 10  # sweeps before a write is rejected because of a share
-_RESERVE: Final = 0.1  # the fraction of the file, and of each client's share, without new work
 
 # Seconds after which a follower reads its log although nothing was appended. Ids are counted over
 # all logs, so a position that is refreshed stays newer than any log whose row is deleted in the
