@@ -2,10 +2,10 @@
 
 from msgspec.structs import replace
 
-from genmcp._core.outcome import Failed, JobExpired, pack
+from genmcp._core.outcome import Failed, pack
 from genmcp._core.task import Task
 from genmcp._core.waiting import Working, scheduled
-from genmcp.errors import IllegalTransition, WaitTimedOut
+from genmcp.errors import IllegalTransition, JobExpired, WaitTimedOut
 
 
 def retry_job(task: Task, now: float, chance: float = 0.0) -> Task:

@@ -28,6 +28,7 @@ from typing_extensions import TypeVar
 from genmcp._core.request import PromptRequest, Request
 from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
+from genmcp.completion import Completer
 from genmcp.component import (
     DescribedComponent,
     ServerComponent,
@@ -38,7 +39,7 @@ from genmcp.component import (
     instance_attributes,
     type_argument,
 )
-from genmcp.component_route import Completer, ComponentRoute
+from genmcp.component_route import ComponentRoute
 from genmcp.content import prompt_result
 from genmcp.errors import (
     ArgumentFaults,

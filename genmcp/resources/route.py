@@ -14,8 +14,9 @@ from genmcp._core.outcome import Outcome
 from genmcp._core.request import Request
 from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
+from genmcp.completion import Completer
 from genmcp.component import check_continues, definition_of, instance_of
-from genmcp.component_route import Completer, ComponentRoute
+from genmcp.component_route import ComponentRoute
 from genmcp.content import contents_of, size_of
 from genmcp.errors import (
     ArgumentFaults,

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from genmcp._core.access import Access
 from genmcp.channel import Channel
+from genmcp.completion import Completer
 from genmcp.component import instance_of
-from genmcp.component_route import Completer, ComponentRoute
+from genmcp.component_route import ComponentRoute
 from genmcp.content import json_of
 from genmcp.decorator import FunctionPrompt, FunctionResource, FunctionTool, function_component
 from genmcp.errors import (

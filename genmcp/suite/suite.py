@@ -18,8 +18,8 @@ from genmcp._core.outcome import Outcome
 from genmcp._core.request import HOLD, RESULT_TOOL, Request
 from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel
+from genmcp.completion import complete
 from genmcp.component import check_metadata, instance_of
-from genmcp.component_route import complete
 from genmcp.decorator import tool
 from genmcp.errors import ConfigurationError, MethodNotFound
 from genmcp.hook import overrides

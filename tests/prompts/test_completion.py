@@ -10,7 +10,7 @@ import pytest
 
 from genmcp._core.request import ClientInfo, Request
 from genmcp.channel import Channel
-from genmcp.component_route import Completer, complete, complete_result, prefix_matches
+from genmcp.completion import Completer, complete, complete_result, prefix_matches
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.hook import Hook
 from genmcp.prompts.prompt import Prompt, PromptRepo

@@ -17,13 +17,13 @@ from genmcp import (
     Depends,
     Directory,
     Resource,
-    ResourceDefinition,
     ServerError,
     Suite,
     elicit,
-    prefix_matches,
     resource,
 )
+from genmcp.completion import prefix_matches
+from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.prompts import ResourceTemplateReference
 from genmcp.testing import connect
 

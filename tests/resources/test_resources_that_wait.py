@@ -20,14 +20,14 @@ from genmcp import (
     Mux,
     Outcome,
     Resource,
-    ResourceContents,
-    ResourceNotFound,
     ResourceRepo,
     Run,
     Suite,
     elicit,
     job,
 )
+from genmcp.errors import ResourceNotFound
+from genmcp.protocol import ResourceContents
 from genmcp.protocol.resources import ReadResourceResult
 from tests.prompts.answering import ASKABLE, request
 from tests.support.asgi import MODERN, Connection

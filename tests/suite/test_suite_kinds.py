@@ -11,7 +11,6 @@ from genmcp import (
     PromptRepo,
     PromptTemplate,
     Resource,
-    ResourceDefinition,
     ResourceRepo,
     ServerError,
     Suite,
@@ -24,6 +23,7 @@ from genmcp._core.request import ClientInfo as Asker
 from genmcp._core.request import Request
 from genmcp.channel import Sink
 from genmcp.errors import MethodNotFound
+from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.prompts import PromptDefinition, PromptReference, ResourceTemplateReference
 from genmcp.protocol.revisions.chain import LATEST

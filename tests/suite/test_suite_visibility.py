@@ -24,7 +24,6 @@ from genmcp import (
     PromptTemplate,
     Provider,
     Resource,
-    ResourceDefinition,
     ResourceRepo,
     Suite,
     Tool,
@@ -32,6 +31,7 @@ from genmcp import (
     prompt,
     tool,
 )
+from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.prompts import PromptDefinition
 from tests.support.asgi import Client
 from tests.support.speaking import Speaker

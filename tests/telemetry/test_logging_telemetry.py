@@ -189,7 +189,8 @@ async def test_logging_telemetry_logs_resumed_calls(
 
 PLAIN = """
 import asyncio, logging, sys, uvicorn
-from genmcp import LoggingTelemetry, Mux, Suite, tool
+from genmcp import Mux, Suite, tool
+from genmcp.telemetry import LoggingTelemetry
 from genmcp.testing import connect
 
 @tool

@@ -17,13 +17,13 @@ from genmcp import (
     JobOptions,
     Mux,
     Run,
-    StoreUnavailable,
     Suite,
     Tool,
     ToolError,
     job,
     tool,
 )
+from genmcp.errors import StoreUnavailable
 from genmcp.tasks.records import HeldTask
 from genmcp.telemetry.metrics import OpenTelemetryMetrics
 from tests.support.asgi import PATIENCE, TASKS, Client, until

@@ -21,7 +21,6 @@ from genmcp import (
     Outcome,
     Prompt,
     PromptRequest,
-    Question,
     Resource,
     Run,
     Tool,
@@ -39,6 +38,7 @@ from genmcp import (
 )
 from genmcp._core.waiting import Wait
 from genmcp.protocol.client_features import CreateMessageResult, Root
+from genmcp.question import Question
 
 
 class City(Struct):
