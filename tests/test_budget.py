@@ -1,8 +1,9 @@
 """The size of the package: lines of code by folder, settings, and the length of functions.
 
-Each folder has a budget, and each class of options a number of settings. They are lowered when work
-has made a folder or a class smaller, and only a decision in design/decisions.md raises one. There is
-no limit on files and classes: one that tells a whole story is easier to read than its pieces.
+Each folder has a budget, and each class of options a number of settings. They are lowered when
+work has made a folder or class smaller, and only a decision in design/decisions.md raises one.
+There is no limit on files and classes: one that tells a whole story is easier to read than its
+pieces.
 """
 
 import ast
