@@ -41,7 +41,7 @@ BUDGETS = {
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {
-    "genmcp.ClientLogHandler": 4,
+    "genmcp.ClientLogHandler": 2,
     "genmcp.ClientOptions": 35,
     "genmcp.Endpoint": 10,
     "genmcp.HttpOptions": 11,
