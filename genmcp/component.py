@@ -14,14 +14,7 @@ from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
 from genmcp.content import json_of
 from genmcp.errors import ConfigurationError, ContractError
-from genmcp.hook import (
-    HasSteps,
-    check_hooks,
-    check_words,
-    function_of,
-    hint_of,
-    is_step,
-)
+from genmcp.hook import HasSteps, check_hooks, check_words, function_of, hint_of, is_step
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.tools import ToolAnnotations
 from genmcp.protocol.value import CacheScope

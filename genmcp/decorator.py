@@ -3,16 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import (
-    Any,
-    ClassVar,
-    Concatenate,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    overload,
-)
+from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from typing_extensions import Unpack
 

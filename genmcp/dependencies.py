@@ -14,12 +14,7 @@ ends. The parameter is no argument of a client: no schema contains it.
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import (
-    AsyncExitStack,
-    ExitStack,
-    asynccontextmanager,
-    contextmanager,
-)
+from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from functools import cache, partial, wraps
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 

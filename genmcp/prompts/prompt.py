@@ -50,11 +50,7 @@ from genmcp.errors import (
 )
 from genmcp.faults import error_data
 from genmcp.hook import Hook
-from genmcp.protocol.prompts import (
-    GetPromptResult,
-    PromptArgument,
-    PromptDefinition,
-)
+from genmcp.protocol.prompts import GetPromptResult, PromptArgument, PromptDefinition
 from genmcp.protocol.value import CacheScope
 from genmcp.text_arguments import TextArguments, text_arguments
 
