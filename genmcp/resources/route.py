@@ -64,16 +64,16 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
             ConfigurationError: *provider* is neither of them, or an attribute is invalid.
         """
         made = instance_of(provider, ReadableComponent)
-        if isinstance(made, Resource) and "{" in str(getattr(made, "uri", "")):
-            return TemplateRoute.of(made)
-        if isinstance(made, Resource):
-            return _of_resource(made)
+        if made is None:
+            raise ConfigurationError(
+                f"{provider!r} is not a resource: give a Resource, a ResourceRepo or its class, or "
+                f"a function under @resource"
+            )
         if isinstance(made, ResourceRepo):
             return _of_repo(made)
-        raise ConfigurationError(
-            f"{provider!r} is not a resource: give a Resource, a ResourceRepo or its class, or a "
-            f"function under @resource"
-        )
+        if isinstance(made, Resource) and "{" not in str(getattr(made, "uri", "")):
+            return _of_resource(made)
+        return TemplateRoute.of(made)
 
     @property
     def pattern(self) -> str:

@@ -34,7 +34,7 @@ from genmcp.protocol.prompts import ListPromptsResult
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from genmcp.protocol.tools import ListToolsResult
 from genmcp.protocol.value import CacheScope, PaginatedResult
-from genmcp.resources.resource import Resource, ResourceRepo
+from genmcp.resources.resource import ReadableComponent
 from genmcp.resources.route import ResourceRoute, TemplateRoute
 from genmcp.tools import Tool, ToolRoute
 
@@ -337,9 +337,7 @@ def _prompt_route(given: object) -> ComponentRoute:
 def _resource_route(given: object) -> ComponentRoute:
     if hasattr(given, "__genmcp_resource__"):
         given = function_component(FunctionResource, given)
-    return (
-        TemplateRoute.of(given) if isinstance(given, FunctionResource) else ResourceRoute.of(given)
-    )
+    return ResourceRoute.of(given)
 
 
 TOOLS: Final = ComponentKind(
@@ -350,8 +348,6 @@ TOOLS: Final = ComponentKind(
     ToolNotFound,
     (Tool,),
 )
-
-
 RESOURCES: Final = ComponentKind(
     "resources",
     "resources/read",
@@ -361,10 +357,8 @@ RESOURCES: Final = ComponentKind(
     },
     _resource_route,
     ResourceNotFound,
-    (Resource, ResourceRepo, FunctionResource),
+    (ReadableComponent,),
 )
-
-
 PROMPTS: Final = ComponentKind(
     "prompts",
     "prompts/get",
@@ -373,6 +367,4 @@ PROMPTS: Final = ComponentKind(
     PromptNotFound,
     (Prompt, PromptRepo),
 )
-
-
 KINDS: Final = (TOOLS, RESOURCES, PROMPTS)
