@@ -273,6 +273,20 @@ def definition_of(kind: type[V], owner: str, values: Mapping[str, Any], **member
         raise ConfigurationError(f"{owner} cannot be listed: {error}") from None
 
 
+def set_options(
+    component: object, owner: str, options: Mapping[str, Any], known: Collection[str]
+) -> None:
+    """Set *options*, keyword arguments, as attributes of *component*.
+
+    Raises:
+        ConfigurationError: an option is not *known*; the message begins with *owner*.
+    """
+    if unknown := options.keys() - {*known}:
+        raise ConfigurationError(f"{owner} takes no {', '.join(sorted(unknown))}")
+    for key, value in options.items():
+        setattr(component, key, value)
+
+
 def attributes_of(kind: type) -> Sequence[str]:
     """Return the names of the attributes that *kind*, a base class of components, declares."""
     return [key for base in kind.__mro__ for key in inspect.get_annotations(base)]

@@ -41,14 +41,7 @@ from genmcp.component import (
 )
 from genmcp.component_route import ComponentRoute
 from genmcp.content import prompt_result
-from genmcp.errors import (
-    ArgumentFaults,
-    ConfigurationError,
-    ContractError,
-    InvalidParams,
-    PromptNotFound,
-)
-from genmcp.faults import error_data
+from genmcp.errors import ConfigurationError, ContractError, PromptNotFound
 from genmcp.hook import Hook
 from genmcp.protocol.prompts import GetPromptResult, PromptArgument, PromptDefinition
 from genmcp.protocol.value import CacheScope
@@ -226,14 +219,9 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
     async def prepare(self, request: Request, channel: Channel) -> Request:
         """Return a copy of *request* with decoded arguments."""
         assert self.arguments is not None
-        name = self.key
-        try:
-            arguments = self.arguments.decode(request.params.arguments or {})  # type: ignore[attr-defined]
-        # Invalid arguments have the error -32602 (2026-07-28, server/prompts, "Error Handling").
-        except ArgumentFaults as error:
-            lines = [f"Invalid arguments for prompt {name}:", *(f"- {x}" for x in error.faults)]
-            raise InvalidParams("\n".join(lines), error_data(error.faults, name=name)) from None
-        return replace(request, arguments=arguments)
+        given = request.params.arguments or {}  # type: ignore[attr-defined]
+        rejected = f"Invalid arguments for prompt {self.key}"
+        return replace(request, arguments=self.arguments.read(given, rejected, name=self.key))
 
     def result_of(self, hook: str, value: Any, request: Request) -> GetPromptResult:
         """Convert *value*, which *hook* has returned, to the result of the prompt."""

@@ -18,14 +18,7 @@ from genmcp.completion import Completer
 from genmcp.component import check_continues, definition_of, instance_of
 from genmcp.component_route import ComponentRoute
 from genmcp.content import contents_of, size_of
-from genmcp.errors import (
-    ArgumentFaults,
-    ConfigurationError,
-    ContractError,
-    InvalidParams,
-    ResourceNotFound,
-)
-from genmcp.faults import error_data
+from genmcp.errors import ConfigurationError, ContractError, ResourceNotFound
 from genmcp.hook import Hook
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
@@ -186,9 +179,7 @@ class TemplateRoute(ResourceRoute, frozen=True, kw_only=True):
             check_continues(owner, function, provider)
             signature = Signature.of(function, decorator="Resource")
         _check_variables(owner, uri, signature)
-        listed = _listed(provider)
-        listed["name"] = listed["name"] or function.__name__
-        listed["description"] = listed["description"] or inspect.getdoc(function)
+        listed = _listed(provider, function)
         variables = text_arguments(signature.arguments)
         route = cls(
             owner=owner,
@@ -232,11 +223,8 @@ class TemplateRoute(ResourceRoute, frozen=True, kw_only=True):
         found = self.uri.match(uri)
         if found is None:
             raise ResourceNotFound(uri)
-        try:
-            return replace(request, arguments=self.variables.decode(found))
-        except ArgumentFaults as error:
-            lines = [f"Invalid variables in {uri}:", *(f"- {each}" for each in error.faults)]
-            raise InvalidParams("\n".join(lines), error_data(error.faults, uri=uri)) from None
+        arguments = self.variables.read(found, f"Invalid variables in {uri}", uri=uri)
+        return replace(request, arguments=arguments)
 
 
 def _content_of(provider: Any) -> Any:
@@ -286,13 +274,8 @@ def _not_found(request: Request) -> ResourceNotFound:
 def _of_resource(resource: Resource) -> ResourceRoute:
     resource.check()
     owner = f"{type(resource).__name__} {resource.uri}"
-    listed = _listed(resource)
-    function = resource.content if isfunction(resource.content) else None
-    if function is not None and listed["description"] is None:
-        listed["description"] = inspect.getdoc(function)
-    if listed["name"] is None:
-        named = "" if function is None else function.__name__
-        listed["name"] = named if named.isidentifier() else resource.uri
+    listed = _listed(resource, resource.content if isfunction(resource.content) else None)
+    listed["name"] = listed["name"] or resource.uri
     reader = resource.reader
     route = ResourceRoute(
         owner=type(resource).__name__,
@@ -356,9 +339,16 @@ def _of_repo(repo: ResourceRepo) -> ResourceRoute:
     )
 
 
-def _listed(provider: ReadableComponent) -> dict[str, Any]:
-    """Return the attributes of *provider* that are listed for a resource or a template."""
+def _listed(provider: ReadableComponent, function: Any = None) -> dict[str, Any]:
+    """Return the attributes of *provider* that are listed for a resource or a template.
+
+    Its *function*, if it has one, has the default name and description.
+    """
     values = {key: getattr(provider, key) for key in Description.__annotations__}
+    if function is not None:
+        name = function.__name__
+        values["name"] = values["name"] or (name if name.isidentifier() else None)
+        values["description"] = values["description"] or inspect.getdoc(function)
     return {**values, "annotations": provider.given_annotations}
 
 
