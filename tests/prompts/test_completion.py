@@ -103,7 +103,7 @@ class Review(Prompt[Options]):
         ("note", "", []),
     ],
 )
-async def test_completion_knows_the_values_of_types(
+async def test_completion_uses_the_values_of_types(
     argument: str, value: str, values: list[str]
 ) -> None:
     """A Literal, an enum and a bool complete the typed prefix by themselves."""
@@ -112,8 +112,8 @@ async def test_completion_knows_the_values_of_types(
     assert Completion(values, len(values), False) == found
 
 
-async def test_completion_hook_gets_what_is_typed_and_chosen() -> None:
-    """It runs first, with the context; None leaves the argument to its type."""
+async def test_completion_hook_gets_value_and_context() -> None:
+    """The hook runs first, with the context; after None the values of the type are used."""
     seen: list[Any] = []
 
     class Asks(Review):
@@ -138,7 +138,7 @@ async def test_completion_hook_gets_what_is_typed_and_chosen() -> None:
     ]
 
 
-async def test_completion_takes_values_a_prompt_lists() -> None:
+async def test_completion_uses_the_completions_of_a_prompt() -> None:
     """`completions` are for arguments that are texts."""
     prompt = PromptTemplate(name="x", messages="{city}", completions={"city": ["Oslo", "Rome"]})
 
@@ -147,8 +147,8 @@ async def test_completion_takes_values_a_prompt_lists() -> None:
     ]
 
 
-async def test_completion_of_a_repository_is_told_the_prompt() -> None:
-    """It has many prompts, and knows itself which arguments they take."""
+async def test_completion_of_a_repository_gets_the_prompt() -> None:
+    """A repository has many prompts; it decides which arguments each has."""
 
     class Library(PromptRepo):
         prefix = "lib/"
@@ -194,21 +194,23 @@ def test_completion_is_declared_for_hooks_and_known_values(prompt: Any, complete
 
 
 @pytest.mark.parametrize(
-    ("ref", "argument", "said"),
+    ("ref", "argument", "error"),
     [
         (PromptReference("other"), "a", "Unknown prompt: other"),
         (ResourceTemplateReference("a://{b}"), "b", "Unknown resource template: a://{b}"),
         (PromptReference("review"), "a", "Unknown argument of prompt review: a"),
     ],
 )
-async def test_completion_of_what_is_unknown_is_invalid(ref: Any, argument: str, said: str) -> None:
+async def test_completion_of_an_unknown_argument_is_rejected(
+    ref: Any, argument: str, error: str
+) -> None:
     """2026-07-28, completion, "Error Handling": -32602."""
-    with pytest.raises(InvalidParams, match=f"^{re.escape(said)}$"):
+    with pytest.raises(InvalidParams, match=f"^{re.escape(error)}$"):
         await ask(ref, argument, prompts=prompts_of([Review]))
 
 
 async def test_completion_of_templates_needs_only_the_hook() -> None:
-    """A repository of resources needs nothing but `complete`, and not even that."""
+    """`complete` is the only hook that is needed, and it is optional."""
 
     class Books:
         async def complete(
@@ -228,7 +230,7 @@ async def test_completion_of_templates_needs_only_the_hook() -> None:
         await ask(ref, "c", templates=completer(Books()))
 
 
-def test_completion_hook_that_yields_is_refused() -> None:
+def test_completion_hook_that_yields_is_rejected() -> None:
     """It must return its suggestions."""
 
     class Yields(Review):
@@ -271,7 +273,7 @@ def test_completion_keeps_the_meta_of_a_result() -> None:
 
 
 @pytest.mark.parametrize("found", ["text", 5, {"a": 1}, ["a", 1], Completion("text")])
-async def test_completion_of_something_else_than_texts_is_told(found: Any) -> None:
+async def test_completion_that_is_not_text_is_an_error(found: Any) -> None:
     """It is a defect of the hook, logged with the argument."""
 
     class Odd(Review):

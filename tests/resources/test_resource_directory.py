@@ -139,7 +139,7 @@ async def test_directory_lists_size_and_time_of_a_file(root: Path) -> None:
 def test_directory_lists_a_file_with_an_invalid_time(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that changed in a year no calendar has is listed without it."""
+    """A time outside of the calendar is left out."""
     long_hence = os.stat_result((0o100644, 1, 1, 1, 0, 0, 3, 0, 10**15, 0))
     monkeypatch.setattr(Directory, "_status", lambda self, names: long_hence)
     page, _ = Directory(root).list(None, channel())
@@ -224,7 +224,7 @@ async def test_other_paths_are_not_found(root: Path, path: str) -> None:
 
 
 def hostile(root: Path, count: int) -> Sequence[str]:
-    """URIs that try to get out, the same ones every time."""
+    """URIs that try to leave the folder, the same ones every time."""
     chance = random.Random(6570)
     steps = [
         "..",
@@ -286,7 +286,7 @@ async def test_hostile_uris_read_nothing_outside(root: Path) -> None:
 
 
 def test_hostile_uris_escape_from_a_naive_folder(root: Path) -> None:
-    """The same list gets out of a folder that joins and opens."""
+    """The same URIs read the secret from a folder that joins and opens paths."""
     contents = set()
     for uri in hostile(root, 2_000):
         path = Path(os.path.join(root, uri.removeprefix("file:///")))  # noqa: PTH118
@@ -309,7 +309,7 @@ def test_any_path_is_found_or_not_found(root: Path, path: str) -> None:
 async def test_link_that_replaces_a_folder_is_not_followed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that becomes a link after it was looked at is not followed."""
+    """A folder that becomes a link after the check is not followed."""
     docs = Directory(root)
     real = Directory._real
 
@@ -329,7 +329,7 @@ async def test_link_that_replaces_a_folder_is_not_followed(
 async def test_whole_path_is_opened_without_dir_fd(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a folder cannot be opened to look for a name in it, the path is."""
+    """Systems without `dir_fd` open the whole path."""
     monkeypatch.setattr(files, "_AT", False)
 
     assert await text(Directory(root), "file:///guides/deep/end.md") == "# End"
