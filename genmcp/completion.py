@@ -17,15 +17,13 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.request import Request
 from genmcp.channel import Channel
-from genmcp.errors import ContractError, InvalidParams, PromptNotFound
+from genmcp.errors import ContractError, InvalidParams
 from genmcp.hook import Hook
 from genmcp.protocol.prompts import (
     CompleteRequestParams,
     CompleteResult,
     Completion,
-    PromptReference,
 )
 
 #: The most values that a completion may return (2026-07-28, "Completion Results").
@@ -72,25 +70,6 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
             return complete_result(found)
         except ContractError as error:
             raise ContractError(f"complete of {self.owner}: {error}") from None
-
-
-async def complete(
-    request: Request, channel: Channel, completer: Completer | None
-) -> CompleteResult:
-    """Return the result of a `completion/complete` request.
-
-    *completer* is that of the prompt or template that *request* names; None if that does not exist.
-
-    Raises:
-        InvalidParams: the prompt, template or argument does not exist.
-    """
-    params = request.params
-    assert isinstance(params, CompleteRequestParams)
-    if completer is not None:
-        return await completer.complete(params, channel)
-    if isinstance(params.ref, PromptReference):
-        raise PromptNotFound(params.ref.name)
-    raise InvalidParams(f"Unknown resource template: {params.ref.uri}", {"uri": params.ref.uri})
 
 
 def complete_result(found: Any) -> CompleteResult:

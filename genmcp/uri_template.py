@@ -90,12 +90,14 @@ class _Expression(msgspec.Struct, frozen=True):
         variables: its variables.
         characters: the characters that its part of a URI may have, besides triplets, after the
             first one of the operator.
+        several: whether there may be several values, between separators.
     """
 
     text: str
     operator: _Operator
     variables: Sequence[_Variable]
     characters: frozenset[str]
+    several: bool
 
     @property
     def pattern(self) -> str:
@@ -117,9 +119,8 @@ class _Expression(msgspec.Struct, frozen=True):
         if self.operator.named:
             return {**values, **self._named(text.split(self.operator.separator))}
         last = self.variables[-1]
-        # A single value of `{+path}` may contain the separator.
-        whole = self.operator.reserved and not last.exploded
-        given = [text] if whole else text.split(self.operator.separator)
+        # A single value of `{+path}` or `{.type}` may contain the separator.
+        given = text.split(self.operator.separator) if self.several else [text]
         if last.exploded:
             place = len(self.variables) - 1
             rest = given[place:] if text or self.operator.first else []
@@ -251,20 +252,18 @@ def _expression(text: str, piece: str) -> _Expression:
             )
         name, length, exploded = found.groups()
         variables.append(_Variable(name, int(length) if length else None, exploded is not None))
-    mixed = operator.reserved or any(each.exploded for each in variables[:-1])
-    if len(variables) > 1 and mixed and not operator.named:
+    characters = _UNRESERVED.union(_RESERVED if operator.reserved else "")
+    several = operator.named or len(variables) > 1 or variables[0].exploded
+    mixed = not operator.named and any(each.exploded for each in variables[:-1])
+    if several and (mixed or operator.separator in characters):
         raise ConfigurationError(
             f"URI template {text!r}: {piece} is ambiguous: a value may contain "
-            f"{operator.separator!r}, which separates its variables; write one variable, and split "
-            f"its value"
+            f"{operator.separator!r}, which separates values; write one variable, and split its "
+            f"value"
         )
-    several = len(variables) > 1 or variables[0].exploded or operator.named
-    characters = _UNRESERVED.union(
-        _RESERVED if operator.reserved else "",
-        operator.separator if several else "",
-        "=" if operator.named else "",
-    )
-    return _Expression(piece, operator, variables, characters)
+    if several:
+        characters = characters.union(operator.separator, "=" if operator.named else "")
+    return _Expression(piece, operator, variables, characters, several)
 
 
 def _pattern(text: str, part: _Part, following: Sequence[_Part]) -> str:

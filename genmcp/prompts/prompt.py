@@ -211,10 +211,14 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
     async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
         """Run `get` for the arguments of *request*, and return the messages or a wait."""
         request = await self.begin(request, channel)
-        value = await self.get(channel, request, channel)
+        value = await self.get(channel, *self.inputs(request), channel)
         if type(value) is Continue:
             return self.waiting("get", value)
         return self.result_of("get", value, request)
+
+    def inputs(self, request: Request) -> tuple[Any, ...]:
+        """Return the arguments of `get` before the channel."""
+        return (request,)
 
     async def prepare(self, request: Request, channel: Channel) -> Request:
         """Return a copy of *request* with decoded arguments."""
@@ -237,21 +241,20 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
 class PromptRepoRoute(PromptRoute, frozen=True, kw_only=True):
     """The route of a repository of prompts."""
 
-    async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
-        """Run `get` for the name in *request*, and return the messages or a wait."""
-        name: str = request.params.name  # type: ignore[attr-defined]
-        request = await self.begin(request, channel)
-        value = await self.get(channel, name, request.arguments, channel)
-        if value is None:
-            raise PromptNotFound(name)
-        if type(value) is Continue:
-            return self.waiting("get", value)
-        return self.result_of("get", value, request)
+    def inputs(self, request: Request) -> tuple[Any, ...]:
+        """Return the name of the prompt and its arguments."""
+        return request.params.name, request.arguments  # type: ignore[attr-defined]
 
     async def prepare(self, request: Request, channel: Channel) -> Request:
         """Return a copy of *request* with its arguments as a dict of texts."""
         arguments = request.params.arguments or {}  # type: ignore[attr-defined]
         return replace(request, arguments=dict(arguments))
+
+    def result_of(self, hook: str, value: Any, request: Request) -> GetPromptResult:
+        """Convert *value*; None, which `get` returned, is an unknown prompt."""
+        if value is None and hook == "get":
+            raise PromptNotFound(request.params.name)  # type: ignore[attr-defined]
+        return super().result_of(hook, value, request)
 
     def key_of(self, definition: Any) -> str:
         """Return the name in *definition*, which the `list` hook of the repository returned."""

@@ -273,11 +273,10 @@ class Collection:
         completions.
         """
         route = self._templates.get(key) if self._kind is RESOURCES else self.find(key)
-        visible = route is not None and route.is_visible(access)
-        completer = route.completer_of(key) if route is not None and visible else None
-        if completer is not None and route is not None and route.scopes:
-            return replace(completer, scopes=route.scopes)
-        return completer
+        if route is None or not route.is_visible(access):
+            return None
+        completer = route.completer_of(key)
+        return None if completer is None else replace(completer, scopes=route.scopes)
 
     def _add(self, route: ComponentRoute) -> bool:
         """Add *route* and return True; return False if an earlier route covers all of its keys.

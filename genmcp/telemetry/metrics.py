@@ -5,7 +5,7 @@ that begin with `genmcp.` are our own.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from opentelemetry import metrics
@@ -40,7 +40,6 @@ BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300
 _CACHED: Final = 4096
 
 Attributes = Mapping[str, str]
-Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
 
 class OpenTelemetryMetrics(Telemetry):

@@ -70,6 +70,9 @@ def test_invalid_template_is_rejected(text: Any) -> None:
         ("{+a}{+b}", "{+a} may contain the beginning of {+b}"),
         ("{+a,b}", "a value may contain ','"),
         ("{/a*,b}", "a value may contain '/'"),
+        ("{+a*}", "a value may contain ','"),
+        ("{.a,b}", "a value may contain '.'"),
+        ("{.a*}", "a value may contain '.'"),
         ("{x}/{x}", "x occurs twice"),
     ],
 )
@@ -117,6 +120,7 @@ def test_ambiguous_template_is_rejected(text: str, reason: str) -> None:
         ("{name}.json", "a.json.json", {"name": "a.json"}),
         ("{name}.json", ".json", {"name": ""}),
         ("{name}.json", "json", None),
+        ("a{.type}", "a.tar.gz", {"type": "tar.gz"}),
         ("{/x}/b", "/a/b", {"x": "a"}),
         ("{/x}/b", "/b", {}),
         ("{/x,y}", "/1/2", {"x": "1", "y": "2"}),
