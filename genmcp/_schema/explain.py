@@ -86,6 +86,7 @@ class Explainer:
         document: the schema.
         compile_schema: compiles for jsonschema-rs, with the dialect and formats of *document*.
         meter: bounds the time of patterns.
+        validator: of the whole schema.
         clock: returns the CPU seconds that this thread has used.
     """
 
@@ -94,6 +95,7 @@ class Explainer:
         document: Document,
         compile_schema: Callable[[dict[str, Any], Registry], Validator],
         meter: Meter,
+        validator: Validator,
         clock: Callable[[], float] = thread_time,
     ) -> None:
         self.document = document
@@ -102,12 +104,11 @@ class Explainer:
         self._base = urljoin(_NAMELESS, document.plain.get("$id", "")).partition("#")[0]
         self._registry = Registry([(self._base, document.plain)])
         self._compile = compile_schema
-        self._checkers: dict[tuple[str, str], Validator] = {}
+        self._checkers: dict[tuple[str, str], Validator] = {("$ref", ""): validator}
         self._plans: dict[str, list[tuple[_Place, _Function]]] = {}
 
     def explain(self, value: Any) -> tuple[str, ...]:
         """Return the faults of *value*, which does not fit: at most 20, and a count of the rest."""
-        self.meter.start()
         findings: list[Finding] = []
         is_complete = False
         try:

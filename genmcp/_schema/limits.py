@@ -30,8 +30,7 @@ class SchemaLimits(Struct, frozen=True):
     """Characters of all distinct patterns in a schema. Each pattern counts 40 more, and 1,000 for
     each of its character classes if it ignores case."""
     pattern_size: int = 10_485_760
-    """Bytes of a compiled pattern, in which all repetitions are written out; of one for the names
-    of properties, a 64th of them."""
+    """Bytes of a compiled pattern, in which all repetitions are written out."""
     values: int = 200_000
     """Items and properties in a value, at all levels; fewer if a schema is expensive to apply."""
 

@@ -10,27 +10,32 @@ keywords by callbacks, which decide nothing more once they have taken too long f
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
+from itertools import chain
 from math import inf
-from time import thread_time
+from time import perf_counter
 from typing import Any, Final
 
-from jsonschema_rs import Draft202012Validator, RegexOptions
+from jsonschema_rs import Draft202012Validator, RegexOptions, Validator
 
 from genmcp._schema.document import Document
 from genmcp._schema.limits import SchemaLimits
 from genmcp._schema.words import join_pointer
 
-# CPU seconds for all patterns and comparisons of one value, and the fault of a value beyond them.
+# Seconds for all patterns and comparisons of one value, and the fault of a value beyond them.
 _SECONDS: Final = 0.010
-_TOO_SLOW: Final = "takes too long to match against the patterns of the schema; send less"
+_TOO_SLOW: Final = "takes too long to check; send fewer or shorter texts, or fewer items"
+# Seconds of the worst match, for each kilobyte of its pattern and each character; and the same for
+# an item that is compared, in such units.
+_SECONDS_OF_WORK: Final = 0.000_000_1
+_WORK_OF_ITEM: Final = 20
 
 # A compiled pattern of the first size runs as an automaton on any text, since all its states fit
 # into the cache of the engine; so does one of a repeated character class, of any size. The texts
-# for larger patterns are bounded, so that one match takes at most some 25 ms.
-_SIZES: Final = (1 << 10, 1 << 13, 1 << 16, 1 << 18)
-_SIZE_TIMES_LENGTH: Final = 1 << 28
+# for larger patterns are bounded, so that one match takes at most some 15 ms.
+_SIZES: Final = (1 << 10, 1 << 11, 1 << 13, 1 << 16, 1 << 18)
+_SIZE_TIMES_LENGTH: Final = 1 << 27
 _ONE_CLASS: Final = re.compile(
     r"\^(?:\.|\\[pP]\{[\w=]+\}|\\\w|\[(?:[^\[\]\\]|\\.)*\])(?:[*+]|\{\d+(?:,\d*)?\})\$"
 )
@@ -70,12 +75,14 @@ class Meter:
 
     def __init__(self, document: Document, limits: SchemaLimits) -> None:
         self._budget = _Budget()
-        self._lengths = _lengths_of_patterns(document, limits)
+        lengths = _lengths_of_patterns(document, limits)
         self.keywords: dict[str, Any] = {}
-        if min(self._lengths.values(), default=inf) < inf:
-            self.keywords["pattern"] = partial(_Pattern, self._budget, self._lengths)
+        if min(lengths.values(), default=inf) < inf:
+            self.keywords["pattern"] = partial(_Pattern, self._budget, lengths)
         if document.uses("uniqueItems"):
             self.keywords["uniqueItems"] = partial(_UniqueItems, self._budget)
+        names = {each for _, each in _patterns_of_names(document) if lengths[each] < inf}
+        self._names = self._matcher_of_names(names) if names else None
 
     @property
     def fault(self) -> str:
@@ -89,7 +96,25 @@ class Meter:
     def fits(self, accepts: Callable[[Any], bool], value: Any) -> bool:
         """Return whether *accepts*, of a validator with these keywords, decides for *value*."""
         self.start()
-        return accepts(value) and not self.fault
+        if self._names is not None:
+            self._names.is_valid(value)
+        return not self.fault and accepts(value) and not self.fault
+
+    def _matcher_of_names(self, patterns: Iterable[str]) -> Validator:
+        """Return a validator that accepts every value, and matches the names of its properties.
+
+        jsonschema-rs has no callback for the patterns of names. With this validator, those that
+        take too long are found before they are applied.
+        """
+        below = {"$ref": "#"}
+        return Draft202012Validator(
+            {
+                "propertyNames": {"allOf": [{"anyOf": [{"pattern": it}, True]} for it in patterns]},
+                "items": below,
+                "additionalProperties": below,
+            },
+            keywords=self.keywords,
+        )
 
 
 class _Budget(threading.local):
@@ -107,18 +132,24 @@ class _Metered(ABC):
         self._accepts = _checker_of(keyword, given)
 
     @abstractmethod
-    def excess(self, value: Any) -> str:
-        """Return the words for a value that is too large for the keyword, or an empty text."""
+    def work(self, value: Any) -> int:
+        """Return the work for *value*; set the fault of the budget if *value* is too large."""
 
     def validate(self, value: Any) -> None:
         """Raise ValueError if *value* does not fit; for every further value beyond a limit, too."""
         budget = self._budget
-        if not budget.fault:
-            budget.fault = self.excess(value) if budget.seconds > 0 else _TOO_SLOW
-        began = thread_time()
-        if budget.fault or not self._accepts(value):
+        work = 0 if budget.fault else self.work(value)
+        if budget.fault:
             raise ValueError
-        budget.seconds -= thread_time() - began
+        began = perf_counter()
+        fits = self._accepts(value)
+        # A clock of CPU time takes longer than most matches. This one also counts the pauses of the
+        # process, but for no more than the worst match.
+        budget.seconds -= min(perf_counter() - began, work * _SECONDS_OF_WORK)
+        if budget.seconds < 0:
+            budget.fault = _TOO_SLOW
+        if not fits:
+            raise ValueError
 
 
 class _Pattern(_Metered):
@@ -128,12 +159,14 @@ class _Pattern(_Metered):
         super().__init__(budget, "pattern", pattern)
         self._pattern = pattern
         self._length = lengths[pattern]
+        self._kilobytes = int(_SIZE_TIMES_LENGTH / 1024 / self._length)
 
-    def excess(self, value: Any) -> str:
-        if not isinstance(value, str) or len(value) <= self._length:
-            return ""
-        words = f"expected text of at most {self._length} characters for the pattern "
-        return f"{words}{self._pattern[:200]}, got {len(value)}"
+    def work(self, value: Any) -> int:
+        count = len(value) if isinstance(value, str) else 0
+        if count > self._length:
+            words = f"expected text of at most {self._length} characters for the pattern "
+            self._budget.fault = f"{words}{self._pattern[:200]}, got {count}"
+        return count * self._kilobytes
 
 
 class _UniqueItems(_Metered):
@@ -141,12 +174,14 @@ class _UniqueItems(_Metered):
         super().__init__(budget, "uniqueItems", given)
         self._given = given
 
-    def excess(self, value: Any) -> str:
+    def work(self, value: Any) -> int:
         count = len(value) if self._given and isinstance(value, list | tuple) else 0
         most = _MAX_COMPARED
         if count > _MAX_COMPARED_SLOWLY and not _COMPARED_FAST.is_valid(value):
             most = _MAX_COMPARED_SLOWLY
-        return f"expected at most {most} items that differ, got {count}" if count > most else ""
+        if count > most:
+            self._budget.fault = f"expected at most {most} items that differ, got {count}"
+        return count * _WORK_OF_ITEM
 
 
 @lru_cache(maxsize=64)
@@ -161,13 +196,13 @@ def _lengths_of_patterns(document: Document, limits: SchemaLimits) -> dict[str, 
     """
     lengths: dict[str, float] = {}
     counted = 0
-    for pointer, pattern, most in _patterns(document, limits.pattern_size):
+    for pointer, pattern in chain(_patterns_of_texts(document), _patterns_of_names(document)):
         if pattern not in lengths:
             counted += _count(pattern)
         if counted > limits.patterns:
             words = f"more than {limits.patterns} characters of patterns (SchemaLimits.patterns)"
             raise document.refuse(pointer, words)
-        length = longest_text(pattern, most)
+        length = longest_text(pattern, limits.pattern_size)
         if length is None:
             raise document.refuse(
                 pointer,
@@ -179,17 +214,19 @@ def _lengths_of_patterns(document: Document, limits: SchemaLimits) -> dict[str, 
     return lengths
 
 
-def _patterns(document: Document, most: int) -> Iterator[tuple[str, str, int]]:
-    """Yield each pattern with its pointer and the bytes that it may have, usually *most*."""
+def _patterns_of_texts(document: Document) -> Iterator[tuple[str, str]]:
+    """Yield each `pattern` with its pointer."""
     for pointer, schema in document.schemas.items():
-        if schema.__class__ is not dict:
-            continue
-        if isinstance(schema.get("pattern"), str):
-            yield join_pointer(pointer, "pattern"), schema["pattern"], most
-        # jsonschema-rs has no callback for the patterns of property names.
-        if isinstance(named := schema.get("patternProperties"), dict):
-            for pattern in named:
-                yield join_pointer(pointer, "patternProperties", pattern), pattern, most // 64
+        if schema.__class__ is dict and isinstance(schema.get("pattern"), str):
+            yield join_pointer(pointer, "pattern"), schema["pattern"]
+
+
+def _patterns_of_names(document: Document) -> Iterator[tuple[str, str]]:
+    """Yield each pattern of `patternProperties` with its pointer."""
+    for pointer, schema in document.schemas.items():
+        if schema.__class__ is dict and isinstance(schema.get("patternProperties"), dict):
+            for pattern in schema["patternProperties"]:
+                yield join_pointer(pointer, "patternProperties", pattern), pattern
 
 
 def _count(pattern: str) -> int:
