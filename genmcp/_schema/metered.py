@@ -89,13 +89,9 @@ class Meter:
         """The words for the last value in this thread if it is not decided; empty for others."""
         return self._budget.fault
 
-    def start(self) -> None:
-        """Begin with another value."""
-        self._budget.seconds, self._budget.fault = _SECONDS, ""
-
     def fits(self, accepts: Callable[[Any], bool], value: Any) -> bool:
         """Return whether *accepts*, of a validator with these keywords, decides for *value*."""
-        self.start()
+        self._budget.seconds, self._budget.fault = _SECONDS, ""
         if self._names is not None:
             self._names.is_valid(value)
         return not self.fault and accepts(value) and not self.fault
