@@ -119,6 +119,19 @@ class Document:
         """Return the pointer of the target of the reference *keyword* at *pointer*."""
         return self._targets[pointer, keyword]
 
+    def referenced(self, pointer: str) -> dict[str, dict[str, Any]]:
+        """Return the subschema at *pointer* and those that it refers to, in a chain, by pointer.
+
+        The chain ends at a boolean. Of a longer one, the first 64 are returned.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        while self.schemas[pointer].__class__ is dict and len(found) < MAX_DEPTH:
+            found[pointer] = self.schemas[pointer]
+            if (pointer, "$ref") not in self._targets:
+                break
+            pointer = self._targets[pointer, "$ref"]
+        return found
+
     def uses(self, *keywords: str) -> bool:
         """Return whether any subschema has one of *keywords*."""
         wanted = frozenset(keywords)

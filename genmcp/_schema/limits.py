@@ -26,18 +26,20 @@ class SchemaLimits(Struct, frozen=True):
     subschemas: int = 5_000
     """Subschemas in a schema."""
     patterns: int = 1_048_576
-    """Characters of all distinct patterns in a schema. Each pattern counts 40 more, and 1,000 for
-    each of its character classes if it ignores case."""
-    pattern_size: int = 10_485_760
-    """Bytes of a compiled pattern, in which all repetitions are written out."""
+    """Characters of all distinct patterns in a schema. Each pattern counts 40 more, and 2,000 for
+    each of its character classes if it ignores case. A compiled pattern, in which all repetitions
+    are written out, may have 16 times as many bytes."""
     values: int = 200_000
     """Items and properties in a value, at all levels; fewer if a schema is expensive to apply."""
+    trusted: bool = True
+    """Whether alternatives that differ in the constant of a property count as one of them, although
+    the property is not required. Values without it are then expensive to check."""
 
 
 DEFAULT_LIMITS: Final = SchemaLimits()
 #: Limits for schemas of other servers: the most expensive one takes about 50 ms and 20 MiB.
 FOREIGN_LIMITS: Final = SchemaLimits(
-    schema_size=262_144, subschemas=1_500, patterns=4_096, pattern_size=65_536
+    schema_size=262_144, subschemas=1_500, patterns=4_096, trusted=False
 )
 
 # Levels of arrays and objects in a value, and of subschemas in a schema: the checker is recursive.

@@ -40,6 +40,9 @@ _ONE_CLASS: Final = re.compile(
     r"\^(?:\.|\\[pP]\{[\w=]+\}|\\\w|\[(?:[^\[\]\\]|\\.)*\])(?:[*+]|\{\d+(?:,\d*)?\})\$"
 )
 
+# Bytes that a compiled pattern may have for each character of all patterns.
+_BYTES_OF_CHARACTER: Final = 16
+
 # Characters that a pattern counts besides its own, and for each of its classes if it ignores case:
 # folding a large class takes 7 ms.
 _EACH_PATTERN: Final = 40
@@ -198,12 +201,12 @@ def _lengths_of_patterns(document: Document, limits: SchemaLimits) -> dict[str, 
         if counted > limits.patterns:
             words = f"more than {limits.patterns} characters of patterns (SchemaLimits.patterns)"
             raise document.refuse(pointer, words)
-        length = longest_text(pattern, limits.pattern_size)
+        length = longest_text(pattern, _BYTES_OF_CHARACTER * limits.patterns)
         if length is None:
             raise document.refuse(
                 pointer,
                 f"the pattern {pattern[:200]!r} is not one that can be run in linear time, or is "
-                f"too large (SchemaLimits.pattern_size): look-around and back-references are not "
+                f"too large (SchemaLimits.patterns): look-around and back-references are not "
                 f"supported, and repetitions are written out; bound lengths with maxLength instead",
             )
         lengths[pattern] = length

@@ -17,7 +17,7 @@ from msgspec import Raw
 from genmcp._schema.cost import cost_of
 from genmcp._schema.document import DIALECTS, Document
 from genmcp._schema.explain import Explainer
-from genmcp._schema.limits import DEFAULT_LIMITS, MAX_DEPTH, SchemaLimits, excess
+from genmcp._schema.limits import DEFAULT_LIMITS, SchemaLimits, excess
 from genmcp._schema.metered import Meter
 from genmcp._schema.words import accepted_values, join_pointer, join_words, mismatch, to_json
 from genmcp.errors import ConfigurationError
@@ -79,7 +79,7 @@ class Schema:
         self.document = document
         self._formats = formats
         self.parts = Document(document, origin, limits)
-        self._max_values = min(limits.values, _MAX_APPLIED // cost_of(self.parts))
+        self._max_values = min(limits.values, _MAX_APPLIED // cost_of(self.parts, limits))
         self._meter = Meter(self.parts, limits)
         self.small = min(_SMALL, self._max_values)
         try:
@@ -183,27 +183,14 @@ def _defaults_of(document: Document, pointer: str) -> tuple[dict[str, Any], dict
     """Return the defaults of the properties of an object, and the pointers of their schemas."""
     defaults: dict[str, Any] = {}
     below: dict[str, str] = {}
-    for place in _with_references(document, pointer):
-        for name in document.schemas[place].get("properties", ()):
+    for place, schema in document.referenced(pointer).items():
+        for name in schema.get("properties", ()):
             first = join_pointer(place, "properties", name)
-            places = _with_references(document, first)
+            places = document.referenced(first)
             # Properties that only refer to the same schema share its plan: a plan for each would be
             # quadratic if all of them refer to the schema that contains them.
-            below[name] = next(
-                (each for each in places if "properties" in document.schemas[each]), first
-            )
-            for each in places:
-                if "default" in document.schemas[each]:
-                    defaults.setdefault(name, document.schemas[each]["default"])
+            below[name] = next((key for key, each in places.items() if "properties" in each), first)
+            for each in places.values():
+                if "default" in each:
+                    defaults.setdefault(name, each["default"])
     return defaults, below
-
-
-def _with_references(document: Document, pointer: str) -> list[str]:
-    """Return *pointer* and the targets of its chain of references; booleans have no defaults."""
-    places: list[str] = []
-    while document.schemas[pointer].__class__ is dict and len(places) < MAX_DEPTH:
-        places.append(pointer)
-        if "$ref" not in document.schemas[pointer]:
-            break
-        pointer = document.target(pointer, "$ref")
-    return places
