@@ -171,9 +171,9 @@ def deep(levels: int) -> dict[str, Any]:
             "more than 2000 characters of patterns",
         ),
         (
-            {"pattern": "a{100}"},
-            SchemaLimits(pattern_size=1_000),
-            r"too large \(SchemaLimits.pattern_size\)",
+            {"pattern": "a{1000}b"},
+            SchemaLimits(patterns=50),
+            r"too large \(SchemaLimits.patterns\)",
         ),
     ],
 )
