@@ -131,15 +131,13 @@ def test_expensive_schema_takes_fewer_values(document: dict[str, Any], most: int
         ({"anyOf": [INTEGER, INTEGER], "unevaluatedItems": False}, 10),
     ],
 )
-def test_cost_counts_subschemas_of_one_way_through_a_value(
-    document: dict[str, Any], cost: int
-) -> None:
+def test_cost_counts_the_subschemas_of_one_value(document: dict[str, Any], cost: int) -> None:
     """A property has one of the subschemas in `properties`, and all of `patternProperties`."""
     assert cost == cost_of(Schema(document).parts, SchemaLimits())
 
 
 def alternatives(count: int, *, required: bool) -> dict[str, Any]:
-    """Return the schema of a tree of so many kinds of nodes, which a constant tells apart."""
+    """Return the schema of a tree of so many kinds of nodes, which differ in a constant."""
     children = {"items": {"anyOf": [{"$ref": f"#/$defs/n{each}"} for each in range(count)]}}
     nodes = {
         f"n{each}": {
@@ -187,9 +185,7 @@ def test_optional_constant_counts_in_trusted_schemas_only() -> None:
         ("(", None),
     ],
 )
-def test_length_of_a_text_follows_from_the_size_of_its_pattern(
-    pattern: str, length: float | None
-) -> None:
+def test_size_of_a_pattern_bounds_the_length_of_a_text(pattern: str, length: float | None) -> None:
     """Most patterns run as an automaton: those that are small, or repeat one class."""
     assert length == longest_text(pattern, 16 * SchemaLimits().patterns)
 
@@ -222,9 +218,7 @@ def test_pattern_that_is_too_large_is_rejected(document: dict[str, Any]) -> None
         ({"items": {"patternProperties": {AMBIGUOUS: {}}}}, [{"a" * 20_000: 1}]),
     ],
 )
-def test_text_that_is_too_long_for_its_pattern_is_rejected(
-    document: dict[str, Any], value: Any
-) -> None:
+def test_text_too_long_for_its_pattern_is_rejected(document: dict[str, Any], value: Any) -> None:
     """Also where a part that does not fit would make the whole value fit."""
     assert Schema(document).check(value) == (
         f"(root): expected text of at most 16384 characters for the pattern {AMBIGUOUS}, got 20000",
@@ -245,7 +239,7 @@ def test_text_that_is_too_long_for_its_pattern_is_rejected(
         ),
     ],
 )
-def test_many_texts_for_one_pattern_are_matched_until_timeout(
+def test_texts_for_a_pattern_are_matched_until_timeout(
     document: dict[str, Any], value: Any
 ) -> None:
     """The patterns of a value have 10 ms in all; the next value has them again."""
