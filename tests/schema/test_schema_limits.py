@@ -29,6 +29,12 @@ def hostile_text(length: int) -> str:
     return "".join(random.Random(length).choices("ab", k=length))
 
 
+def test_schema_limits_are_five_settings() -> None:
+    """Every other bound is a constant, or follows from these."""
+    fields = ("schema_size", "subschemas", "patterns", "values", "trusted")
+    assert fields == SchemaLimits.__struct_fields__
+
+
 @pytest.mark.parametrize("with_text", [False, True])
 @pytest.mark.parametrize(
     ("limits", "fitting", "excessive", "words"),
