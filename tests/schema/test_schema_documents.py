@@ -1,5 +1,6 @@
-"""The requirements of an accepted schema."""
+"""A schema is accepted, or rejected with the place and the reason."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,12 +11,13 @@ from genmcp.errors import ConfigurationError
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
-REFUSED: list[tuple[Any, str]] = [
+REJECTED: list[tuple[Any, str]] = [
     ([], "input_schema: a schema is a JSON object, not list"),
     ({"default": object()}, "input_schema: the schema cannot be written as JSON"),
     ({"$schema": "http://json-schema.org/draft-04/schema#"}, "at /$schema: the dialect"),
     ({"$schema": 5}, "supported are https://json-schema.org/draft/2020-12/schema, "),
     ({"items": {"$schema": "urn:x"}}, "at /items/$schema: the dialect 'urn:x' is not supported"),
+    ({"not": {"$schema": DRAFT_7}}, "at /not/$schema: a part of a schema has the dialect of the"),
     ({"type": "strin"}, 'at /type: expected "array", "boolean"'),
     ({"properties": {"a": {"minLength": -1}}}, "at /properties/a/minLength: expected a number of"),
     ({"required": "a"}, 'at /required: expected an array, got the string "a"'),
@@ -38,11 +40,15 @@ REFUSED: list[tuple[Any, str]] = [
     ({"pattern": "(?=a)"}, "at /pattern: the pattern '(?=a)' is not one that can be run in linear"),
     ({"patternProperties": {"(a": {}}}, "at /patternProperties/(a: the pattern '(a'"),
     ({"properties": {"a": {"pattern": r"(a)\1"}}}, "look-around and back-references"),
+    ({"type": ["string"] * 1_001}, "a list of more than 1000 names"),
+    ({"dependencies": {"a": ["b"] * 1_001}}, "a list of more than 1000 names"),
+    ({"$id": "u" * 513}, "at /$id: a URI of more than 512 characters"),
+    ({"items": {"$anchor": "u" * 513}}, "at /items/$anchor: a URI of more than 512 characters"),
 ]
 
 
-@pytest.mark.parametrize(("document", "words"), REFUSED)
-def test_a_wrong_schema_is_refused_with_its_place_and_the_reason(document: Any, words: str) -> None:
+@pytest.mark.parametrize(("document", "words"), REJECTED)
+def test_invalid_schema_is_rejected_with_its_place(document: Any, words: str) -> None:
     """2026-07-28, basic, "Schema Validation" and "$ref Resolution": at construction."""
     with pytest.raises(ConfigurationError) as caught:
         Schema(document)
@@ -50,8 +56,8 @@ def test_a_wrong_schema_is_refused_with_its_place_and_the_reason(document: Any, 
     assert words in str(caught.value)
 
 
-def test_a_refusal_names_the_option() -> None:
-    """The message begins with where the schema came from."""
+def test_error_of_a_schema_names_the_option() -> None:
+    """The message begins with the origin of the schema."""
     with pytest.raises(ConfigurationError, match=r"^output_schema: at /type:"):
         Schema({"type": "x"}, origin="output_schema")
 
@@ -65,13 +71,13 @@ def test_a_refusal_names_the_option() -> None:
         DRAFT_7,
     ],
 )
-def test_a_supported_dialect_is_applied(dialect: str) -> None:
+def test_supported_dialect_is_applied(dialect: str) -> None:
     """2026-07-28, basic, "Schema Dialect": 2020-12, and two earlier by `$schema`."""
     assert Schema({"$schema": dialect, "type": "string"}).check(1)
 
 
-def test_draft_7_has_the_keywords_of_draft_7() -> None:
-    """`items` may be a list there, and keywords beside a `$ref` do not count."""
+def test_draft_7_has_its_own_keywords() -> None:
+    """`items` may be a list, and keywords beside a `$ref` are ignored."""
     schema = Schema(
         {
             "$schema": DRAFT_7,
@@ -107,8 +113,8 @@ def test_draft_7_has_the_keywords_of_draft_7() -> None:
         },
     ],
 )
-def test_a_reference_within_the_schema_is_followed(document: dict[str, Any]) -> None:
-    """Pointers, anchors and embedded identifiers are all local; faults are found behind them."""
+def test_reference_within_the_schema_is_resolved(document: dict[str, Any]) -> None:
+    """Pointers, anchors and embedded identifiers are local; faults of their targets are found."""
     schema = Schema(document)
 
     assert not schema.check("s")
@@ -116,7 +122,7 @@ def test_a_reference_within_the_schema_is_followed(document: dict[str, Any]) -> 
 
 
 def test_references_in_data_are_not_references() -> None:
-    """`const`, `enum`, `default`, and a property of the name `$ref` hold no schemas."""
+    """The values of `const` and `default`, and a property named `$ref`, are no schemas."""
     Schema(
         {
             "const": {"$ref": "https://example.com"},
@@ -126,8 +132,8 @@ def test_references_in_data_are_not_references() -> None:
     )
 
 
-def test_the_given_document_is_kept_as_it_is() -> None:
-    """The listed schema is the given one, in its order."""
+def test_given_document_is_not_changed() -> None:
+    """The listed schema is the given one, with its order."""
     document = {"pattern": "a", "type": "string", "$comment": "kept", "uniqueItems": True}
     schema = Schema(document)
 
@@ -135,19 +141,45 @@ def test_the_given_document_is_kept_as_it_is() -> None:
     assert list(document) == ["pattern", "type", "$comment", "uniqueItems"]
 
 
+def deep(levels: int) -> dict[str, Any]:
+    """Return a schema with so many levels of subschemas below the root."""
+    document: dict[str, Any] = {}
+    for _ in range(levels):
+        document = {"items": document}
+    return document
+
+
 @pytest.mark.parametrize(
     ("document", "limits", "words"),
     [
-        (
-            {"items": {"items": {}}},
-            SchemaLimits(schema_depth=1),
-            "more than 1 levels of subschemas",
-        ),
+        (deep(65), SchemaLimits(), "more than 64 levels of subschemas"),
         ({"allOf": [{}, {}, {}]}, SchemaLimits(subschemas=3), "more than 3 subschemas"),
-        ({"allOf": [{}, {}, {}]}, SchemaLimits(applied=3), "applies more than 3 subschemas"),
+        ({"enum": [1] * 20}, SchemaLimits(schema_size=150), "50 bytes and 21 items and properties"),
+        ({"title": "x" * 200}, SchemaLimits(schema_size=150), "212 bytes and 1 items and properti"),
+        ({"enum": [1e300] * 201}, SchemaLimits(), r"more than 200 numbers beyond 1e\+100"),
+        (
+            {"properties": {"x" * 50: {"properties": dict.fromkeys("abc", True)}}},
+            SchemaLimits(schema_size=200),
+            "JSON Pointers of its subschemas have more than 200 characters",
+        ),
+        (
+            {"allOf": [{"pattern": "a" * 20}, {"pattern": "b" * 20}]},
+            SchemaLimits(patterns=119),
+            r"/pattern: more than 119 characters of patterns \(SchemaLimits.patterns\)",
+        ),
+        (
+            {"pattern": "(?i)[a-z]"},
+            SchemaLimits(patterns=2_000),
+            "more than 2000 characters of patterns",
+        ),
+        (
+            {"pattern": "a{1000}b"},
+            SchemaLimits(patterns=50),
+            r"too large \(SchemaLimits.patterns\)",
+        ),
     ],
 )
-def test_a_schema_past_its_limits_is_refused(
+def test_schema_beyond_its_limits_is_rejected(
     document: dict[str, Any], limits: SchemaLimits, words: str
 ) -> None:
     """2026-07-28, basic, "Composition-Keyword Resource Use"."""
@@ -155,19 +187,81 @@ def test_a_schema_past_its_limits_is_refused(
         Schema(document, limits=limits)
 
 
-def test_references_that_double_are_refused() -> None:
+def test_schema_at_its_limits_is_accepted() -> None:
+    """Equal patterns count once."""
+    limits = SchemaLimits(subschemas=4, patterns=60, schema_size=200)
+
+    Schema({"allOf": [{"pattern": "a" * 20}, {"pattern": "a" * 20}, deep(0)]}, limits=limits)
+    Schema(deep(64))
+
+
+def chain_of(step: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Return a schema with 30 definitions, each of which applies the next one."""
+    links = {f"n{n}": step({"$ref": f"#/$defs/n{n + 1}"}) for n in range(30)}
+    return {"$defs": {**links, "n30": {"type": "string"}}, "$ref": "#/$defs/n0"}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda link: {"allOf": [link, link]},
+        lambda link: {"anyOf": [link, {"not": link}]},
+        lambda link: {"properties": {"a": link}, "patternProperties": {"a": link}},
+        lambda link: {"anyOf": [{"properties": {"a": link}}, {"properties": {"a": link}}]},
+        lambda link: {"items": link, "contains": link},
+        lambda link: {"items": link, "unevaluatedItems": link, "allOf": [{"contains": link}]},
+        lambda link: {"allOf": [link], "unevaluatedProperties": False},
+        lambda link: {"anyOf": [link], "unevaluatedItems": False},
+    ],
+)
+def test_chain_of_references_that_doubles_is_rejected(step: Any) -> None:
     """Thirty definitions that each apply the next one twice would be a billion checks."""
-    twice: dict[str, Any] = {
-        f"n{n}": {"allOf": [{"$ref": f"#/$defs/n{n + 1}"}, {"$ref": f"#/$defs/n{n + 1}"}]}
-        for n in range(30)
-    }
+    with pytest.raises(ConfigurationError, match="applies more than 10000 subschemas"):
+        Schema(chain_of(step))
+
+
+def test_loop_of_references_that_doubles_is_rejected() -> None:
+    """jsonschema-rs applies only the reference that closes the loop once to each value."""
+    document = chain_of(lambda link: {"properties": {"a": link}, "patternProperties": {"a": link}})
+    document["$defs"]["n30"] = {"items": {"$ref": "#/$defs/n0"}}
 
     with pytest.raises(ConfigurationError, match="applies more than 10000 subschemas"):
-        Schema({"$defs": {**twice, "n30": {}}, "$ref": "#/$defs/n0"})
+        Schema(document)
 
 
-def test_a_schema_nested_without_end_is_refused() -> None:
-    """A document too deep to be written is not a schema."""
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda link: {"properties": {"a": link, "b": link}},
+        lambda link: {"properties": {"a": link}, "additionalProperties": link},
+        lambda link: {"prefixItems": [link, link], "items": link},
+    ],
+)
+def test_chain_of_references_to_different_parts_is_accepted(step: Any) -> None:
+    """Each part of the value has one of them."""
+    value: Any = 1
+    for _ in range(30):
+        value = {"a": value}
+
+    schema = Schema(chain_of(step))
+
+    assert not schema.check("x")
+    assert "properties" not in schema.document["$defs"]["n0"] or schema.check(value)
+
+
+def test_recursive_schema_is_applied_to_deep_values() -> None:
+    """Each subschema that contains itself is applied once to each part."""
+    tree = {"properties": {"a": {"$ref": "#"}}, "patternProperties": {"a": {"$ref": "#"}}}
+    schema = Schema({"type": "object", "anyOf": [tree, {**tree, "minProperties": 1}]})
+    value: Any = {}
+    for _ in range(60):
+        value = {"a": value}
+
+    assert not schema.check(value)
+
+
+def test_schema_that_nests_too_deeply_is_rejected() -> None:
+    """It cannot be encoded as JSON."""
     document: dict[str, Any] = {}
     for _ in range(100_000):
         document = {"items": document}
