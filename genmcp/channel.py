@@ -27,7 +27,6 @@ from genmcp.protocol.params import (
 )
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
-from genmcp.tasks.records import HeldTask
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", bound=Request, default=Request, covariant=True)
@@ -197,9 +196,9 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
     """
 
     # Attributes with an underscore belong to the mux and the transports:
-    # _sink: the receiver of messages. _state: the state of a call that has waited. _keyed: the
-    # task of its idempotency key. _static, _given, _copied: assigns of the mux, of one of several
-    # servers of it, and of the host's request. _marks: those of the telemetry, if there is any.
+    # _sink: the receiver of messages. _state: the state of a call that has waited. _static, _given,
+    # _copied: assigns of the mux, of one of several servers of it, and of the host's request.
+    # _marks: those of the telemetry, if there is any.
     request: R_co
     _sink: Sink
     access: Access | None = None
@@ -210,7 +209,6 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
     _progress: float = -inf
     _state: CallState | None = None
     _marks: Any = None
-    _keyed: HeldTask | None = None
     _given: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:

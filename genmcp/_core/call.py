@@ -36,7 +36,7 @@ class CallPhase(IntEnum):
     ASKING = 1
     """The client was sent a question on the open connection (2025-11-25 and before)."""
     STORING = 2
-    """The call reads or writes its own record: that of a job, or of its idempotency key."""
+    """The call reads or writes its own record."""
     PROMOTING = 3
     """The record of a task is being written, while the hook runs on."""
     TASK = 4
@@ -72,33 +72,31 @@ class CallEvent(IntEnum):
     """The question of ASK was answered, or failed."""
     STORE = 3
     """The call begins to read or write its own record."""
-    RESUME = 4
-    """The access to the record has ended, and a hook runs."""
-    FOLLOW = 5
+    FOLLOW = 4
     """The call is stored, and this process waits for its result, to send it to the client."""
-    PROMOTE = 6
+    PROMOTE = 5
     """`Tool.promote_after` or `Tool.max_hold` has passed, or the tool always runs as a task."""
-    WRITTEN = 7
+    WRITTEN = 6
     """The record of the task was written."""
-    FOUND = 8
+    FOUND = 7
     """The record of the stored call was read."""
-    FAILED = 9
+    FAILED = 8
     """The store failed; the record may have been written."""
-    REFUSED = 10
+    REFUSED = 9
     """The record was not written or read, and a repetition would fail, too."""
-    CANCEL = 11
+    CANCEL = 10
     """The client has sent a cancellation of its request."""
-    TASK_CANCEL = 12
+    TASK_CANCEL = 11
     """The task was cancelled (`tasks/cancel`)."""
-    LEAVE = 13
+    LEAVE = 12
     """The client has disconnected, and that cancels the call."""
-    SHUTDOWN = 14
+    SHUTDOWN = 13
     """The server is shutting down; or a pipe was closed whose client has the handle of the call."""
-    RETURNED = 15
+    RETURNED = 14
     """The hook has ended with a result, or with the error that it has raised."""
-    STORED = 16
+    STORED = 15
     """The hook has ended with another wait, which is stored in the record of the task."""
-    INTERRUPTED = 17
+    INTERRUPTED = 16
     """The hook has ended with a CancelledError."""
 
 
@@ -187,14 +185,6 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.FOLLOWING, _E.ASK): Transition(_P.RELAYING),
     (_P.RELAYING, _E.ANSWERED): Transition(_P.FOLLOWING),
     (_P.RUNNING, _E.STORE): Transition(_P.STORING),
-    (_P.STORING, _E.STORE): Transition(_P.STORING),
-    (_P.FOLLOWING, _E.STORE): Transition(_P.STORING),
-    # A call with an idempotency key ends while a promotion accesses the store. The phase stays,
-    # since the promotion reports the end of its access. Both write the one record of the key, and
-    # the store accepts one of the writes.
-    (_P.PROMOTING, _E.STORE): Transition(_P.PROMOTING),
-    (_P.READING, _E.STORE): Transition(_P.READING),
-    (_P.STORING, _E.RESUME): Transition(_P.RUNNING),
     (_P.RUNNING, _E.FOLLOW): Transition(_P.FOLLOWING),
     (_P.STORING, _E.FOLLOW): Transition(_P.FOLLOWING),
     # Promotion. The order is: write the record, then send the handle. The other order would let a
@@ -216,8 +206,7 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.READING, _E.FAILED): Transition(_P.FOLLOWING, (_A.RETRY_LATER,)),
     (_P.READING, _E.REFUSED): Transition(_P.FOLLOWING),
     # If a write ends after the call, its record is deleted. If it ends while the hook is being
-    # cancelled, the record is deleted at the end of the hook: a keyed call may still return a
-    # result, which its record must keep, so that the call does not run again.
+    # cancelled, the record is deleted at the end of the hook.
     (_P.OVER, _E.WRITTEN): Transition(_P.OVER, (_A.DELETE_RECORD,)),
     (_P.OVER, _E.FAILED): Transition(_P.OVER, (_A.DELETE_RECORD,)),
     # Cancellation. Each event cancels the hook again, since a hook may ignore the first
@@ -265,7 +254,7 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     **_all((_P.CANCELLED_TASK,), (*_ENDS, _E.STORED), Transition(_P.OVER, (_A.NOTIFY_TOOL,))),
 }
 
-_HOOK: Final = (_E.SUSPEND, _E.ASK, _E.ANSWERED, _E.STORE, _E.RESUME, _E.FOLLOW)
+_HOOK: Final = (_E.SUSPEND, _E.ASK, _E.ANSWERED, _E.STORE, _E.FOLLOW)
 _STORE_ENDS: Final = (_E.WRITTEN, _E.FOUND, _E.FAILED, _E.REFUSED)
 
 LATE: Final[frozenset[Pair]] = frozenset(
@@ -293,13 +282,12 @@ class CallState(msgspec.Struct, eq=False):
         task: the id of its record in the store, if it has one.
         fencing_token: for changes of the record.
         run: the id of the job that the call waits for, or continues after.
-        follows: the task that the call awaits here; it may belong to another call.
+        follows: the task that the call awaits here. Unless it is *task*, it is that of an
+            idempotency key, which goes on without this call.
         unconfirmed: the id of a record that a promotion may have written, before its handle was
-            sent. Cleared when the handle is sent, when the record is deleted, and for a keyed call,
-            which has one record, when that is written for a job.
+            sent. Cleared when the handle is sent, and when the record is deleted.
         handle: the response that was sent instead of the result.
         outcome: the result or error of the call, if its response was held.
-        raised: whether a keyed call has raised, which frees its key.
     """
 
     phase: CallPhase = CallPhase.RUNNING
@@ -311,7 +299,6 @@ class CallState(msgspec.Struct, eq=False):
     unconfirmed: str | None = None
     handle: Result | None = None
     outcome: Result | McpError | None = None
-    raised: bool = False
 
     def __repr__(self) -> str:
         return f"<CallState {self.phase.name}>"

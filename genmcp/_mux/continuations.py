@@ -7,7 +7,7 @@ is a task.
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -60,23 +60,6 @@ class Continuations:
         self._states = RequestStateCodec(services.seal, self._state_ttl)
         self._tasks = tasks
         self._awaitables = Awaitables()
-
-    async def begin(self, request: Request, channel: Channel) -> Result | Suspended:
-        """Answer a *request* that carries a state, or that must be a task.
-
-        Raises:
-            InvalidParams: the state was not issued for this request.
-            CapabilityMissing: it needs tasks, which the client does not support.
-        """
-        policy = request.policy
-        if policy.requires_tasks and not has_tasks(request):
-            raise CapabilityMissing({"extensions": {TASKS: {}}})
-        if request.request_state is None:
-            if policy.task == "always" and has_tasks(request):
-                await channel._sink.promote()
-            step: Any = await self._server.handle(request, channel)
-            return await self.advance(step, channel)
-        return await self._retried(request, channel)
 
     async def advance(
         self, step: Any, channel: Channel, continuation: Continuation | None = None
@@ -151,7 +134,7 @@ class Continuations:
         task = await self._tasks.begin(channel, continuation, work)
         if channel.request.policy.task != "never" and has_tasks(channel.request):
             return create_task_result(task, self._store.now())
-        return await self._followed(task.id, channel, known=task)
+        return await self.followed(task.id, channel, known=task)
 
     async def _asked(
         self, continuation: Continuation, channel: Channel
@@ -175,9 +158,19 @@ class Continuations:
             input_requests=pending_requests(continuation), request_state=state
         )
 
-    async def _retried(self, request: Request, channel: Channel) -> Result | Suspended:
-        """Continue a call with the answers of its client."""
+    async def retried(
+        self, request: Request, channel: Channel, keyed: Collection[str]
+    ) -> Result | Suspended:
+        """Continue a call with the answers of its client, in a request with a state.
+
+        *keyed* has the ids that the task of the idempotency key in the request may have.
+
+        Raises:
+            InvalidParams: the state was not issued for this request.
+        """
         continuation = self._states.open(request, channel.principal)
+        if keyed and continuation.task not in keyed:
+            raise InvalidParams("requestState belongs to a call with another idempotency key")
         if continuation.task is not None:
             await channel._settle()
             channel._call.advance(CallEvent.STORE)
@@ -189,8 +182,10 @@ class Continuations:
             return self._input_required(continuation, channel)
         await self._spend(channel, continuation)
         if continuation.task is not None:
-            await self._answer(continuation, channel, failed)
-            return await self._followed(continuation.task, channel, continuation.last_event)
+            task = await self._answer(continuation, channel, failed)
+            if task.arguments_digest is None:  # otherwise the call goes on without this client
+                channel._call.task = task.id
+            return await self.followed(task.id, channel, continuation.last_event)
         outcome = failed or answers_outcome(continuation)
         step = await self._server.resume(continuation, outcome, channel)
         return await self.advance(step, channel, continuation)
@@ -225,38 +220,13 @@ class Continuations:
         logger.warning("a requestState of %s, which is single-use, came twice", request.method)
         raise InvalidParams("requestState was used already: it is valid once")
 
-    async def _followed(
-        self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
-    ) -> Result:
-        """Return the result of the task *id*, which is the call of *channel* itself."""
-        await channel._settle()
-        if channel.task is None:
-            channel._call.task = id
-        return await self.followed(id, channel, after, known)
-
-    def answers(self, id: str, channel: Channel) -> bool:
-        """Return whether the state in the request of *channel* belongs to the task *id*.
-
-        Raises:
-            InvalidParams: the state was not issued for this request.
-        """
-        return self._states.open(channel.request, channel.principal).task == id
-
-    def step_of(self, channel: Channel) -> int:
-        """Return the step of the call that the request of *channel* answers with its state.
-
-        Raises:
-            InvalidParams: the state was not issued for this request.
-        """
-        return self._states.open(channel.request, channel.principal).step
-
     async def followed(
         self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
     ) -> Result:
         """Return the result of the task *id*, for a client without its handle.
 
-        The client has received the events up to *after*. *known* is the task as it was just
-        written.
+        A client with tasks gets the handle as soon as the task waits in the store. The client has
+        received the events up to *after*. *known* is the task as it was just written.
 
         Raises:
             McpError: it ended with an error, or was cancelled.
@@ -270,9 +240,11 @@ class Continuations:
             if isinstance(asking, Result):
                 return asking
             failed = missing_capability(asking, channel)
-            if failed is None:
-                if channel.request.answers_by_retry:
+            if failed is None and channel.request.answers_by_retry:
+                asking = merge_answers(asking, _unasked_answers(channel.request))
+                if asking.missing:
                     return self._input_required(asking, channel)
+            elif failed is None:
                 await channel._settle()
                 answered = await ask_client(asking, channel)
                 if isinstance(answered, Failed):
@@ -284,7 +256,7 @@ class Continuations:
 
     async def _answer(
         self, continuation: Continuation, channel: Channel, failed: Failed | None
-    ) -> None:
+    ) -> Task:
         """Write the client's answers, or the failure, to the task that waits for them."""
         assert continuation.task is not None
         answers: dict[str, Outcome] = {}
@@ -294,7 +266,7 @@ class Continuations:
             elif failed is not None:
                 answers[each.name] = failed
         packed = {name: pack(each) for name, each in answers.items()}
-        await self._tasks.service.answer(continuation.task, channel.principal, packed)
+        return await self._tasks.service.answer(continuation.task, channel.principal, packed)
 
 
 async def _end_of(
@@ -305,6 +277,7 @@ async def _end_of(
     Raises:
         McpError: it ended with an error.
     """
+    gets_handle = channel.request.policy.task != "never" and has_tasks(channel.request)
     async with aclosing(service.follow(id, channel.principal, after, known=known)) as changes:
         async for each in changes:
             if isinstance(each, TaskMessage):
@@ -318,6 +291,8 @@ async def _end_of(
             if isinstance(task.work, Asking) and not task.settled:
                 continuation = Continuation.unpack(task.continuation)
                 return msgspec.structs.replace(continuation, task=id, last_event=each.id)
+            if gets_handle and task.bound_node is None:
+                return create_task_result(task, service.records.now())
     raise TaskNotFound(id)
 
 

@@ -30,9 +30,9 @@ from genmcp._core.waiting import Continue, ExternalJob, Suspended
 from genmcp._mux.builtin_methods import BuiltinMethods
 from genmcp._mux.bus import MessageBus, ServerRequests
 from genmcp._mux.changes import Subscriptions
-from genmcp._mux.continuations import Continuations
+from genmcp._mux.continuations import Continuations, has_tasks
 from genmcp._mux.deployment import DeploymentLimits
-from genmcp._mux.idempotency import Idempotency
+from genmcp._mux.keyed import KeyedCalls, key_of
 from genmcp._mux.limits import ConcurrencyLimit, Limits
 from genmcp._mux.replay import Replay
 from genmcp._mux.resumption import Resumption
@@ -49,6 +49,7 @@ from genmcp._wire.jsonrpc import printable
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import ChangeNotifier, Channel, hint_of_name
 from genmcp.errors import (
+    CapabilityMissing,
     ConfigurationError,
     InternalError,
     InvalidParams,
@@ -58,9 +59,10 @@ from genmcp.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.params import InputResponseRequestParams, PaginatedRequestParams
 from genmcp.protocol.value import PaginatedResult, Result
-from genmcp.server import Server
+from genmcp.server import Server, resolve_route
 from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
@@ -201,8 +203,10 @@ class Mux:
             cancelled=lambda task, call: self.resumption.cancelled(task, call),
         )
         self.continuations = Continuations(services, self.tasks)
-        self.idempotency = Idempotency(services, self.tasks, self.continuations, audience)
         self.resumption = Resumption(services, self.tasks.service, self.continuations, self.outcome)
+        self.keyed = KeyedCalls(
+            services, self.tasks, self.continuations, self.resumption, self.waiting_calls
+        )
 
     def __repr__(self) -> str:
         return f"<Mux of {self.server.info.name}, {len(self.calls)} sessions with open calls>"
@@ -231,7 +235,7 @@ class Mux:
                     and params.request_state is not None
                 )
             ):
-                result = await self.idempotency.begin(request, channel)
+                result = await self._checked(request, channel)
             else:
                 result = await self.server.handle(request, channel)
             if not isinstance(result, Result):
@@ -254,6 +258,34 @@ class Mux:
             if isinstance(error, asyncio.CancelledError) and cancel_requested():
                 raise
             return _failed(self, channel, error)
+
+    async def _checked(self, request: Request, channel: Channel) -> Result | Suspended:
+        """Answer a *request* that needs a check before its hook runs, or has a state or a key.
+
+        The route is resolved first, and its scopes are checked: also the result of an earlier call
+        with the key is only for a client that has them.
+
+        Raises:
+            InsufficientScope: the client lacks a scope of the component.
+            InvalidParams: the state or the key is invalid for this request.
+            CapabilityMissing: the call needs tasks, which the client does not support.
+        """
+        request = await resolve_route(channel)
+        if request.route is not None and request.route.scopes:
+            channel._sink.require_scopes(request.route.scopes)
+        policy = request.policy
+        if policy.requires_tasks and not has_tasks(request):
+            raise CapabilityMissing({"extensions": {TASKS: {}}})
+        key = key_of(request)
+        if request.request_state is not None:
+            keyed = () if key is None else self.keyed.ids(channel, key)
+            return await self.continuations.retried(request, channel, keyed)
+        if key is not None:
+            return await self.keyed.answer(request, channel, key)
+        if policy.task == "always" and has_tasks(request):
+            await channel._sink.promote()
+        step = await self.server.handle(request, channel)
+        return await self.continuations.advance(step, channel)
 
     async def _observed(self, request: Request, channel: Channel) -> EncodedResponse:
         """Answer as `_answer` does, and notify the telemetry; a route is resolved at the end."""

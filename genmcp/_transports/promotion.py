@@ -6,6 +6,7 @@ repeated with the same id, since the record may have been written.
 
 import asyncio
 import logging
+import secrets
 from collections.abc import Collection, Coroutine
 from functools import partial
 from typing import Any, Final, Protocol
@@ -160,16 +161,15 @@ class Promotion(msgspec.Struct, eq=False):
             await self._delete()
 
     async def _write(self) -> CallEvent:
-        """Write the record, and return WRITTEN or REFUSED.
+        """Write the record, and return WRITTEN.
 
         A repeated write has the id of the first one, which may have succeeded without a response.
         """
         call, tasks = self._channel._call, self._mux.tasks
         self._step = None if call.unconfirmed else call.continuation
-        call.unconfirmed = id = call.unconfirmed or tasks.new_id(self._channel)
+        # The id is unguessable: 160 random bits.
+        call.unconfirmed = id = call.unconfirmed or secrets.token_urlsafe(20)
         self._task = task = await tasks.promote(self._channel, id)
-        if task is None:  # the call has ended meanwhile, and so has its record
-            return CallEvent.REFUSED
         # An earlier attempt wrote it, although the store reported a failure, and another process
         # has ended the task as lost in the meantime. The next attempt uses a new id.
         if task.ended:
@@ -205,9 +205,8 @@ class Promotion(msgspec.Struct, eq=False):
             channel._sink = TaskSink(
                 mux.services, mux.tasks.service, call, channel._sink.client_key
             )
-            mux.tasks.running.add(
-                task.id, partial(self._call.report_threadsafe, CallEvent.TASK_CANCEL)
-            )
+            stop = partial(self._call.report_threadsafe, CallEvent.TASK_CANCEL)
+            mux.tasks.running.add(task.id, task.fencing_token, stop)
         await self._call.send_handle(mux.respond(channel.request, handle))
 
     async def _park(self) -> None:
@@ -228,6 +227,6 @@ class Promotion(msgspec.Struct, eq=False):
         id, call.unconfirmed = call.unconfirmed, None
         if id is not None:
             try:
-                await self._mux.tasks.withdraw(self._channel, id)
+                await self._mux.tasks.service.discard(id)
             except StoreError as error:
                 logger.warning("the record of a call that has ended is left: %s", error)
