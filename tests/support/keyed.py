@@ -110,7 +110,7 @@ async def close_all() -> None:
 
 
 def serving(
-    *tools: Tool,
+    *tools: Any,
     store: Store | None = None,
     lease: float = 30.0,
     secret: Any = "a secret of 16 bytes",

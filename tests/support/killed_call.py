@@ -9,7 +9,7 @@ import signal
 import sys
 
 from genmcp import SQLiteStore
-from genmcp.stores.store import Op
+from genmcp.stores.store import Delete, Op, Put
 from tests.support.keyed import ASKS, Counts, Stage, asks, begin, keyed, serving, works
 
 
@@ -20,7 +20,7 @@ class Deadly(SQLiteStore):
     when: str
 
     async def apply(self, *ops: Op) -> None:
-        if any("/task:" in op.key for op in ops):
+        if any(isinstance(op, Put | Delete) and "/task:" in op.key for op in ops):
             self.number -= 1
         if self.number == 0 and self.when == "before":
             os.kill(os.getpid(), signal.SIGKILL)
