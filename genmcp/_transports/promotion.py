@@ -27,7 +27,7 @@ from genmcp._mux.tasks import (
 )
 from genmcp._transports.timers import TimerTable
 from genmcp.channel import Channel
-from genmcp.errors import Conflict, IllegalTransition, StoreError, StoreUnavailable, TaskNotFound
+from genmcp.errors import IllegalTransition, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.protocol.value import Result
 
 logger = logging.getLogger("genmcp")
@@ -138,10 +138,8 @@ class Promotion(msgspec.Struct, eq=False):
         try:
             event = await work
         except StoreError as error:
-            again = not isinstance(error, Conflict)
-            event = CallEvent.FAILED if again else CallEvent.REFUSED
-            level = logging.WARNING if again else logging.ERROR
-            logger.log(level, "a call cannot become a task%s: %s", " yet" if again else "", error)
+            event = CallEvent.FAILED
+            logger.warning("a call cannot become a task yet: %s", error)
         except Exception as error:
             event = CallEvent.REFUSED
             logger.error("a call cannot become a task: %s", error, exc_info=error)
