@@ -20,7 +20,7 @@ import msgspec
 from genmcp._mux.limits import ConcurrencyLimit, Limits
 from genmcp.errors import Conflict, Overloaded, StoreError
 from genmcp.stores.store import Delete, Put, Store
-from genmcp.tasks.retry import LogThrottle
+from genmcp.tasks.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 

@@ -68,8 +68,8 @@ from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 from genmcp.tasks.engine import engine_on
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
+from genmcp.tasks.log_throttle import LogThrottle
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.retry import LogThrottle
 
 logger = logging.getLogger("genmcp")
 

@@ -24,13 +24,14 @@ from genmcp._mux.telemetry import OnStep
 from genmcp._mux.waits import answers_outcome
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import Channel
-from genmcp.errors import ConfigurationError, IllegalTransition, McpError, StoreError, ToolError
+from genmcp.errors import ConfigurationError, IllegalTransition, McpError, ToolError
 from genmcp.faults import InvalidArguments
 from genmcp.hook import UnknownTag
 from genmcp.protocol.value import Result
 from genmcp.server import resolve_route
 from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.service import TaskService
+from genmcp.tasks.writes import ProcessStops
 
 _NO_CODE: Final = "No process of the server can continue the call"
 
@@ -50,7 +51,7 @@ class Resumption(msgspec.Struct, eq=False):
         """Continue the call of *task* with the *outcome* of its wait.
 
         Raises:
-            StoreError: the store failed; the step must be repeated.
+            ProcessStops: this process stops; the step is repeated elsewhere.
             IllegalTransition: another process continues it.
             NotRunnableHere: this process lacks the code that continues it.
         """
@@ -76,7 +77,7 @@ class Resumption(msgspec.Struct, eq=False):
         """Run `call` for the request of *request_channel*, which is *task* from its beginning.
 
         Raises:
-            StoreError, IllegalTransition: as for `resume`.
+            ProcessStops, IllegalTransition: as for `resume`.
         """
         call = CallState(phase=CallPhase.TASK, task=task.id, fencing_token=task.fencing_token)
         client = request_channel._sink.client_key
@@ -107,14 +108,12 @@ class Resumption(msgspec.Struct, eq=False):
         try:
             await resolve_route(channel)
             result: Any = await self._continuations.advance(await hook(), channel, continuation)
-        except (IllegalTransition, KeyboardInterrupt, GeneratorExit):
+        except (ProcessStops, IllegalTransition, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # any exception of a hook ends only its own call
             if isinstance(error, asyncio.CancelledError) and cancel_requested():
                 report(None, error)
                 await self._stopped(task, channel)
-                raise
-            if isinstance(error, StoreError) and continuation is not None:
                 raise
             latest = channel._call.continuation or continuation
             release = self._services.server.info.version
