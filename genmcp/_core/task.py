@@ -14,8 +14,8 @@ numbers decide which of them may write:
 
 - `fencing_token` is incremented by each claim. A write with an earlier token comes from a process
   that was paused or considered dead, and is rejected: IllegalTransition.
-- `delivery_id` is incremented by each submission to the engine, which gets the id
-  `{id}:{delivery_id}`: an engine may reject an id that is still in its queue.
+- `delivery_id` is incremented by each submission to a queue, which gets the id
+  `{id}:{delivery_id}`: a queue ignores an id that it still has.
 - `crashes` counts the workers that have claimed the task and have not released it. Work that kills
   its process is not repeated for ever.
 """
@@ -112,7 +112,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     owner: the principal that may see it; address: the peer address of an anonymous client, None for
     a local one. tool: the name that was called. node: the process that created it. created,
-    updated, due: Unix time; *due* is when an engine was to deliver it. ttl: seconds for which it
+    updated, due: Unix time; *due* is when it was to be delivered. ttl: seconds for which it
     waits for its client, and is retained after its end; None: never expires. poll: seconds between
     two polls of a client. on_lost: what happens when the worker of its job dies. end: how it ended,
     None while it is open. message, progress, total: the latest progress of the work. step: the
@@ -205,7 +205,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     @property
     def needs_delivery(self) -> bool:
-        """Whether the next step runs in whichever process the engine delivers it to."""
+        """Whether the next step runs in whichever process claims it."""
         if self.outcome is not None or isinstance(self.work, Working | Following):
             return True
         return isinstance(self.work, Gathering) and self.work.due
@@ -218,8 +218,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         return None
 
     @property
-    def engine_id(self) -> str:
-        """The id of its next step at an engine."""
+    def queued_id(self) -> str:
+        """The id of its next step in a queue."""
         return f"{self.id}:{self.delivery_id}"
 
     @property
@@ -251,7 +251,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
                 job that must not run again is lost at the first one.
             claim_id: a random text, by which a worker finds its own claim if the write timed out.
         """
-        # Both ids may be equal: an engine may repeat the delivery whose worker has died.
+        # Both ids may be equal: the delivery whose worker has died is repeated.
         crashed = self.held_delivery is not None
         crashes = self.crashes + crashed
         holder = {"held_delivery": self.delivery_id, "claim_id": claim_id}

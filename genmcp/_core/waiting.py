@@ -88,7 +88,7 @@ class Wait(Generic[T_co]):
 
 
 class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Work for an engine: the name of a function under `@job`, and its arguments as JSON.
+    """Work for a worker: the name of a function under `@job`, and its arguments as JSON.
 
     delay: seconds before it is due. expires: seconds after that by which it must have ended, over
     all attempts and the time in its queue. timeout: seconds that one attempt may take (default:
@@ -354,7 +354,7 @@ class Awaiting(msgspec.Struct, frozen=True, tag="awaiting"):
 
 
 class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
-    """The call waits for a job that an engine delivers.
+    """The call waits for a job.
 
     attempt: how often the job was started. failures: how often it has failed. saved: the state, as
     JSON, that the job has saved for its next attempt, or None. The next job of the call starts

@@ -64,7 +64,6 @@ from genmcp.server import Server
 from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
-from genmcp.tasks.engine import engine_on
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.retry import LogThrottle
@@ -167,8 +166,7 @@ class Mux:
         self.threads = _thread_pool(bounds)
         self.observers = Observers(telemetry)
         self.server_requests = ServerRequests(seal, self.bus, self.encoder, bounds.input_timeout)
-        options = {"engine": engine_on(self.store), "jobs": jobs, "external": external}
-        self._make_tasks(seal, audience, **options)
+        self._make_tasks(seal, audience, jobs=jobs, external=external)
         lives, look = self.tasks.service.heartbeats.is_alive, min(_LOOK, jobs.lease / 3)
         self.replay = Replay(self.store, bounds, self.bus.node, lives, look)
         state = self.sessions, self.session_streams, self.tasks

@@ -6,11 +6,11 @@ For another client, the process that holds its response follows the task to its 
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from typing import Any, ClassVar, cast
 
 import msgspec
@@ -36,7 +36,6 @@ from genmcp._core.waiting import (
     Working,
     scheduled,
 )
-from genmcp._mux.bus import MessageBus
 from genmcp._mux.sinks import Services, StoredRequest
 from genmcp._mux.waits import pending_requests
 from genmcp._wire.jsonrpc import ErrorBody
@@ -47,7 +46,6 @@ from genmcp.errors import (
     McpError,
     StoreError,
     TaskNotFound,
-    UnknownFormat,
 )
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.revisions.chain import LATEST
@@ -55,10 +53,9 @@ from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.tasks.attempt import finished_with_error
-from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.records import HeldTask, Stored
+from genmcp.tasks.records import HeldTask
 from genmcp.tasks.service import Resume, TaskService
 
 logger = logging.getLogger("genmcp")
@@ -70,45 +67,6 @@ class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
     bus_name: ClassVar[str] = "Stop"
 
     task: str
-
-
-class RunningTasks:
-    """The calls that run as tasks in this process, each with a callback that cancels its hook.
-
-    Owned by `Tasks`. A process that cancels a task sends a message to the process that runs it. The
-    store may fail between the two writes, and that process may die: `stop_ended` is therefore also
-    called once per lease.
-    """
-
-    def __init__(self, bus: MessageBus, find: Callable[[str], Awaitable[Stored | None]]) -> None:
-        self._callbacks: dict[str, Callable[[], None]] = {}
-        self._find = find
-        bus.subscribe(StopTask, lambda message: self._stop(message.task), self.stop_ended)
-
-    def __len__(self) -> int:
-        return len(self._callbacks)
-
-    def add(self, id: str, stop: Callable[[], None]) -> None:
-        """Register the task *id*, which runs in this process; *stop* cancels its hook."""
-        self._callbacks[id] = stop
-
-    def discard(self, id: str) -> None:
-        """Forget the task *id*, which has ended."""
-        self._callbacks.pop(id, None)
-
-    def _stop(self, id: str) -> None:
-        if (stop := self._callbacks.get(id)) is not None:
-            stop()
-
-    async def stop_ended(self) -> None:
-        """Cancel the hooks of tasks whose records have ended: a message may have been lost."""
-        for id in [*self._callbacks]:
-            try:
-                stored = await self._find(id)
-            except UnknownFormat:  # of another release; repeated reads would not change that
-                continue
-            if stored is None or stored.task.ended:
-                self._stop(id)
 
 
 class Tasks:
@@ -124,7 +82,6 @@ class Tasks:
         services: Services,
         namespace: str,
         *,
-        engine: Engine,
         jobs: JobOptions,
         external: Sequence[ExternalQueue],
         resume: Resume,
@@ -135,7 +92,6 @@ class Tasks:
         self.max_parts = jobs.max_parts
         self.service = TaskService(
             services.store,
-            engine,
             node=services.bus.node,
             resume=resume,
             external=external,
@@ -144,9 +100,8 @@ class Tasks:
             late_bytes=services.limits.late_results_bytes,
         )
         self.worker = self.service.worker
-        self.worker.busy = self._busy
-        self.running = RunningTasks(services.bus, self.service.records.find)
-        self.worker.checks.append(self.running.stop_ended)
+        self.running = running = self.service.running
+        services.bus.subscribe(StopTask, lambda each: running.stop(each.task), running.stop_ended)
 
     # Calls that become tasks.
 
@@ -340,9 +295,6 @@ class Tasks:
                 self.service.writer.retry.defer(id, send)
         return task
 
-    def _busy(self) -> bool:
-        return bool(self.running) or self.service.keyed.busy
-
     async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:
         """Return the result of the task *id*, or a text for the model that explains its absence."""
         try:
@@ -357,7 +309,7 @@ class Tasks:
 
     async def aclose(self) -> None:
         """Stop working on tasks. If the store ends with this process, jobs have no grace period."""
-        await self.service.aclose(within=None if self._services.store.durable else 0.0)
+        await self.service.aclose(within=inf if self._services.store.durable else 0.0)
 
 
 def suspension_of(continuation: Continuation, work: StoredWork | Awaiting | None) -> Suspended:

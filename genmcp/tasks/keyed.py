@@ -78,10 +78,9 @@ class KeyedTasks:
         self._has_others = store.shared or store.durable
         self._running: set[tuple[str, int]] = set()  # ids and fencing tokens
 
-    @property
-    def busy(self) -> bool:
-        """Whether keyed calls run in this process."""
-        return bool(self._running)
+    def __len__(self) -> int:
+        """Return the number of keyed calls that run in this process."""
+        return len(self._running)
 
     async def find(self, slot: str) -> Stored | None:
         """Return the latest task of the key that has *slot*."""

@@ -1,4 +1,4 @@
-"""Runs the steps of tasks that an engine delivers to this process.
+"""Runs the steps of tasks that are delivered to this process.
 
 If a process dies, its work continues as follows:
 
@@ -108,16 +108,16 @@ class TaskRunner:
         self._is_stopping = is_stopping
         self._running = _RunningSteps(writer, options.retention)
 
-    async def handle(self, engine_id: str) -> None:
-        """Run the step that *engine_id* identifies, if the record shows that it is still due.
+    async def handle(self, queued_id: str) -> None:
+        """Run the step that *queued_id* identifies, if the record shows that it is still due.
 
         Raises:
             StoreError: the store failed; the id must be delivered again.
         """
         try:
-            id, delivery, liveness_checks = _parsed(engine_id)
+            id, delivery, liveness_checks = _parsed(queued_id)
         except ValueError:
-            logger.error("an engine delivered %r, which does not identify a step", engine_id)
+            logger.error("a queue delivered %r, which does not identify a step", queued_id)
             return
         stored = await self._records.find(id)
         if stored is None or stored.task.ended:
@@ -129,14 +129,14 @@ class TaskRunner:
             if delivery == task.delivery_id:
                 await self._check_node(task, task.bound_node, liveness_checks + 1)
             elif delivery == task.held_delivery:
-                # The engine repeats the delivery whose step has started this wait: its process
-                # may have failed before it scheduled the first check.
+                # A repetition of the delivery whose step has started this wait: its process may
+                # have failed before it scheduled the first check.
                 await self._check_node(task, task.bound_node, 0)
         elif task.needs_delivery and delivery == task.delivery_id:
             await self._run_step(stored)
         else:
-            # The engine repeats an earlier delivery. The process that wrote the present delivery
-            # to the record may have died before it submitted that to the engine.
+            # A repetition of an earlier delivery. The process that wrote the present delivery to
+            # the record may have died before it submitted that.
             await self._scheduler.submit(task)
 
     async def _check_node(self, task: Task, node: str, liveness_checks: int) -> None:
@@ -410,12 +410,12 @@ async def _abandon_wait(writer: TaskWriter, held: HeldTask) -> None:
             await writer.scheduler.abandon(task)
 
 
-def _parsed(engine_id: str) -> tuple[str, int, int]:
+def _parsed(queued_id: str) -> tuple[str, int, int]:
     """Return the task, the delivery, and the number of liveness checks before this one.
 
     A negative number is that of a check of a deadline; the second value is then a step.
     """
-    id, _, delivery = engine_id.rpartition(":")
+    id, _, delivery = queued_id.rpartition(":")
     delivery, _, liveness_checks = delivery.partition(".")
     return id, int(delivery), int(liveness_checks or 0)
 

@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from math import inf
 from typing import Final
 
 from genmcp._core.client_key import client_of
@@ -13,7 +14,6 @@ from genmcp._core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.following import retry_read
 from genmcp.stores.store import Put, Store
-from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, pack_status
 from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
 from genmcp.tasks.heartbeats import Heartbeats, Presence
@@ -23,8 +23,9 @@ from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import JobProgress, RetriedWrites, with_progress
 from genmcp.tasks.runner import Resume, TaskRunner
+from genmcp.tasks.running import RunningTasks
 from genmcp.tasks.transitions import TaskScheduler, TaskWriter
-from genmcp.tasks.worker import TaskWorker
+from genmcp.tasks.worker import TaskWorker, WorkerLifecycle
 
 __all__ = ["JobValues", "Resume", "TaskChange", "TaskMessage", "TaskService"]
 
@@ -34,22 +35,21 @@ _DEFAULTS: Final = JobOptions()
 
 
 class TaskService:
-    """The tasks in *store*, and the steps of them that *engine* delivers to this process.
+    """The tasks in *store*, and the steps of them that this process runs.
 
     Each operation is one transition of the record (`_core/task.py`), one `apply` of the store, and
-    at most one submission to the engine. A process that works on a task passes the `fencing_token`
-    of the Task that it was given. If the task has ended, or another process has taken it over, the
-    operation raises IllegalTransition, and the work must stop.
+    at most one submission to `Store.deliveries`. A process that works on a task passes the
+    `fencing_token` of the Task that it was given. If the task has ended, or another process has
+    taken it over, the operation raises IllegalTransition, and the work must stop.
 
     Args:
-        store: stores the records.
-        engine: delivers the steps.
+        store: stores the records, and delivers the steps.
         node: the name of this process, unique among present and earlier ones.
         resume: continues a call whose wait has ended.
         external: the queues with jobs that calls may wait for.
         options: how this process works on jobs.
         namespace: begins all keys, logs and names of queues, so that several services can share a
-            store and an engine.
+            store.
         late_bytes: the maximum size of results of keyed calls that wait in memory for the store.
             Default 64 MiB.
 
@@ -57,17 +57,17 @@ class TaskService:
         heartbeats: which processes are alive.
         records, writer: the stored tasks, and their transitions.
         keyed: the tasks of calls with idempotency keys.
-        runner, worker: run delivered steps, and serve the engine in this process.
+        runner, worker: run delivered steps, and claim them in this process.
+        running: the calls that run as tasks in this process.
         values: the outcomes of jobs, for calls that returned too large results.
 
     Raises:
-        ConfigurationError: two of *external* have the same scheme.
+        ConfigurationError: two of *external* have the same scheme, or the store delivers no jobs.
     """
 
     def __init__(
         self,
         store: Store,
-        engine: Engine,
         *,
         node: str,
         resume: Resume,
@@ -79,46 +79,53 @@ class TaskService:
         schemes = [each.scheme for each in external]
         if len({*schemes}) < len(schemes):
             raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
+        if (deliveries := store.deliveries) is None:
+            raise ConfigurationError(
+                f"store: {store!r} does not deliver jobs: implement Store.deliveries"
+            )
         prefix = f"{namespace}/" if namespace else ""
+        lifecycle = WorkerLifecycle()
         presence = Presence(options.lease, store.now)
         self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
         self._external = ExternalJobs(store, prefix)
         self.records = TaskRecords(store, options, prefix)
+        self.running = RunningTasks(self.records)
         self._follower = TaskFollower(self.records)
         self._scheduler = TaskScheduler(
-            self.records, engine, self.heartbeats, prefix=prefix, follows=bool(external)
+            self.records, deliveries, self.heartbeats, prefix=prefix, follows=bool(external)
         )
         self._retry = RetriedWrites(
             delays=options.write_retry_delays,
             timeout=options.lease,
             late_bytes=late_bytes,
-            is_stopping=lambda: self.worker.closed,
+            is_stopping=lifecycle.has_ended,
         )
         self.writer = TaskWriter(self.records, self._scheduler, self._external, self._retry)
         self.values = JobValues(store, prefix)
         self.keyed = KeyedTasks(self._follower, self.writer, self.heartbeats, self.start)
         self.runner = TaskRunner(
-            self.writer, resume, external, options, is_stopping=lambda: self.worker.ending
+            self.writer, resume, external, options, is_stopping=lifecycle.is_stopping
         )
         self.worker = TaskWorker(
-            engine,
+            deliveries,
             self.heartbeats,
             self.runner.handle,
             options,
+            lifecycle,
             prefix=prefix,
             follows=bool(external),
-            prepare=self.runner.prepare,
             has_work=store.durable or bool(options.schedules),
+            prepare=self.runner.prepare,
             reconcile=TaskReconciler(self.records, self._scheduler, node).run,
+            checks=(self.runner.stop_cancelled, self.running.stop_ended),
+            calls=(self.running, self.keyed),
         )
-        self.worker.checks.append(self.runner.stop_cancelled)
 
     async def start(self) -> None:
-        """Start to run delivered steps, unless this process does already or rests."""
-        if not self.worker.resting:
-            await self.worker.start()
+        """Start to run delivered steps, unless this process does already, or was released."""
+        await self.worker.start()
 
-    async def aclose(self, *, within: float | None = None) -> None:
+    async def aclose(self, *, within: float = inf) -> None:
         """Stop working. Steps that still run are handed to other processes, or to the next start.
 
         *within* shortens `JobOptions.shutdown_grace`, in seconds.
@@ -242,7 +249,7 @@ class TaskService:
         return await self._held(id, fencing_token).change(partial(with_progress, progress))
 
     async def suspend(self, id: str, suspended: Suspended, *, fencing_token: int) -> Task:
-        """Write that the call waits, and submit its work to the engine if it is work for a worker.
+        """Write that the call waits, and submit its work if that is work for a worker.
 
         This returns only when the store has accepted the write.
 

@@ -1,11 +1,11 @@
 """The transitions of task records, and the submission of the next step after each.
 
-A transition is one conditional write of the record, followed by at most one submission to the
-engine. The order matters. The record is written first: a step that is delivered before its record
-would find nothing to do and be acknowledged. If the process dies between the two, or the engine
-rejects the id, the record waits without a delivery. The next reader of the record then submits the
-step (`TaskScheduler.recover`), and so do the handler, if the engine repeats the delivery of the
-previous step, and the `TaskReconciler` of a process.
+A transition is one conditional write of the record, followed by at most one submission to
+`Store.deliveries`. The order matters. The record is written first: a step that is delivered before
+its record would find nothing to do and be acknowledged. If the process dies between the two, or the
+submission fails, the record waits without a delivery. The next reader of the record then submits
+the step (`TaskScheduler.recover`), and so do the handler, if the delivery of the previous step is
+repeated, and the `TaskReconciler` of a process.
 """
 
 import logging
@@ -20,14 +20,30 @@ from genmcp._core.task import Task, add_answers, lose_process, publish_task
 from genmcp._core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work, Working
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.clocks import steady
+from genmcp.stores.deliveries import Deliveries
 from genmcp.tasks.attempt import outcome_rejected, result_rejected
-from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, Engine, engine_queue
 from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import RetriedWrites
 
 logger = logging.getLogger("genmcp")
+
+CONTINUATIONS: Final = "genmcp:continuations"
+"""The queue of all steps that are not jobs, so that none of them waits for long jobs."""
+
+EXTERNAL: Final = "genmcp:refs"
+"""The queue of steps that follow a job of an external queue: each takes as long as that job."""
+
+
+def delivery_queue(prefix: str, queue: str) -> str:
+    """Return the name of *queue* in `Store.deliveries`.
+
+    A "/" in the name is escaped: otherwise the queue "b/x" of the audience "a" would be the queue
+    "x" of the audience "a/b", and its processes do not have the task.
+    """
+    return prefix + queue.replace("%", "%25").replace("/", "%2F")
+
 
 UNSERVED: Final = "Waiting for a worker"
 """The status message of a task whose queue is not served by any process."""
@@ -36,20 +52,20 @@ _WARNING_INTERVAL: Final = 60.0  # seconds between two warnings about one queue
 
 
 class TaskScheduler:
-    """Submits the next steps of tasks to *engine*. Owned by a `TaskService`.
+    """Puts the next steps of tasks into *deliveries*. Owned by a `TaskService`.
 
     Args:
         records: the tasks.
-        engine: delivers the steps.
+        deliveries: the queues of the store.
         heartbeats: which processes are alive.
-        prefix: with which the names of queues begin at the engine.
+        prefix: with which the names of queues begin in the store.
         follows: whether processes like this one follow jobs of external queues.
     """
 
     def __init__(
         self,
         records: TaskRecords,
-        engine: Engine,
+        deliveries: Deliveries,
         heartbeats: Heartbeats,
         *,
         prefix: str = "",
@@ -57,7 +73,7 @@ class TaskScheduler:
     ) -> None:
         self.heartbeats = heartbeats
         self._records = records
-        self._engine = engine
+        self._deliveries = deliveries
         self._prefix = prefix
         self._external = EXTERNAL if follows else CONTINUATIONS
         self._checks: dict[str, float] = {}  # by queue: the time of the next check for a worker
@@ -76,24 +92,15 @@ class TaskScheduler:
                 await self._check_deadline(task, 1)
             elif isinstance(task.work, Following) and not task.settled:
                 queue = self._external
-            await self._engine.submit(
-                task.engine_id,
-                queue=engine_queue(self._prefix, queue),
-                delay=_delay(task, self._records.now()),
-                owner=client_of(task.owner, task.address),
-            )
+            await self._put(task, task.queued_id, queue, _delay(task, self._records.now()))
 
     async def check_later(self, task: Task, liveness_checks: int, delay: float = 0.0) -> None:
         """Schedule a check whether the process of the task is alive, by default after one lease.
 
-        The number of checks makes the id unique: an engine rejects the id that it delivers now.
+        The number of checks makes the id unique: the id that is delivered now is not put again.
         """
-        await self._engine.submit(
-            f"{task.engine_id}.{liveness_checks}",
-            queue=engine_queue(self._prefix, CONTINUATIONS),
-            delay=delay or self.heartbeats.lease,
-            owner=client_of(task.owner, task.address),
-        )
+        id = f"{task.queued_id}.{liveness_checks}"
+        await self._put(task, id, CONTINUATIONS, delay or self.heartbeats.lease)
 
     async def _check_deadline(self, task: Task, number: int) -> None:
         """Schedule a check whether a job that has a deadline is still waiting then.
@@ -102,12 +109,12 @@ class TaskScheduler:
         the id unique, and is negative to distinguish the check from those of `check_later`.
         """
         if isinstance(task.work, Working) and task.work.deadline is not None:
-            await self._engine.submit(
-                f"{task.id}:{task.step}.{-number}",
-                queue=engine_queue(self._prefix, CONTINUATIONS),
-                delay=max(0.0, task.work.deadline - self._records.now()),
-                owner=client_of(task.owner, task.address),
-            )
+            delay = max(0.0, task.work.deadline - self._records.now())
+            await self._put(task, f"{task.id}:{task.step}.{-number}", CONTINUATIONS, delay)
+
+    async def _put(self, task: Task, id: str, queue: str, delay: float) -> None:
+        owner = client_of(task.owner, task.address)
+        await self._deliveries.put(id, delivery_queue(self._prefix, queue), delay, owner=owner)
 
     async def expire(self, task: Task, step: int, number: int) -> None:
         """Fail the job of *task* if its deadline has passed and no worker has claimed it.
@@ -135,7 +142,7 @@ class TaskScheduler:
         """Cancel the step of *task*, best effort: its result is rejected in any case."""
         for delivery in {task.delivery_id, task.held_delivery} - {None}:
             try:
-                await self._engine.cancel(f"{task.id}:{delivery}")
+                await self._deliveries.cancel(f"{task.id}:{delivery}")
             except StoreError as error:
                 logger.warning("a step of task %s was not cancelled: %s", task.id, error)
 
@@ -149,7 +156,7 @@ class TaskScheduler:
         """
         if task.bound_node is not None and not await self.heartbeats.is_alive(task.bound_node):
             return await self.abandon(task)
-        # A held delivery is delivered again by the engine itself.
+        # A held delivery is delivered again when its lease expires.
         if task.needs_delivery and task.held_delivery is None:
             now, lease = self._records.now(), self.heartbeats.lease
             overdue = now - max(task.due, task.updated)
@@ -397,7 +404,7 @@ class TaskWriter:
 
         async def settle() -> None:
             task = await self.records.change(id, settled)
-            # Also if the outcome was written before: the engine may have rejected the submission.
+            # Also if the outcome was written before: the submission may have failed.
             if task.work == Following(ref):
                 await self.scheduler.submit(task)
 
