@@ -64,8 +64,8 @@ from genmcp.server import Server
 from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
-from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.retry import LogThrottle
 
 logger = logging.getLogger("genmcp")

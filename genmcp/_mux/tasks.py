@@ -53,8 +53,8 @@ from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.tasks.attempt import finished_with_error
-from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.records import HeldTask
 from genmcp.tasks.service import Resume, TaskService
 

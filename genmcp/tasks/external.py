@@ -1,12 +1,11 @@
-"""Jobs of external queues (Celery, Temporal, ...): the interface, and how calls wait for them."""
+"""Jobs of external queues (Celery, Temporal, ...): how calls wait for them."""
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from random import uniform
-from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -22,73 +21,12 @@ from genmcp.errors import (
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.attempt import pack_failure, pack_result
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.retry import ProgressWriter, Write
 
-__all__ = [
-    "ExternalFollower",
-    "ExternalJob",
-    "ExternalJobs",
-    "ExternalQueue",
-    "ExternalStatus",
-    "FollowResult",
-    "Phase",
-    "pack_status",
-]
+__all__ = ["ExternalFollower", "ExternalJob", "ExternalJobs", "FollowResult", "pack_status"]
 
 logger = logging.getLogger("genmcp")
-
-Phase: TypeAlias = Literal[
-    "queued", "working", "input_required", "completed", "failed", "cancelled"
-]
-
-
-class ExternalStatus(msgspec.Struct, frozen=True):
-    """The status of a job in an external queue.
-
-    Args:
-        phase: one of the phases of a task.
-        progress: the amount of work that is done.
-        total: the total amount of work.
-        message: a text for the user.
-        result: the result of a completed job, a JSON value.
-        error: why the job failed. It is only logged, since it may contain secrets.
-    """
-
-    phase: Phase
-    progress: float | None = None
-    total: float | None = None
-    message: str | None = None
-    result: Any = None
-    error: str | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether the job has ended."""
-        return self.phase in ("completed", "failed", "cancelled")
-
-
-class ExternalQueue(ABC):
-    """Connects genmcp to a job queue of the application, such as Celery, Arq or Temporal."""
-
-    scheme: ClassVar[str]
-    """Identifies the queue: `ExternalJob.scheme` of its jobs."""
-
-    @abstractmethod
-    async def snapshot(self, ref: str) -> ExternalStatus:
-        """Return the present status of the job *ref*."""
-
-    @abstractmethod
-    def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
-        """Yield the status of the job *ref*: now, and after each change, until it has ended.
-
-        It may poll. If it raises, the error is logged, and the job is watched again after
-        `JobOptions.lease` seconds, perhaps by another process.
-        """
-
-    @abstractmethod
-    async def cancel(self, ref: str) -> None:
-        """Cancel the job *ref*, best effort. Do nothing if it has ended."""
-
 
 _RETENTION: Final = 86400.0
 """Seconds after the last write for which a record is retained.

@@ -14,11 +14,13 @@ from genmcp._core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.following import retry_read
 from genmcp.stores.store import Put, Store
-from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, pack_status
+from genmcp.tasks.engine_worker import EngineWorker
+from genmcp.tasks.external import ExternalJobs, pack_status
 from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.keyed import KeyedTasks
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import JobProgress, RetriedWrites, with_progress
@@ -79,6 +81,16 @@ class TaskService:
         schemes = [each.scheme for each in external]
         if len({*schemes}) < len(schemes):
             raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
+        self._engines = options.engines
+        external = [*external]
+        for name, engine in self._engines.items():
+            if not store.shared:
+                raise ConfigurationError(
+                    f"JobOptions.queues[{name!r}] is {engine!r}, whose workers need the store, but "
+                    f"{store!r} is not shared: give the Mux a URL, or set GENMCP_STORE"
+                )
+            if engine.scheme not in [each.scheme for each in external]:
+                external.append(engine)
         if (deliveries := store.deliveries) is None:
             raise ConfigurationError(
                 f"store: {store!r} does not deliver jobs: implement Store.deliveries"
@@ -92,7 +104,12 @@ class TaskService:
         self.running = RunningTasks(self.records)
         self._follower = TaskFollower(self.records)
         self._scheduler = TaskScheduler(
-            self.records, deliveries, self.heartbeats, prefix=prefix, follows=bool(external)
+            self.records,
+            deliveries,
+            self.heartbeats,
+            options,
+            prefix=prefix,
+            follows=bool(external),
         )
         self._retry = RetriedWrites(
             delays=options.write_retry_delays,
@@ -121,6 +138,10 @@ class TaskService:
             calls=(self.running, self.keyed),
         )
 
+        engine_worker = EngineWorker(self.runner, store, options.lease, prefix)
+        for name, engine in self._engines.items():
+            engine.bind(f"genmcp.{namespace}.{name}", engine_worker.run)
+
     async def start(self) -> None:
         """Start to run delivered steps, unless this process does already, or was released."""
         await self.worker.start()
@@ -132,6 +153,8 @@ class TaskService:
         """
         await self.worker.aclose(within=within)
         await self._retry.aclose()
+        for engine in self._engines.values():
+            await engine.aclose()
 
     # For clients.
 

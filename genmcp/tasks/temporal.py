@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from genmcp.cancellation import cancel_and_wait
 from genmcp.extras import missing_extra
-from genmcp.tasks.external import ExternalQueue, ExternalStatus
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 
 try:
     from temporalio.client import Client, WorkflowFailureError, WorkflowHandle

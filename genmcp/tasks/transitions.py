@@ -10,13 +10,14 @@ repeated, and the `TaskReconciler` of a process.
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
 from genmcp._core.client_key import client_of
-from genmcp._core.job_transitions import expire_job
-from genmcp._core.task import Task, add_answers, lose_process, publish_task
+from genmcp._core.job_transitions import expire_job, submit_again
+from genmcp._core.task import Task, add_answers, lose_holder, lose_process, publish_task
 from genmcp._core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work, Working
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.clocks import steady
@@ -24,6 +25,7 @@ from genmcp.stores.deliveries import Deliveries
 from genmcp.tasks.attempt import outcome_rejected, result_rejected
 from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.heartbeats import Heartbeats
+from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import RetriedWrites
 
@@ -58,6 +60,7 @@ class TaskScheduler:
         records: the tasks.
         deliveries: the queues of the store.
         heartbeats: which processes are alive.
+        options: how this process works on jobs.
         prefix: with which the names of queues begin in the store.
         follows: whether processes like this one follow jobs of external queues.
     """
@@ -67,6 +70,7 @@ class TaskScheduler:
         records: TaskRecords,
         deliveries: Deliveries,
         heartbeats: Heartbeats,
+        options: JobOptions,
         *,
         prefix: str = "",
         follows: bool = False,
@@ -74,12 +78,17 @@ class TaskScheduler:
         self.heartbeats = heartbeats
         self._records = records
         self._deliveries = deliveries
+        self._max_crashes = options.max_crashes
+        self._engines = options.engines
         self._prefix = prefix
         self._external = EXTERNAL if follows else CONTINUATIONS
         self._checks: dict[str, float] = {}  # by queue: the time of the next check for a worker
 
-    async def submit(self, task: Task) -> None:
-        """Schedule the delivery of the next step of *task*, or a liveness check of its process."""
+    async def submit(self, task: Task, *, at_once: bool = False) -> None:
+        """Schedule the delivery of the next step of *task*, or a liveness check of its process.
+
+        *at_once*: not when the step is due, but now.
+        """
         if task.bound_node is not None:
             if not task.private:
                 await self.check_later(task, 0)
@@ -92,7 +101,8 @@ class TaskScheduler:
                 await self._check_deadline(task, 1)
             elif isinstance(task.work, Following) and not task.settled:
                 queue = self._external
-            await self._put(task, task.queued_id, queue, _delay(task, self._records.now()))
+            delay = 0.0 if at_once else _delay(task, self._records.now())
+            await self._put(task, task.queued_id, queue, delay)
 
     async def check_later(self, task: Task, liveness_checks: int, delay: float = 0.0) -> None:
         """Schedule a check whether the process of the task is alive, by default after one lease.
@@ -150,11 +160,12 @@ class TaskScheduler:
         """Repair a task that a dead process has left without a next step; return the task.
 
         `TaskService.get` calls this, so that reads repair the state. If the task is bound to a dead
-        process, it is abandoned (a write). If its next step is overdue, the step is submitted
-        again. The returned task then has a status message if no process serves its queue. Otherwise
-        *task* is returned unchanged.
+        process, or held by a dead process of an engine, it is abandoned (a write). If its next step
+        is overdue, the step is submitted again. The returned task then has a status message if no
+        process serves its queue. Otherwise *task* is returned unchanged.
         """
-        if task.bound_node is not None and not await self.heartbeats.is_alive(task.bound_node):
+        node = task.bound_node or task.holder
+        if node is not None and not await self.heartbeats.is_alive(node):
             return await self.abandon(task)
         # A held delivery is delivered again when its lease expires.
         if task.needs_delivery and task.held_delivery is None:
@@ -162,26 +173,42 @@ class TaskScheduler:
             overdue = now - max(task.due, task.updated)
             was_set = now < task.updated - lease  # this clock or that of the writer was set
             if overdue > lease / 2 or was_set:
-                await self.submit(task)
+                await self._submit_again(task)
                 if task.job is not None and not await self.heartbeats.is_served(task.job.queue):
                     return replace(task, message=UNSERVED)
         return task
 
-    async def abandon(self, task: Task) -> Task:
-        """Give up the call or awaitable that the dead process of *task* was running.
+    async def _submit_again(self, task: Task) -> None:
+        # `Store.deliveries` ignores an id that it still has. An engine would get it once more.
+        if task.job is None or task.job.queue not in self._engines:
+            await self.submit(task)
+        elif again := await self._change(task, partial(submit_again, pause=self.heartbeats.lease)):
+            await self.submit(again, at_once=True)
 
-        The task fails, or its wait ends with WorkerLost (`lose_process`), and its next step is
-        submitted. Return the task after that. If another process has changed the task first, write
-        nothing and return the task as it is in the store.
+    async def abandon(self, task: Task) -> Task:
+        """Give up the call, awaitable or job that the dead process of *task* was running.
+
+        The task fails, or its wait ends with WorkerLost, or its job runs again (`lose_process`,
+        `lose_holder`), and its next step is submitted. Return the task after that. If another
+        process has changed the task first, write nothing and return the task as it is in the store.
         """
-        try:
-            held = HeldTask(self._records, task.id, task.fencing_token)
-            lost = await held.change(lose_process)
-        except IllegalTransition:
+        lose: Callable[[Task, float], Task] = lose_process
+        if task.bound_node is None:
+            lose = partial(lose_holder, max_crashes=self._max_crashes)
+        lost = await self._change(task, lose)
+        if lost is None:
             stored = await self._records.find(task.id)
             return stored.task if stored else task
         await self.submit(lost)
         return lost
+
+    async def _change(self, task: Task, transition: Callable[[Task, float], Task]) -> Task | None:
+        """Write *task* after *transition*; return None if another process has changed it first."""
+        try:
+            held = HeldTask(self._records, task.id, task.fencing_token)
+            return await held.change(transition)
+        except IllegalTransition:
+            return None
 
     async def _warn_if_unserved(self, queue: str) -> None:
         """Log a warning if no process serves *queue*, at most once a minute."""

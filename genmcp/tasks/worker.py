@@ -30,6 +30,7 @@ from genmcp.tasks.transitions import CONTINUATIONS, EXTERNAL, delivery_queue
 logger = logging.getLogger("genmcp")
 
 _BEATS_PER_LEASE: Final = 9  # a few may be late before this process counts as suspended
+_SUBMISSIONS: Final = 16  # at once, to engines
 _BUSY_POLL: Final = 0.05  # seconds between two checks for running calls
 
 
@@ -302,6 +303,8 @@ class TaskWorker:
             ([*queues], concurrency, share) for queues, concurrency, share in options.job_slots()
         ]
         served.append(([CONTINUATIONS], options.continuation_concurrency, None))
+        if options.engines:  # their jobs are submitted to them, which takes no slots
+            served.append(([*options.engines], _SUBMISSIONS, None))
         if self._follows:
             served.append(([EXTERNAL], options.refs, None))
         return [

@@ -16,8 +16,8 @@ from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
-from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import Resume, TaskChange, TaskMessage, TaskService
 from tests.support.stores import shared_store
 

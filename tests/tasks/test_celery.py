@@ -14,7 +14,7 @@ import pytest
 
 from genmcp.client.client import Client
 from genmcp.tasks.celery import CeleryQueue
-from genmcp.tasks.external import ExternalStatus
+from genmcp.tasks.queues import ExternalStatus
 from tests.support.documented import write_examples
 from tests.support.redis_server import RedisServer
 from tests.support.serving import serve

@@ -22,9 +22,9 @@ from genmcp._core.waiting import (
 from genmcp.errors import Conflict, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Delete, Op, Put
-from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.retry import JobProgress, ProgressWriter
 from genmcp.tasks.service import TaskChange

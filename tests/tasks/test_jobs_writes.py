@@ -22,9 +22,9 @@ from genmcp._core.waiting import (
 from genmcp.errors import IllegalTransition, StoreUnavailable, TaskNotFound, WorkerLost
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Delete, Op, Put
-from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.service import Resume, TaskService
 from tests.tasks.bench import BOUND, Bench, as_result, ended, made, opened

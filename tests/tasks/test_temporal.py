@@ -18,7 +18,7 @@ from temporalio.client import Client as TemporalClient
 from temporalio.service import RPCError
 
 from genmcp.client.client import Client
-from genmcp.tasks.external import ExternalStatus
+from genmcp.tasks.queues import ExternalStatus
 from genmcp.tasks.temporal import TemporalQueue
 from tests.support.documented import write_examples
 from tests.support.serving import serve
