@@ -6,7 +6,7 @@ from msgspec.structs import replace
 
 from genmcp._core.outcome import Failed, JobExpired, pack
 from genmcp._core.task import Task
-from genmcp._core.waiting import Working, scheduled
+from genmcp._core.waiting import ExternalJob, Following, Working, scheduled
 from genmcp.errors import IllegalTransition, WaitTimedOut
 
 _LONGEST_PAUSE: Final = 3600.0  # seconds between two submissions of one job to an engine
@@ -70,6 +70,17 @@ def expire_job(task: Task, now: float) -> Task:
 def expired_outcome(work: Working) -> bytes:
     """Return the packed outcome of a job that has passed its deadline."""
     return pack(Failed(WaitTimedOut() if work.failures else JobExpired()))
+
+
+def record_submission(task: Task, now: float, ref: ExternalJob) -> Task:
+    """Return *task*, whose external job was submitted and is *ref* there.
+
+    Raises:
+        IllegalTransition: it waits for no external job any more.
+    """
+    if not isinstance(task.work, Following) or task.settled:
+        raise IllegalTransition("submit", "settled" if task.settled else task.status)
+    return replace(task, updated=now, work=Following(ref, submitted=True))
 
 
 def retry_task(task: Task, id: str, node: str, now: float) -> Task:

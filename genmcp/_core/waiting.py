@@ -148,11 +148,23 @@ def returned(wait: Wait[Any]) -> str:
     )
 
 
-class ExternalJob(Wait[Any], msgspec.Struct, frozen=True):
-    """A job of another queue: the *scheme* of its `ExternalQueue`, and its name there."""
+class ExternalCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The submission of an external job: the name of its function there, and JSON arguments."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = {}
+
+
+class ExternalJob(Wait[Any], msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job of another queue: the *scheme* of its `ExternalQueue`, and its name there.
+
+    call: its submission, if the task that waits for it is to submit it: `ExternalQueue.job`.
+    """
 
     scheme: str
     ref: str
+    call: ExternalCall | None = None
 
 
 GroupMode: TypeAlias = Literal["all", "outcomes", "first"]
@@ -368,10 +380,11 @@ class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
     deadline: float | None = None
 
 
-class Following(msgspec.Struct, frozen=True, tag="following"):
-    """The call waits for a job of an external queue."""
+class Following(msgspec.Struct, frozen=True, tag="following", omit_defaults=True):
+    """The call waits for a job of an external queue; *submitted*: which was submitted for it."""
 
     ref: ExternalJob
+    submitted: bool = False
 
 
 class PartOf(msgspec.Struct, frozen=True, array_like=True):

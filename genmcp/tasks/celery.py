@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator
 from threading import Lock, Thread
 from typing import Any, Final
 
+from genmcp._core.waiting import ExternalCall
 from genmcp.tasks.queues import EngineQueue, ExternalStatus, Phase
 
 __all__ = ["CeleryQueue"]
@@ -89,6 +90,11 @@ class CeleryQueue(EngineQueue):
             yield status
             await asyncio.sleep(self._poll_interval)
         yield status
+
+    async def start(self, ref: str, call: ExternalCall) -> str:
+        send = self._app.send_task
+        await asyncio.to_thread(send, call.name, call.args, dict(call.kwargs), task_id=ref)
+        return ref
 
     async def cancel(self, ref: str) -> None:
         await asyncio.to_thread(self._app.control.revoke, ref, terminate=self._terminate)

@@ -16,9 +16,10 @@ from genmcp.errors import (
     Conflict,
     ContractError,
     IllegalTransition,
+    StoreError,
     WaitCancelled,
 )
-from genmcp.stores.store import Put, Store
+from genmcp.stores.store import Delete, Put, Store
 from genmcp.tasks.attempt import pack_failure, pack_result
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
@@ -82,6 +83,13 @@ class ExternalJobs:
         record, _ = await self._read(ref)
         return record.outcome
 
+    async def forget(self, ref: ExternalJob) -> None:
+        """Delete the record of a job that was submitted for one task, which has ended its wait."""
+        try:
+            await self._store.apply(Delete(self._key(ref)))
+        except StoreError as error:
+            logger.debug("the record of %s expires later: %s", ref, error)
+
     async def touch(self, ref: ExternalJob) -> None:
         """Extend the retention of the record."""
         await self._store.touch(self._key(ref), _RETENTION)
@@ -138,6 +146,21 @@ class ExternalFollower:
         self._queues = {each.scheme: each for each in queues}
         self._options = options
         self._places = 0
+
+    async def start(self, ref: ExternalJob) -> ExternalJob | None:
+        """Submit a job that `ExternalQueue.job` has made; return it with its name in the queue.
+
+        Return None if that failed; the error is logged.
+        """
+        queue = self._queues.get(ref.scheme)
+        if queue is None or ref.call is None:  # `follow` reports a missing queue
+            return ExternalJob(ref.scheme, ref.ref)
+        try:
+            return ExternalJob(ref.scheme, await queue.start(ref.ref, ref.call))
+        except Exception as error:
+            work = f"{ref.scheme} job {ref.call.name}"
+            logger.error("%s is submitted again later: %s", work, error, exc_info=error)
+            return None
 
     async def cancel(self, ref: ExternalJob) -> None:
         """Cancel a job of an external queue; an error is only logged."""

@@ -3,9 +3,12 @@
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from typing import Any, ClassVar, Literal, TypeAlias
+from uuid import uuid4
 
 import msgspec
 
+from genmcp._core.outcome import check_json
+from genmcp._core.waiting import ExternalCall, ExternalJob
 from genmcp.errors import ConfigurationError
 
 __all__ = ["AttemptFailed", "EngineQueue", "ExternalQueue", "ExternalStatus", "Phase", "RunJob"]
@@ -61,6 +64,42 @@ class ExternalQueue(ABC):
     @abstractmethod
     async def cancel(self, ref: str) -> None:
         """Cancel the job *ref*, best effort. Do nothing if it has ended."""
+
+    async def start(self, ref: str, call: ExternalCall) -> str:
+        """Submit a job that `job` has made; return its name in the queue. Default: unsupported.
+
+        It is called again after a failure, or if the process died before the name was stored: if
+        the queue recognizes *ref*, it should not run the job twice.
+
+        Args:
+            ref: a random name for the job, which the queue may use.
+            call: the function and its arguments.
+
+        Raises:
+            Exception: the queue cannot be reached; the job is submitted later.
+        """
+        raise NotImplementedError(f"{type(self).__name__} submits no jobs: implement start()")
+
+    def job(self, name: str, *args: Any, **kwargs: Any) -> ExternalJob:
+        """Return a job of this queue that is submitted when a call waits for it.
+
+            return celery.job("reports.build", month).then(self.built)
+
+        It is submitted after the wait was stored, at least once: twice if a process dies between
+        the submission and the write that records it. It is followed to its end, and cancelled with
+        the call. If the call is cancelled before, it is never submitted.
+
+        Args:
+            name: the name of the function in the queue.
+            args, kwargs: its arguments, which are JSON values.
+
+        Raises:
+            TypeError: an argument is not JSON.
+        """
+        for position, value in enumerate(args):
+            check_json(f"{name}: argument {position + 1}", value)
+        check_json(name, kwargs)
+        return ExternalJob(self.scheme, str(uuid4()), ExternalCall(name, args, kwargs))
 
 
 RunJob: TypeAlias = Callable[[str], Coroutine[Any, Any, str]]

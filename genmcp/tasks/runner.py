@@ -26,6 +26,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
 
+from genmcp._core.job_transitions import record_submission
 from genmcp._core.outcome import Failed, Outcome, unpack
 from genmcp._core.parts import part_id
 from genmcp._core.task import (
@@ -290,17 +291,49 @@ class TaskRunner:
 
         It is settled if the job has ended. Otherwise it waits for the next delivery.
         """
-        outcome = await self._writer.external.outcome(ref)
-        result = FollowResult(outcome)
-        if outcome is None:
-            result = await self.external.follow(ref, self.parts.progress_of(held, task))
+        external = self._writer.external
+        started: ExternalJob | None = ref
+        if ref.call is not None:
+            # Not interrupted: whether it was submitted would be unknown.
+            start = self._start(held, ref)
+            started = await self._writer.retry.uninterrupted(start)
+        result = FollowResult(None, self._options.lease)
+        if started is not None:
+            result = FollowResult(await external.outcome(started))
+            if result.outcome is None:
+                result = await self.external.follow(started, self.parts.progress_of(held, task))
 
         def after(task: Task, now: float) -> Task:
             if result.outcome is None:
                 return task.resubmit(now, result.pause)
             return task.settle(result.outcome, now)
 
-        return await self._writer.settle(held, after)
+        task = await self._writer.settle(held, after)
+        if task.settled and isinstance(task.work, Following) and task.work.submitted:
+            await external.forget(task.work.ref)
+        return task
+
+    async def _start(self, held: HeldTask, ref: ExternalJob) -> ExternalJob | None:
+        """Submit an external job, and record that; return it, or None if the submission failed.
+
+        Raises:
+            IllegalTransition: the task was cancelled in the meantime, and so is the job; or another
+                process has the task.
+        """
+        started = await self.external.start(ref)
+        if started is None:
+            return None
+        await self._writer.external.add_task(started, held.id)
+        record = held.retryable(partial(record_submission, ref=started))
+        try:
+            await self._writer.retry.retry_until_written(record)
+        except IllegalTransition:
+            stored = await self._records.find(held.id)
+            if stored is None or stored.task.ended:
+                await self.external.cancel(started)
+                await self._writer.external.forget(started)
+            raise
+        return started
 
     async def stop_cancelled(self) -> None:
         """Cancel the steps that run here although their tasks were cancelled.
@@ -327,7 +360,11 @@ class TaskRunner:
         if task.schedule is not None:
             await self.jobs.schedules.advance_anyway(task)
         if isinstance(task.work, Following):
-            await self.external.cancel(task.work.ref)
+            # One that a process submits at this moment is cancelled by that process as well.
+            if task.work.ref.call is None or task.held_delivery is not None:
+                await self.external.cancel(task.work.ref)
+            if task.work.submitted:
+                await self._writer.external.forget(task.work.ref)
         elif isinstance(task.work, Gathering):
             await self.parts.cancel(task)
         elif task.held_delivery is None:  # otherwise its worker does this, when it has ended

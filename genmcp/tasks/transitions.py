@@ -423,7 +423,7 @@ class TaskWriter:
 
         def settled(task: Task, now: float) -> Task:
             nonlocal before
-            waits = task.work == Following(ref) and not task.settled
+            waits = _follows(task, ref) and not task.settled
             before = task if waits else None
             # The token is taken from the process that follows the job, which would otherwise write
             # an outcome as well.
@@ -432,7 +432,7 @@ class TaskWriter:
         async def settle() -> None:
             task = await self.records.change(id, settled)
             # Also if the outcome was written before: the submission may have failed.
-            if task.work == Following(ref):
+            if _follows(task, ref):
                 await self.scheduler.submit(task)
 
         try:
@@ -441,9 +441,15 @@ class TaskWriter:
             return False
         if before is not None:
             await self.scheduler.cancel(before)
+            if isinstance(before.work, Following) and before.work.submitted:
+                await self.external.forget(ref)
         return before is not None
 
     async def _register_external(self, id: str, work: Work | None) -> None:
         # Before the task is written: an outcome that is reported in between must find the task.
-        if isinstance(work, Following):
+        if isinstance(work, Following) and work.ref.call is None:
             await self.external.add_task(work.ref, id)
+
+
+def _follows(task: Task, ref: ExternalJob) -> bool:
+    return isinstance(task.work, Following) and task.work.ref == ref
