@@ -5,6 +5,7 @@ STORE_URL. On Temporal, which has no command for workers, this module is run its
 """
 
 import asyncio
+import json
 import os
 import signal
 import sys
@@ -12,9 +13,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
-from genmcp import JobOptions, Mux, Suite
+from genmcp import Channel, Continue, JobOptions, Mux, Suite, Tool, ToolRequest
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.queues import EngineQueue
 from tests.tasks.engine_log import record
@@ -47,6 +48,7 @@ async def work(
         raise
     if run.attempt <= fails:
         raise ValueError(f"attempt {run.attempt} fails")
+    record(folder, "returned", run.id, run.attempt)
     return [run.id, run.attempt, run.saved]
 
 
@@ -177,15 +179,37 @@ async def serve_temporal() -> None:
         await stopping.wait()
 
 
+class Works(Tool):
+    """Waits for a job, which may run again."""
+
+    name = "works"
+    on_worker_lost: Literal["rerun", "fail"] = "rerun"
+    input_schema = {"type": "object"}
+
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
+        return work.job(**request.arguments).then(self.done)
+
+    async def done(self, request: ToolRequest, value: list[Any], channel: Channel) -> str:
+        return json.dumps(value)
+
+
+class WorksOnce(Works):
+    """Waits for a job, which may not run again."""
+
+    name = "works_once"
+    on_worker_lost = "fail"
+
+
+def mux_of(made: EngineApp, store: str) -> Mux:
+    """Return a mux whose queue "heavy" runs on an engine."""
+    suite = Suite(name="engines", version="1", tools=[Works, WorksOnce])
+    return Mux(suite, store=store, jobs=options_of(made), secret="a secret of the tests")
+
+
 if "ENGINE" in os.environ:
     made = ENGINES[os.environ["ENGINE"]](os.environ["BROKER_URL"])
     queue, app, tasks = made
-    mux = Mux(
-        Suite(name="engines", version="1"),
-        store=os.environ["STORE_URL"],
-        jobs=options_of(made),
-        secret="a secret of the tests",
-    )
+    mux = mux_of(made, os.environ["STORE_URL"])
 
 if __name__ == "__main__":
     asyncio.run(serve_temporal())

@@ -3,7 +3,7 @@
 import os
 import signal
 import subprocess
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -28,10 +28,14 @@ Broker: TypeAlias = RedisServer | PostgresServer | TemporalServer
 
 
 class EngineBench:
-    """The engine *kind*, with its broker and a store. Its methods may be used in any event loop."""
+    """The engine *kind*, with its broker and a store. Its methods may be used in any event loop.
 
-    def __init__(self, kind: str, folder: Path) -> None:
+    *own_store*: whether the store survives `kill_broker`.
+    """
+
+    def __init__(self, kind: str, folder: Path, *, own_store: bool = False) -> None:
         self.kind = kind
+        self._store: RedisServer | None = None
         self._folder = folder
         self.workers: list[subprocess.Popen[bytes]] = []
         self.broker: Broker
@@ -45,13 +49,21 @@ class EngineBench:
             case _:
                 self.broker = temporal = TemporalServer()
                 self.broker_url, self.store_url = temporal.url, f"sqlite:///{folder}/store.db"
+        if own_store and kind in ("celery", "docket"):
+            self._store = RedisServer()
+            self.store_url = self._store.url
+        elif own_store:
+            self.store_url = f"sqlite:///{folder}/store.db"
 
-    async def start(self) -> None:
+    async def open(self) -> None:
         """Start the broker, and prepare its database."""
         await self.broker.start()
-        if self.kind == "procrastinate":
+        if self._store is not None:
+            await self._store.start()
+        if self.store_url.startswith("postgresql"):
             async with aclosing(PostgresStore.from_url(self.store_url)) as store:
                 await store.migrate()
+        if self.kind == "procrastinate":
             app = self.app().app
             async with app.open_async():
                 await app.schema_manager.apply_schema_async()
@@ -69,9 +81,15 @@ class EngineBench:
             self.broker.remove()
         else:
             self.broker.end()
+        if self._store is not None:
+            self._store.end()
 
     def start_worker(self) -> None:
         """Start a worker of the engine, without waiting until it works."""
+        self.workers.append(self.start(worker_command(self.kind, self.broker_url)))
+
+    def start(self, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        """Start a process that imports `tests.tasks.engine_apps`."""
         settings = {
             "ENGINE": self.kind,
             "BROKER_URL": self.broker_url,
@@ -79,22 +97,25 @@ class EngineBench:
             "PYTHONPATH": str(Path.cwd()),
         }
         with (self._folder / "workers").open("ab") as output:
-            worker = subprocess.Popen(
-                worker_command(self.kind, self.broker_url),
+            return subprocess.Popen(
+                command,
                 env={**os.environ, **settings},
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
             )
-        self.workers.append(worker)
 
     def kill_worker(self, worker: subprocess.Popen[bytes]) -> None:
         """Kill all processes of a worker (SIGKILL)."""
         self.workers.remove(worker)
+        self.kill(worker)
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """Kill a process and its children (SIGKILL)."""
         with suppress(ProcessLookupError):
-            os.killpg(worker.pid, signal.SIGKILL)
-        worker.wait()
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
     def stop_worker(self, worker: subprocess.Popen[bytes]) -> None:
         """Ask a worker to stop (SIGTERM), and wait until it has."""

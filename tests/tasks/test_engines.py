@@ -26,7 +26,7 @@ def bench(
     bench = EngineBench(request.param, tmp_path_factory.mktemp(request.param))
     try:
         with asyncio.Runner() as runner:
-            runner.run(bench.start())
+            runner.run(bench.open())
         bench.start_worker()
         yield bench
     finally:
