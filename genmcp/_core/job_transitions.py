@@ -9,7 +9,7 @@ from genmcp._core.task import Task
 from genmcp._core.waiting import ExternalJob, Following, Working, scheduled
 from genmcp.errors import IllegalTransition, WaitTimedOut
 
-_LONGEST_PAUSE: Final = 3600.0  # seconds between two submissions of one job to an engine
+_LONGEST_PAUSE: Final = 600.0  # seconds between two submissions of one job to an engine
 
 
 def retry_job(task: Task, now: float, chance: float = 0.0) -> Task:

@@ -52,6 +52,7 @@ class ProcrastinateQueue(EngineQueue):
         self._queue = queue
         self._poll_interval = poll_interval
         self._opening = asyncio.Lock()  # many jobs may be submitted from the start
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"<ProcrastinateQueue {self._queue}>"
@@ -68,7 +69,8 @@ class ProcrastinateQueue(EngineQueue):
         await self._app.configure_task(self.name, queue=self._queue).defer_async(id=id, job=job)
 
     async def aclose(self) -> None:
-        await self._app.close_async()
+        if self._loop is asyncio.get_running_loop():
+            await self._app.close_async()
 
     async def snapshot(self, ref: str) -> ExternalStatus:
         await self._open()
@@ -108,3 +110,4 @@ class ProcrastinateQueue(EngineQueue):
     async def _open(self) -> None:
         async with self._opening:
             await self._app.open_async()  # does nothing if it is open
+            self._loop = asyncio.get_running_loop()

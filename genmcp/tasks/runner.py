@@ -21,7 +21,7 @@ not count as a crash.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
@@ -50,6 +50,7 @@ from genmcp.errors import (
     InternalError,
     StoreError,
     StoreUnavailable,
+    TaskNotFound,
     UnknownFormat,
 )
 from genmcp.tasks.attempt import (
@@ -210,12 +211,12 @@ class TaskRunner:
     async def _cancel_when_ended(self, before: Task, step: "asyncio.Task[Any]") -> None:
         """Cancel the *step* of an engine when its task has ended, or was taken over from it."""
         token = before.fencing_token + 1
-        async with aclosing(self._follower.follow(before.id)) as changes:
-            async for each in changes:
-                if isinstance(each, TaskChange) and (
-                    each.task.ended or each.task.fencing_token > token
-                ):
-                    break
+        with suppress(TaskNotFound):
+            async with aclosing(self._follower.follow(before.id)) as items:
+                async for each in items:
+                    task = each.task if isinstance(each, TaskChange) else before
+                    if task.ended or task.fencing_token > token:
+                        break
         step.cancel()
 
     async def _run_step(self, stored: Stored, node: str | None = None) -> Task | None:

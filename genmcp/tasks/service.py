@@ -12,6 +12,7 @@ from genmcp._core.outcome import Outcome, unpack
 from genmcp._core.task import Task, is_task_id
 from genmcp._core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
+from genmcp.stores.deliveries import Deliveries
 from genmcp.stores.following import retry_read
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.engine_worker import EngineWorker
@@ -20,7 +21,7 @@ from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.keyed import KeyedTasks
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.queues import ExternalQueue, ExternalStatus
+from genmcp.tasks.queues import EngineQueue, ExternalQueue, ExternalStatus
 from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import JobProgress, RetriedWrites, with_progress
@@ -64,7 +65,8 @@ class TaskService:
         values: the outcomes of jobs, for calls that returned too large results.
 
     Raises:
-        ConfigurationError: two of *external* have the same scheme, or the store delivers no jobs.
+        ConfigurationError: two of *external* have the same scheme; the store delivers no jobs, or
+            is not shared, which engines need.
     """
 
     def __init__(
@@ -78,23 +80,8 @@ class TaskService:
         namespace: str = "",
         late_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        schemes = [each.scheme for each in external]
-        if len({*schemes}) < len(schemes):
-            raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
-        self._engines = options.engines
-        external = [*external]
-        for name, engine in self._engines.items():
-            if not store.shared:
-                raise ConfigurationError(
-                    f"JobOptions.queues[{name!r}] is {engine!r}, whose workers need the store, but "
-                    f"{store!r} is not shared: give the Mux a URL, or set GENMCP_STORE"
-                )
-            if engine.scheme not in [each.scheme for each in external]:
-                external.append(engine)
-        if (deliveries := store.deliveries) is None:
-            raise ConfigurationError(
-                f"store: {store!r} does not deliver jobs: implement Store.deliveries"
-            )
+        deliveries, self._engines = _deliveries_of(store), options.engines
+        external = _followed(external, self._engines, store)
         prefix = f"{namespace}/" if namespace else ""
         lifecycle = WorkerLifecycle()
         presence = Presence(options.lease, store.now)
@@ -137,7 +124,6 @@ class TaskService:
             checks=(self.runner.stop_cancelled, self.running.stop_ended),
             calls=(self.running, self.keyed),
         )
-
         engine_worker = EngineWorker(self.runner, store, options.lease, prefix)
         for name, engine in self._engines.items():
             engine.bind(f"genmcp.{namespace}.{name}", engine_worker.run)
@@ -312,6 +298,36 @@ class TaskService:
 
     def _held(self, id: str, fencing_token: int) -> HeldTask:
         return HeldTask(self.records, id, fencing_token)
+
+
+def _deliveries_of(store: Store) -> Deliveries:
+    if store.deliveries is None:
+        raise ConfigurationError(
+            f"store: {store!r} does not deliver jobs: implement Store.deliveries"
+        )
+    return store.deliveries
+
+
+def _followed(
+    external: Sequence[ExternalQueue], engines: Mapping[str, EngineQueue], store: Store
+) -> Sequence[ExternalQueue]:
+    """Return the queues whose jobs are followed: *external*, and *engines* of other schemes.
+
+    Raises:
+        ConfigurationError: two of *external* have one scheme, or there are *engines*, but the store
+            is not shared.
+    """
+    schemes = [each.scheme for each in external]
+    if len({*schemes}) < len(schemes):
+        raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
+    for name, engine in engines.items():
+        if not store.shared:
+            raise ConfigurationError(
+                f"JobOptions.queues[{name!r}] is {engine!r}, whose workers need the store, but "
+                f"{store!r} is not shared: give the Mux a URL, or set GENMCP_STORE"
+            )
+    by_scheme = {each.scheme: each for each in (*engines.values(), *external)}
+    return [*by_scheme.values()]
 
 
 class JobValues:

@@ -84,12 +84,13 @@ async def begin(bench: EngineBench, log: JobLog) -> list[str]:
 
 async def ended(bench: EngineBench, ids: list[str]) -> list[Task]:
     """Return the tasks when all have ended."""
-    async with bench.service(bench.app()) as service, asyncio.timeout(SETTLED):
-        while True:
+    async with bench.service(bench.app()) as service:
+        for _ in range(int(2 * SETTLED)):
             tasks = [await service.records.get(id) for id in ids]
             if all(task.ended for task in tasks):
                 return tasks
             await asyncio.sleep(0.5)
+    raise AssertionError(f"not ended: {[task for task in tasks if not task.ended]}")
 
 
 async def test_jobs_survive_kills(bench: EngineBench, tmp_path: Path) -> None:

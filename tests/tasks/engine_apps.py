@@ -64,16 +64,25 @@ async def endless(run: Run) -> None:
     await asyncio.Event().wait()
 
 
-def plain(folder: str, holds: bool = False) -> str:
+def plain(folder: str, how: str = "") -> str:
     """A function of the engine itself, which knows nothing of genmcp."""
     record(folder, "plain started")
-    while holds and not is_released(folder):
+    while how == "holds" and not is_released(folder):
         time.sleep(0.05)
+    if how == "fails":
+        raise ValueError("a secret of the work")
     return "plain"
 
 
-async def plain_async(folder: str, holds: bool = False) -> str:
-    return await asyncio.to_thread(plain, folder, holds)
+async def plain_async(folder: str, how: str = "") -> str:
+    return await asyncio.to_thread(plain, folder, how)
+
+
+def counting(self: Any, folder: str) -> str:
+    """A task of Celery that reports progress, until the test releases it."""
+    meta = {"current": 1, "total": 2, "message": "half"}
+    self.update_state(state="PROGRESS", meta=meta)
+    return plain(folder, "holds")
 
 
 class EngineApp(NamedTuple):
@@ -92,6 +101,7 @@ def celery(broker: str) -> EngineApp:
     app = celery.Celery("engines", broker=broker, backend=broker)
     app.conf.broker_connection_retry_on_startup = True
     app.task(plain, name="plain", shared=False)
+    app.task(counting, name="counting", bind=True, shared=False)
     return EngineApp(CeleryQueue(app, poll_interval=0.1, terminate=True), app)
 
 

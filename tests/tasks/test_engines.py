@@ -183,10 +183,10 @@ async def test_job_of_a_stopped_worker_is_not_lost(
 # Work of the engine that is not an `@job`
 
 
-def plain(bench: EngineBench, app: EngineApp, log: JobLog, holds: bool = False) -> Following:
+def plain(bench: EngineBench, app: EngineApp, log: JobLog, how: str = "") -> Following:
     if bench.kind == "temporal":  # which passes arguments by position
-        return Following(app.queue.job("plain", log.folder, holds))
-    return Following(app.queue.job("plain", folder=log.folder, holds=holds))
+        return Following(app.queue.job("plain", log.folder, how))
+    return Following(app.queue.job("plain", folder=log.folder, how=how))
 
 
 async def test_call_waits_for_work_of_the_engine(
@@ -201,10 +201,35 @@ async def test_call_waits_for_work_of_the_engine(
     assert len(log.lines("plain")) == 1
 
 
+async def test_work_of_the_engine_that_fails(
+    bench: EngineBench,
+    service: TaskService,
+    app: EngineApp,
+    log: JobLog,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Its error is in the log of the server or of the engine, and not in the result."""
+    call = await Call(service, plain(bench, app, log, "fails")).begin()
+
+    assert (await call.result()).result == b'"WorkRaised"'
+    if bench.kind != "procrastinate":  # which does not store it
+        assert "a secret of the work" in caplog.text
+
+
+async def test_unknown_work_has_failed(bench: EngineBench, app: EngineApp) -> None:
+    """Its id is wrong, or its record at the engine has expired. Celery cannot tell."""
+    status = await app.queue.snapshot("123456789")
+    assert status.phase == ("queued" if bench.kind == "celery" else "failed")
+    async for each in app.queue.watch("123456789"):
+        assert each == status
+        break
+    await app.queue.aclose()
+
+
 async def test_work_of_the_engine_is_cancelled_with_its_call(
     bench: EngineBench, service: TaskService, app: EngineApp, log: JobLog
 ) -> None:
-    call = await Call(service, plain(bench, app, log, holds=True)).begin()
+    call = await Call(service, plain(bench, app, log, "holds")).begin()
     await log.until(lambda log: log.lines("plain"))
     await call.cancel()
     log.release()
