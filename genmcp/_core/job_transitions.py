@@ -28,12 +28,17 @@ def retry_job(task: Task, now: float, chance: float = 0.0) -> Task:
     return replace(task.resubmit(now, delay), work=replace(work, failures=work.failures + 1))
 
 
-def submit_again(task: Task, now: float, pause: float) -> Task:
+def submit_again(task: Task, now: float, submissions: int, pause: float) -> Task:
     """Return *task*, whose job an engine may have lost, to be submitted again with the same id.
 
     The job may also wait in a long queue of the engine, which repetitions make longer. Each of them
     is therefore twice as long after the last one: *pause* is the first, in seconds.
+
+    Raises:
+        IllegalTransition: it was submitted again already, more often than *submissions*.
     """
+    if task.submissions != submissions:
+        raise IllegalTransition("submit", f"submitted {task.submissions} times")
     due = now + min(pause * 2**task.submissions, _LONGEST_PAUSE)
     return replace(task, due=due, submissions=task.submissions + 1)
 

@@ -143,11 +143,10 @@ class TaskRunner:
                 # have failed before it scheduled the first check.
                 await self._check_node(task, task.bound_node, 0)
         elif task.needs_delivery and delivery == task.delivery_id:
-            engine = None if task.job is None else self._engines.get(task.job.queue)
-            if engine is None:
+            if not self._engines or task.job is None or task.job.queue not in self._engines:
                 await self._run_step(stored)
             elif task.held_delivery is None:
-                await self._submit(engine, task)
+                await self._submit(self._engines[task.job.queue], task)
         else:
             # A repetition of an earlier delivery. The process that wrote the present delivery to
             # the record may have died before it submitted that.

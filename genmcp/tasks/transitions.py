@@ -182,7 +182,10 @@ class TaskScheduler:
         # `Store.deliveries` ignores an id that it still has. An engine would get it once more.
         if task.job is None or task.job.queue not in self._engines:
             await self.submit(task)
-        elif again := await self._change(task, partial(submit_again, pause=self.heartbeats.lease)):
+            return
+        pause, so_far = self.heartbeats.lease, task.submissions
+        again = await self._change(task, partial(submit_again, submissions=so_far, pause=pause))
+        if again is not None:
             await self.submit(again, at_once=True)
 
     async def abandon(self, task: Task) -> Task:
@@ -199,6 +202,8 @@ class TaskScheduler:
         if lost is None:
             stored = await self._records.find(task.id)
             return stored.task if stored else task
+        if task.holder is not None:
+            logger.warning("a process of an engine has died with the job of task %s", task.id)
         await self.submit(lost)
         return lost
 

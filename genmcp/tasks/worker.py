@@ -207,7 +207,7 @@ class TaskWorker:
         Raises:
             StoreUnavailable: the store could not be reached.
         """
-        if self.state in (WorkerState.STOPPING, WorkerState.RELEASED):
+        if self._lifecycle.state in (WorkerState.STOPPING, WorkerState.RELEASED):
             return
         ready = self.begin()
         if not ready.done():
