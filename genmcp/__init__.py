@@ -119,9 +119,9 @@ from genmcp.stores.store import Append, Delete, FoundEntry, Put, Store
 from genmcp.suite.providers import Provider
 from genmcp.suite.suite import Suite
 from genmcp.tasks.cron import Schedule
-from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.jobs import Run, SoftTimeLimit, job
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.telemetry.log import LoggingTelemetry
 from genmcp.tools import Tool
 from genmcp.version import __version__ as __version__

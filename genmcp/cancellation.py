@@ -21,7 +21,7 @@ The rules, and the helper for each:
 3. Code that owns a child task cancels it and waits for its end: `cancel_and_wait`.
 4. Cleanup that must not stop half-way delays a cancellation until it is done: `run_to_completion`.
 
-Not every module uses the helpers: many owners of a child task, in the stores, engines and
+Not every module uses the helpers: many owners of a child task, in the stores, tasks and
 transports, call `Task.cancel` and `asyncio.wait` themselves. No test searches for code that breaks
 a rule.
 """

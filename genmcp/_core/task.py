@@ -13,8 +13,8 @@ numbers decide which of them may write:
 
 - `fencing_token` is incremented by each claim. A write with an earlier token comes from a process
   that was paused or considered dead, and is rejected: IllegalTransition.
-- `delivery_id` is incremented by each submission to the engine, which gets the id
-  `{id}:{delivery_id}`: an engine may reject an id that is still in its queue.
+- `delivery_id` is incremented by each submission to a queue, which gets the id
+  `{id}:{delivery_id}`: a queue ignores an id that it still has.
 - `crashes` counts the workers that have claimed the task and have not released it. Work that kills
   its process is not repeated for ever.
 """
@@ -96,13 +96,15 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     owner: the principal that may see it; address: the peer address of an anonymous client, None for
     a local one. tool: the name that was called. node: the process that created it. created,
-    updated, due: Unix time; *due* is when an engine was to deliver it. ttl: seconds for which it
+    updated, due: Unix time; *due* is when it was to be delivered. ttl: seconds for which it
     waits for its client, and is retained after its end; None: never expires. poll: seconds between
     two polls of a client. on_lost: what happens when the worker of its job dies. end: how it ended,
     None while it is open. message, progress, total: the latest progress of the work. step: the
     number of the step that the call waits in; continuation: that step, packed, empty while `call`
     itself runs. work: what it waits for, None once it has ended. held_delivery: the delivery that a
     worker has claimed and not released. claim_id: a random value, so that no two claims are equal.
+    holder: the process that has claimed it, if that is one of an engine; its heartbeat shows
+    whether it is alive. submissions: how often it was submitted to an engine again.
     changes: incremented by each change that followers see. outcome: how the wait ended, packed;
     once it is set, `continue_` is due, or runs. result, error: as JSON. deferred_seconds: for how
     long its step was deferred by processes that lack its code. arguments_digest: of a call with an
@@ -137,6 +139,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     delivery_id: int = 0
     held_delivery: int | None = None
     claim_id: str | None = None
+    holder: str | None = None
+    submissions: int = 0
     crashes: int = 0
     outcome: bytes | None = None
     result: bytes | None = None
@@ -191,7 +195,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     @property
     def needs_delivery(self) -> bool:
-        """Whether the next step runs in whichever process the engine delivers it to."""
+        """Whether the next step runs in whichever process claims it."""
         if self.outcome is not None or isinstance(self.work, Working | Following):
             return True
         return isinstance(self.work, Gathering) and self.work.due
@@ -204,8 +208,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         return None
 
     @property
-    def engine_id(self) -> str:
-        """The id of its next step at an engine."""
+    def queued_id(self) -> str:
+        """The id of its next step in a queue."""
         return f"{self.id}:{self.delivery_id}"
 
     @property
@@ -226,7 +230,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             )
         return self
 
-    def claim(self, now: float, *, max_crashes: int, claim_id: str | None = None) -> "Task":
+    def claim(
+        self,
+        now: float,
+        *,
+        max_crashes: int,
+        claim_id: str | None = None,
+        holder: str | None = None,
+    ) -> "Task":
         """Return the task as claimed, with a new fencing token (leases: `Deliveries.claim`).
 
         If an earlier worker has not released its claim, it is dead or frozen, which is a crash.
@@ -236,13 +247,20 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             max_crashes: the number of crashes after which the wait, or a settled task, is lost. A
                 job that must not run again is lost at the first one.
             claim_id: a random text, by which a worker finds its own claim if the write timed out.
+            holder: the name of this process, if it is one of an engine.
         """
-        # Both ids may be equal: an engine may repeat the delivery whose worker has died.
+        # Both ids may be equal: the delivery whose worker has died is repeated.
         crashed = self.held_delivery is not None
         crashes = self.crashes + crashed
-        holder = {"held_delivery": self.delivery_id, "claim_id": claim_id}
-        token = self.fencing_token + 1
-        task = self._next("claim", now, crashes=crashes, fencing_token=token, **holder)
+        task = self._next(
+            "claim",
+            now,
+            crashes=crashes,
+            fencing_token=self.fencing_token + 1,
+            held_delivery=self.delivery_id,
+            claim_id=claim_id,
+            holder=holder,
+        )
         if self.outcome is not None:
             return task._lose(now) if crashes > max_crashes else task
         if not isinstance(self.work, Working):  # following an external job again has no effect
@@ -253,20 +271,29 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     def release(self, now: float) -> "Task":
         """Return the task as released by a worker that shuts down, which is not a crash."""
+        if self.holder is not None:  # an engine does not deliver an id again
+            return self.resubmit(now, 0.0)
         return self._next("release", now, held_delivery=None, due=now)
 
     def resubmit(self, now: float, delay: float) -> "Task":
         """Return the task waiting for another delivery, *delay* seconds from now."""
         following = self.delivery_id + 1
         return self._next(
-            "resubmit", now, due=now + delay, held_delivery=None, delivery_id=following
+            "resubmit",
+            now,
+            due=now + delay,
+            held_delivery=None,
+            holder=None,
+            submissions=0,
+            delivery_id=following,
         )
 
     def settle(self, outcome: bytes, now: float) -> "Task":
         """Return the task with the packed *outcome* of its wait.
 
-        A second call with the same outcome changes nothing: a writer repeats a write that has timed
-        out, since the store may have accepted it.
+        If an engine ran its job, the task waits for another delivery: its call continues in a
+        process of the server. A second call with the same outcome changes nothing: a writer repeats
+        a write that has timed out, since the store may have accepted it.
 
         Raises:
             IllegalTransition: the task has another outcome already, or has ended.
@@ -275,7 +302,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             return self
         if self.outcome is not None:
             raise IllegalTransition("settle", "settled")
-        return self._next("settle", now, outcome=outcome, crashes=0, deferred_seconds=0.0)
+        settled = self._next("settle", now, outcome=outcome, crashes=0, deferred_seconds=0.0)
+        return settled if self.holder is None else settled.resubmit(now, 0.0)
 
     def take_over(self, now: float) -> "Task":
         """Return the task for another delivery. Later writes of its present worker are rejected."""
@@ -334,6 +362,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             continuation=b"",
             work=None,
             held_delivery=None,
+            holder=None,
             outcome=None,
         )
 
@@ -367,6 +396,22 @@ def lose_process(task: Task, now: float) -> Task:
     if task.bound_node is None:
         raise IllegalTransition("lose", task.status)
     return task._lose(now) if isinstance(task.work, Running) else fail_wait(task, now)
+
+
+def lose_holder(task: Task, now: float, max_crashes: int) -> Task:
+    """Return *task* after the death of the process of an engine that ran its job.
+
+    That is a crash, after which the job is submitted again, or its wait fails: see `Task.claim`.
+
+    Raises:
+        IllegalTransition: no process of an engine runs it.
+    """
+    if task.holder is None:
+        raise IllegalTransition("lose", task.status)
+    crashes = task.crashes + 1
+    if crashes > max_crashes or task.on_lost == "fail":
+        return fail_wait(task, now)
+    return replace(task.take_over(now), crashes=crashes)
 
 
 def fail_wait(task: Task, now: float) -> Task:

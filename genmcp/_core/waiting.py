@@ -88,7 +88,7 @@ class Wait(Generic[T_co]):
 
 
 class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Work for an engine: the name of a function under `@job`, and its arguments as JSON.
+    """Work for a worker: the name of a function under `@job`, and its arguments as JSON.
 
     delay: seconds before it is due. expires: seconds after that by which it must have ended, over
     all attempts and the time in its queue. timeout: seconds that one attempt may take (default:
@@ -148,11 +148,23 @@ def returned(wait: Wait[Any]) -> str:
     )
 
 
-class ExternalJob(Wait[Any], msgspec.Struct, frozen=True):
-    """A job of another queue: the *scheme* of its `ExternalQueue`, and its name there."""
+class ExternalCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The submission of an external job: the name of its function there, and JSON arguments."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = {}
+
+
+class ExternalJob(Wait[Any], msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job of another queue: the *scheme* of its `ExternalQueue`, and its name there.
+
+    call: its submission, if the task that waits for it is to submit it: `ExternalQueue.job`.
+    """
 
     scheme: str
     ref: str
+    call: ExternalCall | None = None
 
 
 GroupMode: TypeAlias = Literal["all", "outcomes", "first"]
@@ -354,7 +366,7 @@ class Awaiting(msgspec.Struct, frozen=True, tag="awaiting"):
 
 
 class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
-    """The call waits for a job that an engine delivers.
+    """The call waits for a job.
 
     attempt: how often the job was started. failures: how often it has failed. saved: the state, as
     JSON, that the job has saved for its next attempt, or None. The next job of the call starts
@@ -368,10 +380,11 @@ class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
     deadline: float | None = None
 
 
-class Following(msgspec.Struct, frozen=True, tag="following"):
-    """The call waits for a job of an external queue."""
+class Following(msgspec.Struct, frozen=True, tag="following", omit_defaults=True):
+    """The call waits for a job of an external queue; *submitted*: which was submitted for it."""
 
     ref: ExternalJob
+    submitted: bool = False
 
 
 class PartOf(msgspec.Struct, frozen=True, array_like=True):

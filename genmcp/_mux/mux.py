@@ -66,10 +66,9 @@ from genmcp.server import Server, resolve_route
 from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
-from genmcp.tasks.engine import engine_on
-from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.log_throttle import LogThrottle
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 
 logger = logging.getLogger("genmcp")
 
@@ -169,8 +168,7 @@ class Mux:
         self.threads = _thread_pool(bounds)
         self.observers = Observers(telemetry)
         self.server_requests = ServerRequests(seal, self.bus, self.encoder, bounds.input_timeout)
-        options = {"engine": engine_on(self.store), "jobs": jobs, "external": external}
-        self._make_tasks(seal, audience, **options)
+        self._make_tasks(seal, audience, jobs=jobs, external=external)
         lives, look = self.tasks.service.heartbeats.is_alive, min(_LOOK, jobs.lease / 3)
         self.replay = Replay(self.store, bounds, self.bus.node, lives, look)
         state = self.sessions, self.session_streams, self.tasks

@@ -5,11 +5,11 @@ For another client, the process that holds its response follows the task to its 
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from typing import Any, ClassVar, cast
 
 import msgspec
@@ -35,7 +35,6 @@ from genmcp._core.waiting import (
     Working,
     scheduled,
 )
-from genmcp._mux.bus import MessageBus
 from genmcp._mux.sinks import Services, StoredRequest
 from genmcp._mux.waits import pending_requests
 from genmcp._wire.jsonrpc import ErrorBody
@@ -47,17 +46,14 @@ from genmcp.errors import (
     StoreError,
     TaskNotFound,
     ToolError,
-    UnknownFormat,
 )
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.tasks.attempt import finished_with_error
-from genmcp.tasks.engine import Engine
-from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.records import Stored
+from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import Resume, TaskService
 
 logger = logging.getLogger("genmcp")
@@ -70,51 +66,6 @@ class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
 
     task: str
     fencing_token: int
-
-
-class RunningTasks:
-    """The calls that run as tasks in this process, each with a callback that cancels its hook.
-
-    They are known by the id of the task and its fencing token, because the next call with the same
-    idempotency key has the same id, and may begin while the cancelled one still ends.
-
-    Owned by `Tasks`. A process that cancels a task sends a message to the process that runs it. The
-    store may fail between the two writes, and that process may die: `stop_ended` is therefore also
-    called once per lease.
-    """
-
-    def __init__(self, bus: MessageBus, find: Callable[[str], Awaitable[Stored | None]]) -> None:
-        self._callbacks: dict[tuple[str, int], Callable[[], None]] = {}
-        self._find = find
-        bus.subscribe(StopTask, self._stopped, self.stop_ended)
-
-    def __len__(self) -> int:
-        return len(self._callbacks)
-
-    def add(self, id: str, fencing_token: int, stop: Callable[[], None]) -> None:
-        """Register the task *id*, which runs in this process; *stop* cancels its hook."""
-        self._callbacks[id, fencing_token] = stop
-
-    def discard(self, id: str, fencing_token: int) -> None:
-        """Forget the task *id*, which has ended."""
-        self._callbacks.pop((id, fencing_token), None)
-
-    def _stopped(self, message: StopTask) -> None:
-        self._stop(message.task, message.fencing_token)
-
-    def _stop(self, id: str, fencing_token: int) -> None:
-        if (stop := self._callbacks.get((id, fencing_token))) is not None:
-            stop()
-
-    async def stop_ended(self) -> None:
-        """Cancel the hooks of tasks whose records have ended: a message may have been lost."""
-        for id, token in [*self._callbacks]:
-            try:
-                stored = await self._find(id)
-            except UnknownFormat:  # of another release; repeated reads would not change that
-                continue
-            if stored is None or stored.task.ended or stored.task.fencing_token != token:
-                self._stop(id, token)
 
 
 class Tasks:
@@ -130,7 +81,6 @@ class Tasks:
         services: Services,
         namespace: str,
         *,
-        engine: Engine,
         jobs: JobOptions,
         external: Sequence[ExternalQueue],
         resume: Resume,
@@ -141,7 +91,6 @@ class Tasks:
         self.max_parts = jobs.max_parts
         self.service = TaskService(
             services.store,
-            engine,
             node=services.bus.node,
             resume=resume,
             external=external,
@@ -149,9 +98,10 @@ class Tasks:
             namespace=namespace,
         )
         self.worker = self.service.worker
-        self.worker.busy = self._busy
-        self.running = RunningTasks(services.bus, self.service.records.find)
-        self.worker.checks.append(self.running.stop_ended)
+        self.running = running = self.service.running
+        services.bus.subscribe(
+            StopTask, lambda each: running.stop(each.task, each.fencing_token), running.stop_ended
+        )
 
     # Calls that become tasks.
 
@@ -291,9 +241,6 @@ class Tasks:
                 self.service.writer.retry.defer(send)
         return task
 
-    def _busy(self) -> bool:
-        return bool(self.running)
-
     async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:
         """Return the result of the task *id*, or a text for the model that explains its absence."""
         try:
@@ -308,7 +255,7 @@ class Tasks:
 
     async def aclose(self) -> None:
         """Stop working on tasks. If the store ends with this process, jobs have no grace period."""
-        await self.service.aclose(within=None if self._services.store.durable else 0.0)
+        await self.service.aclose(within=inf if self._services.store.durable else 0.0)
 
 
 def suspension_of(continuation: Continuation, work: StoredWork | Awaiting | None) -> Suspended:

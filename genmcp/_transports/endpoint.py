@@ -106,8 +106,8 @@ class Endpoint:
         self._heartbeat = heartbeat
         self._shutdown = Shutdown(grace)
         self._client_key = client_key
-        self._at_work: JobsAtWork | None = None
-        self._asleep = self.mux.store.durable  # no engine works on its jobs yet
+        self._durable = self.mux.store.durable
+        self._at_work: JobsAtWork | None = None  # only for a durable store
 
     def __repr__(self) -> str:
         return f"<Endpoint of {self.mux!r}>"
@@ -123,7 +123,7 @@ class Endpoint:
             self.mux, self._shutdown, self._heartbeat, receive, send, scope, self._client_key
         )
         try:
-            if self.mux.tasks.worker.dormant or self._asleep:
+            if self.mux.tasks.worker.dormant or (self._durable and self._at_work is None):
                 self._wake()
             auth = self.authenticator
             if auth is not None and auth.document.matches(scope):
@@ -196,7 +196,7 @@ class Endpoint:
         Starlette does not forward its lifespan to a route. Does nothing if the work has started, or
         if the store is not durable.
         """
-        if self.mux.tasks.worker.dormant or self._asleep:
+        if self.mux.tasks.worker.dormant or (self._durable and self._at_work is None):
             self._wake()
 
     async def check_store(self) -> None:
@@ -260,17 +260,16 @@ class Endpoint:
                 return
 
     def _wake(self) -> None:
-        """Start the engine on the jobs in the store, and register their release at shutdown."""
+        """Start to work on the jobs in the store, and register their release at shutdown."""
         worker, at_work = self.mux.tasks.worker, self._at_work
         lost = at_work is not None and at_work.gone  # its loop was closed without a shutdown
         if worker.dormant or lost:
             worker.wake()
-        if self._asleep or lost:
-            self._asleep = False
-            self._at_work = JobsAtWork(worker, self._shutdown, self._sleep)
+        if lost or (self._durable and at_work is None):
+            self._at_work = JobsAtWork(worker, self._shutdown, self._released)
 
-    def _sleep(self) -> None:
-        self._asleep, self._at_work = True, None
+    def _released(self) -> None:
+        self._at_work = None
 
 
 def route_to(app: "ASGIApp", path: str, *, name: str = "mcp", below: str = "") -> "Route":

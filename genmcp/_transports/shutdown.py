@@ -10,6 +10,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterable
 from contextvars import Context
+from math import inf
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -162,8 +163,8 @@ class JobsAtWork:
         self._ended = ended
         self._loop = asyncio.get_running_loop()
         self._over = False
-        self._within: float | None = None
-        self._resting: asyncio.Task[None] | None = None
+        self._within = inf
+        self._releasing: asyncio.Task[None] | None = None
         self._delay: _Delay | None = None
         worker.use(self)
         shutdown.add(self.stop, idle=True)
@@ -189,8 +190,8 @@ class JobsAtWork:
 
     def stop(self) -> None:
         """Start the release of the jobs to other processes."""
-        if self._resting is None:
-            self._resting = self._loop.create_task(self._rest())
+        if self._releasing is None:
+            self._releasing = self._loop.create_task(self._release())
 
     def end(self) -> None:
         """Unregister; may be called from any event loop."""
@@ -207,9 +208,9 @@ class JobsAtWork:
             self._shutdown.discard(self.stop)
             self._ended()
 
-    async def _rest(self) -> None:
+    async def _release(self) -> None:
         try:
-            await self._worker.rest(self, within=self._within)
+            await self._worker.release(self, within=self._within)
         finally:
             self._end()
 

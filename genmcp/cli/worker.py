@@ -150,7 +150,7 @@ async def _work(mux: Mux) -> None:
     """Run jobs, as soon as the store is available, until this is cancelled.
 
     Raises:
-        RuntimeError: the engine has ended.
+        RuntimeError: the work has ended by itself.
     """
     jobs, warnings = mux.tasks.service, LogThrottle(logger, interval=60.0)
     while True:
@@ -162,9 +162,9 @@ async def _work(mux: Mux) -> None:
         await asyncio.sleep(_RETRY_DELAY)
     logger.info("worker of %s started, %s", mux.server.info.name, describe_state(mux))
     await jobs.worker.ended()
-    # The process must fail: a supervisor restarts a process that exits, but cannot see that the
-    # engine of a running process has ended.
-    raise RuntimeError("the engine ended unexpectedly; the log has the reason")
+    # The process must fail: a supervisor restarts a process that exits, but cannot see that a
+    # running process does not work any more.
+    raise RuntimeError("the worker ended unexpectedly; the log has the reason")
 
 
 class HostPort(NamedTuple):

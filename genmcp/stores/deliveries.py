@@ -1,4 +1,4 @@
-"""The `Deliveries` interface: a queue of ids with leases, which `LocalEngine` uses.
+"""The `Deliveries` interface: a queue of ids with leases, from which workers claim.
 
 A delivery is an id in a queue. It is *due* when its delay has passed and no node holds it. A node
 that claims it holds a lease on it; when the lease expires, the delivery is due again. Each id is

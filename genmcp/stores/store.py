@@ -227,7 +227,7 @@ class Store(ABC):
 
     @property
     def deliveries(self) -> Deliveries | None:
-        """The job queue that belongs to this store, or None. `LocalEngine` uses it."""
+        """The job queue that belongs to this store, or None. The worker claims from it."""
         return None
 
     @abstractmethod

@@ -353,7 +353,7 @@ def job(
     **options: Unpack[JobKeywords],
 ) -> Callable[[Callable[Concatenate[Run, P], R]], JobFunction[P, R]]: ...
 def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
-    """Register a function as a job: work that an engine delivers to a worker, here or elsewhere.
+    """Register a function as a job: work for a worker, in this process or another.
 
         @job(timeout=3600, retries=2)
         async def transcribe(run: Run, url: str) -> str: ...

@@ -10,6 +10,7 @@ import msgspec
 from genmcp._core.task import Task
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.cron import Schedule
+from genmcp.tasks.queues import EngineQueue
 
 _POSITIVE: Final = (
     "concurrency",
@@ -57,7 +58,8 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         queues: the queues from which this process takes jobs. Default: `("default",)`. A mapping
-            gives each queue a concurrency of its own: `{"urgent": 2, "default": 10}`.
+            gives each queue a concurrency of its own: `{"urgent": 2, "default": 10}`; or an engine
+            on whose workers its jobs run: `{"default": 10, "heavy": CeleryQueue(app)}`.
         concurrency: the maximum number of jobs at once, of all queues together; not used if
             *queues* is a mapping. Default 10.
         continuation_concurrency: the maximum number of other steps at once, such as methods that
@@ -114,7 +116,7 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         ConfigurationError: an option is out of range; the message names it.
     """
 
-    queues: Collection[str] | Mapping[str, int] = ("default",)
+    queues: Collection[str] | Mapping[str, int | EngineQueue] = ("default",)
     concurrency: int = 10
     continuation_concurrency: int = 1000
     refs: int = 1000
@@ -166,12 +168,19 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(
                     f"JobOptions.queue_limits[{queue!r}] must be at least 1, not {most!r}"
                 )
-        numbers = self.queues.values() if isinstance(self.queues, Mapping) else ()
+        values = self.queues.values() if isinstance(self.queues, Mapping) else ()
+        numbers = [each for each in values if not isinstance(each, EngineQueue)]
         if not self.queues or isinstance(self.queues, str) or any(each < 1 for each in numbers):
             raise ConfigurationError(
                 f"JobOptions.queues must be names of queues, or a dict of their concurrency, which "
-                f"is at least 1, not {self.queues!r}"
+                f"is at least 1, or engines, not {self.queues!r}"
             )
+
+    @property
+    def engines(self) -> Mapping[str, EngineQueue]:
+        """The queues whose jobs run on an engine."""
+        queues = self.queues.items() if isinstance(self.queues, Mapping) else ()
+        return {name: each for name, each in queues if isinstance(each, EngineQueue)}
 
     def job_slots(self) -> Sequence[tuple[Collection[str], int, int]]:
         """Return sets of queues, how many of their jobs may run at once, and how many per client.
@@ -180,7 +189,9 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         """
         together = {tuple(self.queues): self.concurrency}
         if isinstance(self.queues, Mapping):
-            together = {(queue,): number for queue, number in self.queues.items()}
+            together = {
+                (queue,): each for queue, each in self.queues.items() if isinstance(each, int)
+            }
         return [
             (queues, number, max(1, round(number * self.share_of_client)))
             for queues, number in together.items()

@@ -1,10 +1,10 @@
-"""Repairs tasks whose next step, or the check of whose process, was never submitted to the engine.
+"""Repairs tasks whose next step, or the check of whose process, was never submitted.
 
-A record and its submission are two writes, also where the engine uses the same store. If a process
-dies between the two, or the engine loses an id, a queued task waits without a delivery, and a call
-that ran in the process stays `working`. A reader of the task repairs that
-(`TaskScheduler.recover`), but a client need not read it: it may wait for a notification, or may
-not have got the id. One process of a service therefore examines the open tasks in turn.
+A record and its submission are two writes. If a process dies between the two, or an id is lost, a
+queued task waits without a delivery, and a call that ran in the process stays `working`. A reader
+of the task repairs that (`TaskScheduler.recover`), but a client need not read it: it may wait for a
+notification, or may not have got the id. One process of a service therefore examines the open tasks
+in turn.
 """
 
 import asyncio
@@ -30,7 +30,7 @@ class TaskReconciler:
     The processes of a service elect one by a record that expires after a lease. It examines at most
     `JobOptions.recovery_limit` tasks of each state per half lease, and continues behind the last
     one at the next turn: a long queue must not load the store. A repeated submission of a task that
-    the engine still has does nothing.
+    the queue still has does nothing.
 
     Args:
         records: the tasks.
@@ -63,7 +63,7 @@ class TaskReconciler:
         """Examine the next *limit* tasks in *state*, and repair those that a process has left.
 
         Raises:
-            StoreUnavailable: the store or the engine cannot be reached.
+            StoreUnavailable: the store cannot be reached.
         """
         records = self._records
         label = f"{records.prefix}state:{state}"

@@ -130,15 +130,19 @@ class HeldTask:
         self.id = id
         self.token = token
 
-    async def claim(self, max_crashes: int) -> Task:
+    async def claim(self, max_crashes: int, holder: str | None = None) -> Task:
         """Claim the task, and set `token`. May be called again after a failure, as `change`.
+
+        *holder* is the name of this process if it is one of an engine.
 
         The claim has a random id. If the write of the claim failed or was cancelled, it may have
         taken effect. The next write then finds that id in the record, and sets `token`.
         """
         if self._claim is None:
             self._claim_id = token_hex(8)
-            self._claim = partial(Task.claim, max_crashes=max_crashes, claim_id=self._claim_id)
+            self._claim = partial(
+                Task.claim, max_crashes=max_crashes, claim_id=self._claim_id, holder=holder
+            )
         task = await self.change(self._claim)
         self.token, self._claim = task.fencing_token, None
         return task
@@ -307,8 +311,9 @@ class TaskRecords:
         if task.end in ("completed", "failed") and not task.private and task.failed is None:
             # No hook runs for it any more, and requests may be large.
             ops.append(Delete(f"{key}#call"))
-        has_call = task.parent is None and task.schedule is None
-        if task.changes != was.changes and has_call:  # other tasks have no followers
+        # A task without a call has no followers but the process of an engine that runs its job.
+        is_followed = (task.parent is None and task.schedule is None) or was.holder is not None
+        if task.changes != was.changes and is_followed:
             ops.append(self._event(key, _CHANGED % task.changes, ttl, client))
         await self.store.apply(*ops)
         # Followers in this process get the event, and read the task from here.

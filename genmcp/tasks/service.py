@@ -4,6 +4,7 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from math import inf
 from typing import Final
 
 from genmcp._core.client_key import client_of
@@ -12,19 +13,22 @@ from genmcp._core.task import Task, is_task_id
 from genmcp._core.waiting import ExternalJob, Finished, Suspended
 from genmcp.cancellation import run_to_completion
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
+from genmcp.stores.deliveries import Deliveries
 from genmcp.stores.following import retry_read
 from genmcp.stores.store import Put, Store
-from genmcp.tasks.engine import Engine
-from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, pack_status
+from genmcp.tasks.engine_worker import EngineWorker
+from genmcp.tasks.external import ExternalJobs, pack_status
 from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.progress import JobProgress, with_progress
+from genmcp.tasks.queues import EngineQueue, ExternalQueue, ExternalStatus
 from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.runner import Resume, TaskRunner
+from genmcp.tasks.running import RunningTasks
 from genmcp.tasks.transitions import TaskScheduler, TaskWriter
-from genmcp.tasks.worker import TaskWorker
+from genmcp.tasks.worker import TaskWorker, WorkerLifecycle
 from genmcp.tasks.writes import RetriedWrites
 
 __all__ = ["JobValues", "Resume", "TaskChange", "TaskMessage", "TaskService"]
@@ -35,37 +39,37 @@ _DEFAULTS: Final = JobOptions()
 
 
 class TaskService:
-    """The tasks in *store*, and the steps of them that *engine* delivers to this process.
+    """The tasks in *store*, and the steps of them that this process runs.
 
     Each operation is one transition of the record (`_core/task.py`), one `apply` of the store, and
-    at most one submission to the engine. A process that works on a task passes the `fencing_token`
-    of the Task that it was given. If the task has ended, or another process has taken it over, the
-    operation raises IllegalTransition, and the work must stop.
+    at most one submission to `Store.deliveries`. A process that works on a task passes the
+    `fencing_token` of the Task that it was given. If the task has ended, or another process has
+    taken it over, the operation raises IllegalTransition, and the work must stop.
 
     Args:
-        store: stores the records.
-        engine: delivers the steps.
+        store: stores the records, and delivers the steps.
         node: the name of this process, unique among present and earlier ones.
         resume: continues a call whose wait has ended.
         external: the queues with jobs that calls may wait for.
         options: how this process works on jobs.
         namespace: begins all keys, logs and names of queues, so that several services can share a
-            store and an engine.
+            store.
 
     Attributes:
         heartbeats: which processes are alive.
         records, writer: the stored tasks, and their transitions.
-        runner, worker: run delivered steps, and serve the engine in this process.
+        runner, worker: run delivered steps, and claim them in this process.
+        running: the calls that run as tasks in this process.
         values: the outcomes of jobs, for calls that returned too large results.
 
     Raises:
-        ConfigurationError: two of *external* have the same scheme.
+        ConfigurationError: two of *external* have the same scheme; the store delivers no jobs, or
+            is not shared, which engines need.
     """
 
     def __init__(
         self,
         store: Store,
-        engine: Engine,
         *,
         node: str,
         resume: Resume,
@@ -73,53 +77,65 @@ class TaskService:
         options: JobOptions = _DEFAULTS,
         namespace: str = "",
     ) -> None:
-        schemes = [each.scheme for each in external]
-        if len({*schemes}) < len(schemes):
-            raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
+        deliveries, self._engines = _deliveries_of(store), options.engines
+        external = _followed(external, self._engines, store)
         prefix = f"{namespace}/" if namespace else ""
+        lifecycle = WorkerLifecycle()
         presence = Presence(options.lease, store.now)
         self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
         self._external = ExternalJobs(store, prefix)
         self.records = TaskRecords(store, options, prefix)
+        self.running = RunningTasks(self.records)
         self._follower = TaskFollower(self.records)
         self._scheduler = TaskScheduler(
-            self.records, engine, self.heartbeats, prefix=prefix, follows=bool(external)
+            self.records,
+            deliveries,
+            self.heartbeats,
+            options,
+            prefix=prefix,
+            follows=bool(external),
         )
         self._retry = RetriedWrites(
             delays=options.write_retry_delays,
             timeout=options.lease,
-            is_stopping=lambda: self.worker.closed,
+            is_stopping=lifecycle.has_ended,
         )
         self.writer = TaskWriter(self.records, self._scheduler, self._external, self._retry)
         self.values = JobValues(store, prefix)
         self.runner = TaskRunner(
-            self.writer, resume, external, options, is_stopping=lambda: self.worker.ending
+            self.writer, resume, external, options, is_stopping=lifecycle.is_stopping
         )
         self.worker = TaskWorker(
-            engine,
+            deliveries,
             self.heartbeats,
             self.runner.handle,
             options,
+            lifecycle,
             prefix=prefix,
             follows=bool(external),
-            prepare=self.runner.prepare,
             has_work=store.durable or bool(options.schedules),
+            prepare=self.runner.prepare,
             reconcile=TaskReconciler(self.records, self._scheduler, node).run,
+            checks=(self.runner.stop_cancelled, self.running.stop_ended),
+            calls=(self.running,),
         )
-        self.worker.checks.append(self.runner.stop_cancelled)
+        engine_worker = EngineWorker(self.runner, store, options.lease, prefix)
+        for name, engine in self._engines.items():
+            engine.bind(f"genmcp.{namespace}.{name}", engine_worker.run)
 
     async def start(self) -> None:
-        """Start to run delivered steps, unless this process does already or rests."""
-        if not self.worker.resting:
-            await self.worker.start()
+        """Start to run delivered steps, unless this process does already, or was released."""
+        await self.worker.start()
 
-    async def aclose(self, *, within: float | None = None) -> None:
+    async def aclose(self, *, within: float = inf) -> None:
         """Stop working. Steps that still run are handed to other processes, or to the next start.
 
         *within* shortens `JobOptions.shutdown_grace`, in seconds.
         """
         await self.worker.aclose(within=within)
         await self._retry.aclose()
+        for engine in self._engines.values():
+            await engine.aclose()
 
     # For clients.
 
@@ -246,7 +262,7 @@ class TaskService:
         return await self._held(id, fencing_token).change(partial(with_progress, progress))
 
     async def suspend(self, id: str, suspended: Suspended, *, fencing_token: int) -> Task:
-        """Write that the call waits, and submit its work to the engine if it is work for a worker.
+        """Write that the call waits, and submit its work if that is work for a worker.
 
         This returns only when the store has accepted the write.
 
@@ -286,6 +302,36 @@ class TaskService:
 
     def _held(self, id: str, fencing_token: int) -> HeldTask:
         return HeldTask(self.records, id, fencing_token)
+
+
+def _deliveries_of(store: Store) -> Deliveries:
+    if store.deliveries is None:
+        raise ConfigurationError(
+            f"store: {store!r} does not deliver jobs: implement Store.deliveries"
+        )
+    return store.deliveries
+
+
+def _followed(
+    external: Sequence[ExternalQueue], engines: Mapping[str, EngineQueue], store: Store
+) -> Sequence[ExternalQueue]:
+    """Return the queues whose jobs are followed: *external*, and *engines* of other schemes.
+
+    Raises:
+        ConfigurationError: two of *external* have one scheme, or there are *engines*, but the store
+            is not shared.
+    """
+    schemes = [each.scheme for each in external]
+    if len({*schemes}) < len(schemes):
+        raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
+    for name, engine in engines.items():
+        if not store.shared:
+            raise ConfigurationError(
+                f"JobOptions.queues[{name!r}] is {engine!r}, whose workers need the store, but "
+                f"{store!r} is not shared: give the Mux a URL, or set GENMCP_STORE"
+            )
+    by_scheme = {each.scheme: each for each in (*engines.values(), *external)}
+    return [*by_scheme.values()]
 
 
 class JobValues:

@@ -1,11 +1,11 @@
 """The transitions of task records, and the submission of the next step after each.
 
-A transition is one conditional write of the record, followed by at most one submission to the
-engine. The order matters. The record is written first: a step that is delivered before its record
-would find nothing to do and be acknowledged. If the process dies between the two, or the engine
-rejects the id, the record waits without a delivery. The next reader of the record then submits the
-step (`TaskScheduler.recover`), and so do the handler, if the engine repeats the delivery of the
-previous step, and the `TaskReconciler` of a process.
+A transition is one conditional write of the record, followed by at most one submission to
+`Store.deliveries`. The order matters. The record is written first: a step that is delivered before
+its record would find nothing to do and be acknowledged. If the process dies between the two, or the
+submission fails, the record waits without a delivery. The next reader of the record then submits
+the step (`TaskScheduler.recover`), and so do the handler, if the delivery of the previous step is
+repeated, and the `TaskReconciler` of a process.
 """
 
 import logging
@@ -16,20 +16,37 @@ from typing import Final
 from msgspec.structs import replace
 
 from genmcp._core.client_key import client_of
-from genmcp._core.job_transitions import expire_job
-from genmcp._core.task import Task, add_answers, lose_process
+from genmcp._core.job_transitions import expire_job, submit_again
+from genmcp._core.task import Task, add_answers, lose_holder, lose_process
 from genmcp._core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work, Working
 from genmcp.cancellation import run_to_completion
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.clocks import steady
+from genmcp.stores.deliveries import Deliveries
 from genmcp.tasks.attempt import outcome_rejected, result_rejected
-from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, Engine, engine_queue
 from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.heartbeats import Heartbeats
+from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, Stored, TaskRecords
 from genmcp.tasks.writes import RetriedWrites
 
 logger = logging.getLogger("genmcp")
+
+CONTINUATIONS: Final = "genmcp:continuations"
+"""The queue of all steps that are not jobs, so that none of them waits for long jobs."""
+
+EXTERNAL: Final = "genmcp:refs"
+"""The queue of steps that follow a job of an external queue: each takes as long as that job."""
+
+
+def delivery_queue(prefix: str, queue: str) -> str:
+    """Return the name of *queue* in `Store.deliveries`.
+
+    A "/" in the name is escaped: otherwise the queue "b/x" of the audience "a" would be the queue
+    "x" of the audience "a/b", and its processes do not have the task.
+    """
+    return prefix + queue.replace("%", "%25").replace("/", "%2F")
+
 
 UNSERVED: Final = "Waiting for a worker"
 """The status message of a task whose queue is not served by any process."""
@@ -38,34 +55,41 @@ _WARNING_INTERVAL: Final = 60.0  # seconds between two warnings about one queue
 
 
 class TaskScheduler:
-    """Submits the next steps of tasks to *engine*. Owned by a `TaskService`.
+    """Puts the next steps of tasks into *deliveries*. Owned by a `TaskService`.
 
     Args:
         records: the tasks.
-        engine: delivers the steps.
+        deliveries: the queues of the store.
         heartbeats: which processes are alive.
-        prefix: with which the names of queues begin at the engine.
+        options: how this process works on jobs.
+        prefix: with which the names of queues begin in the store.
         follows: whether processes like this one follow jobs of external queues.
     """
 
     def __init__(
         self,
         records: TaskRecords,
-        engine: Engine,
+        deliveries: Deliveries,
         heartbeats: Heartbeats,
+        options: JobOptions,
         *,
         prefix: str = "",
         follows: bool = False,
     ) -> None:
         self.heartbeats = heartbeats
         self._records = records
-        self._engine = engine
+        self._deliveries = deliveries
+        self._max_crashes = options.max_crashes
+        self._engines = options.engines
         self._prefix = prefix
         self._external = EXTERNAL if follows else CONTINUATIONS
         self._checks: dict[str, float] = {}  # by queue: the time of the next check for a worker
 
-    async def submit(self, task: Task) -> None:
-        """Schedule the delivery of the next step of *task*, or a liveness check of its process."""
+    async def submit(self, task: Task, *, at_once: bool = False) -> None:
+        """Schedule the delivery of the next step of *task*, or a liveness check of its process.
+
+        *at_once*: not when the step is due, but now.
+        """
         if task.bound_node is not None:
             await self.check_later(task, 0)
         elif task.needs_delivery:
@@ -77,24 +101,16 @@ class TaskScheduler:
                 await self._check_deadline(task, 1)
             elif isinstance(task.work, Following) and not task.settled:
                 queue = self._external
-            await self._engine.submit(
-                task.engine_id,
-                queue=engine_queue(self._prefix, queue),
-                delay=_delay(task, self._records.now()),
-                owner=client_of(task.owner, task.address),
-            )
+            delay = 0.0 if at_once else _delay(task, self._records.now())
+            await self._put(task, task.queued_id, queue, delay)
 
     async def check_later(self, task: Task, liveness_checks: int, delay: float = 0.0) -> None:
         """Schedule a check whether the process of the task is alive, by default after one lease.
 
-        The number of checks makes the id unique: an engine rejects the id that it delivers now.
+        The number of checks makes the id unique: the id that is delivered now is not put again.
         """
-        await self._engine.submit(
-            f"{task.engine_id}.{liveness_checks}",
-            queue=engine_queue(self._prefix, CONTINUATIONS),
-            delay=delay or self.heartbeats.lease,
-            owner=client_of(task.owner, task.address),
-        )
+        id = f"{task.queued_id}.{liveness_checks}"
+        await self._put(task, id, CONTINUATIONS, delay or self.heartbeats.lease)
 
     async def _check_deadline(self, task: Task, number: int) -> None:
         """Schedule a check whether a job that has a deadline is still waiting then.
@@ -103,12 +119,12 @@ class TaskScheduler:
         the id unique, and is negative to distinguish the check from those of `check_later`.
         """
         if isinstance(task.work, Working) and task.work.deadline is not None:
-            await self._engine.submit(
-                f"{task.id}:{task.step}.{-number}",
-                queue=engine_queue(self._prefix, CONTINUATIONS),
-                delay=max(0.0, task.work.deadline - self._records.now()),
-                owner=client_of(task.owner, task.address),
-            )
+            delay = max(0.0, task.work.deadline - self._records.now())
+            await self._put(task, f"{task.id}:{task.step}.{-number}", CONTINUATIONS, delay)
+
+    async def _put(self, task: Task, id: str, queue: str, delay: float) -> None:
+        owner = client_of(task.owner, task.address)
+        await self._deliveries.put(id, delivery_queue(self._prefix, queue), delay, owner=owner)
 
     async def expire(self, task: Task, step: int, number: int) -> None:
         """Fail the job of *task* if its deadline has passed and no worker has claimed it.
@@ -136,7 +152,7 @@ class TaskScheduler:
         """Cancel the step of *task*, best effort: its result is rejected in any case."""
         for delivery in {task.delivery_id, task.held_delivery} - {None}:
             try:
-                await self._engine.cancel(f"{task.id}:{delivery}")
+                await self._deliveries.cancel(f"{task.id}:{delivery}")
             except StoreError as error:
                 logger.warning("a step of task %s was not cancelled: %s", task.id, error)
 
@@ -144,38 +160,60 @@ class TaskScheduler:
         """Repair a task that a dead process has left without a next step; return the task.
 
         `TaskService.get` calls this, so that reads repair the state. If the task is bound to a dead
-        process, it is abandoned (a write). If its next step is overdue, the step is submitted
-        again. The returned task then has a status message if no process serves its queue. Otherwise
-        *task* is returned unchanged.
+        process, or held by a dead process of an engine, it is abandoned (a write). If its next step
+        is overdue, the step is submitted again. The returned task then has a status message if no
+        process serves its queue. Otherwise *task* is returned unchanged.
         """
-        if task.bound_node is not None and not await self.heartbeats.is_alive(task.bound_node):
+        node = task.bound_node or task.holder
+        if node is not None and not await self.heartbeats.is_alive(node):
             return await self.abandon(task)
-        # A held delivery is delivered again by the engine itself.
+        # A held delivery is delivered again when its lease expires.
         if task.needs_delivery and task.held_delivery is None:
             now, lease = self._records.now(), self.heartbeats.lease
             overdue = now - max(task.due, task.updated)
             was_set = now < task.updated - lease  # this clock or that of the writer was set
             if overdue > lease / 2 or was_set:
-                await self.submit(task)
+                await self._submit_again(task)
                 if task.job is not None and not await self.heartbeats.is_served(task.job.queue):
                     return replace(task, message=UNSERVED)
         return task
 
-    async def abandon(self, task: Task) -> Task:
-        """Give up the call or awaitable that the dead process of *task* was running.
+    async def _submit_again(self, task: Task) -> None:
+        # `Store.deliveries` ignores an id that it still has. An engine would get it once more.
+        if task.job is None or task.job.queue not in self._engines:
+            await self.submit(task)
+            return
+        pause, so_far = self.heartbeats.lease, task.submissions
+        again = await self._change(task, partial(submit_again, submissions=so_far, pause=pause))
+        if again is not None:
+            await self.submit(again, at_once=True)
 
-        The task fails, or its wait ends with WorkerLost (`lose_process`), and its next step is
-        submitted. Return the task after that. If another process has changed the task first, write
-        nothing and return the task as it is in the store.
+    async def abandon(self, task: Task) -> Task:
+        """Give up the call, awaitable or job that the dead process of *task* was running.
+
+        The task fails, or its wait ends with WorkerLost, or its job runs again (`lose_process`,
+        `lose_holder`), and its next step is submitted. Return the task after that. If another
+        process has changed the task first, write nothing and return the task as it is in the store.
         """
-        try:
-            held = HeldTask(self._records, task.id, task.fencing_token)
-            lost = await held.change(lose_process)
-        except IllegalTransition:
+        lose: Callable[[Task, float], Task] = lose_process
+        if task.bound_node is None:
+            lose = partial(lose_holder, max_crashes=self._max_crashes)
+        lost = await self._change(task, lose)
+        if lost is None:
             stored = await self._records.find(task.id)
             return stored.task if stored else task
+        if task.holder is not None:
+            logger.warning("a process of an engine has died with the job of task %s", task.id)
         await self.submit(lost)
         return lost
+
+    async def _change(self, task: Task, transition: Callable[[Task, float], Task]) -> Task | None:
+        """Write *task* after *transition*; return None if another process has changed it first."""
+        try:
+            held = HeldTask(self._records, task.id, task.fencing_token)
+            return await held.change(transition)
+        except IllegalTransition:
+            return None
 
     async def _warn_if_unserved(self, queue: str) -> None:
         """Log a warning if no process serves *queue*, at most once a minute."""
@@ -386,7 +424,7 @@ class TaskWriter:
 
         def settled(task: Task, now: float) -> Task:
             nonlocal before
-            waits = task.work == Following(ref) and not task.settled
+            waits = _follows(task, ref) and not task.settled
             before = task if waits else None
             # The token is taken from the process that follows the job, which would otherwise write
             # an outcome as well.
@@ -394,8 +432,8 @@ class TaskWriter:
 
         async def settle() -> None:
             task = await self.records.change(id, settled)
-            # Also if the outcome was written before: the engine may have rejected the submission.
-            if task.work == Following(ref):
+            # Also if the outcome was written before: the submission may have failed.
+            if _follows(task, ref):
                 await self.scheduler.submit(task)
 
         try:
@@ -404,9 +442,15 @@ class TaskWriter:
             return False
         if before is not None:
             await self.scheduler.cancel(before)
+            if isinstance(before.work, Following) and before.work.submitted:
+                await self.external.forget(ref)
         return before is not None
 
     async def _register_external(self, id: str, work: Work | None) -> None:
         # Before the task is written: an outcome that is reported in between must find the task.
-        if isinstance(work, Following):
+        if isinstance(work, Following) and work.ref.call is None:
             await self.external.add_task(work.ref, id)
+
+
+def _follows(task: Task, ref: ExternalJob) -> bool:
+    return isinstance(task.work, Following) and task.work.ref == ref

@@ -20,7 +20,6 @@ from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.stores import open_store
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Op, Put
-from genmcp.tasks.engine import engine_on
 from genmcp.tasks.inspection import TaskSummary
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
@@ -108,11 +107,9 @@ async def service(
 ) -> AsyncIterator[TaskService]:
     """A service on the file, which serves no queue with jobs unless it is started."""
     store = open_store(url)
-    engine = engine_on(store)
     options = {"queues": ["none"], "shutdown_grace": 0.0, **options}
     tasks = TaskService(
         store,
-        engine,
         node=f"{name}-1",
         resume=resume or Resumed(),
         options=JobOptions(**options),

@@ -21,6 +21,7 @@ from genmcp import (
     tool,
 )
 from genmcp.errors import InvalidParams, Overloaded
+from genmcp.tasks.worker import WorkerState
 from tests.support.asgi import ALL, MODERN, TASKS, Client, until
 from tests.support.keyed import (
     ASKS,
@@ -515,7 +516,7 @@ async def test_endpoint_that_stops_gives_the_hook_its_grace(tmp_path: Path) -> N
     async with client.open(keyed(client)) as connection:
         await waiting(app, 2)
         closing = asyncio.create_task(app.aclose())
-        await until(lambda: app.mux.tasks.worker.ending)
+        await until(lambda: app.mux.tasks.worker.state is WorkerState.STOPPING)
         go.set()
         await connection.over()
     await closing

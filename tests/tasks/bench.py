@@ -16,9 +16,8 @@ from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
-from genmcp.tasks.engine import LocalEngine
-from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import Resume, TaskChange, TaskMessage, TaskService
 from tests.support.stores import shared_store
 
@@ -86,10 +85,8 @@ class Bench:
         **options: Any,
     ) -> TaskService:
         store = store or self.store()
-        assert store.deliveries is not None
         jobs = TaskService(
             store,
-            LocalEngine(store.deliveries, retry_delay=0.01),
             node=node,
             resume=resume or self.resumed,
             external=external,

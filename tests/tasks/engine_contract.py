@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.tasks.engine import Engine
-from tests.tasks.engine_worker import HandlerProbe
+from tests.tasks.engine_worker import Engine, HandlerProbe
 
 BOUND: float = 15.0
 """Seconds after which an expected event counts as missing."""

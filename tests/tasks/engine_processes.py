@@ -14,7 +14,6 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import pytest
 
 from genmcp.errors import StoreUnavailable
-from genmcp.tasks.engine import Engine
 from tests.tasks.engine_contract import (
     BOUND,
     LEASE,
@@ -23,7 +22,7 @@ from tests.tasks.engine_contract import (
     expect,
     serving,
 )
-from tests.tasks.engine_worker import HandlerProbe, load_factory
+from tests.tasks.engine_worker import Engine, HandlerProbe, load_factory
 
 
 class EngineProcess:

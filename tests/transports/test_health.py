@@ -82,19 +82,19 @@ async def test_ready_starts_the_work_on_stored_jobs(tmp_path: Path) -> None:
     endpoint = Endpoint(mux)
     health = Health(endpoint, cache=0)
     try:
-        assert await health.problems() == {"engine": "starting"}
+        assert await health.problems() == {"worker": "starting"}
         await mux.tasks.worker.start()
         assert await health.problems() == {}
     finally:
         await endpoint.aclose()
         await mux.aclose()
-    assert (await health.problems()).keys() == {"store", "engine"}
+    assert (await health.problems()).keys() == {"store", "worker"}
 
 
-async def test_ready_names_the_engine_of_a_worker_that_has_not_started(tmp_path: Path) -> None:
+async def test_ready_names_the_worker_that_has_not_started(tmp_path: Path) -> None:
     """A process that only runs jobs starts them itself."""
     mux = Mux(suite(), store=f"sqlite:///{tmp_path}/test.db", secret=SECRET)
-    assert await Health(mux).problems() == {"engine": "not started"}
+    assert await Health(mux).problems() == {"worker": "not started"}
     await mux.aclose()
 
 

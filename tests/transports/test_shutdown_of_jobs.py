@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from genmcp import Channel, Endpoint, JobOptions, Mux, Suite, Tool, ToolRequest
+from genmcp.tasks.worker import WorkerState
 from tests.support.asgi import TASKS, Client, until
 from tests.transports.handing_on import SECRET, mux
 
@@ -231,10 +232,8 @@ async def test_call_that_is_a_task_keeps_its_grace(tmp_path: Path) -> None:
         await until(lambda: connection.complete, pause=0.01)
         id = connection.json["result"]["taskId"]
         await here.tasks.service.start()
-        working = here.tasks.service.worker._serving
-        assert working is not None
         closing = asyncio.create_task(endpoint.aclose())
-        await until(lambda: all(each.done() for each in working.delivering), pause=0.01)
+        await until(lambda: here.tasks.worker.state is WorkerState.STOPPING, pause=0.01)
         for _ in range(5):
             assert (await told())["status"] == "working"
             await asyncio.sleep(0.02)
