@@ -26,7 +26,7 @@ BUDGETS = {
     "client/ core/client/": 6_800,
     "tasks/": 3_980,
     "stores/": 4_220,
-    "mux/": 3_910,
+    "mux/": 3_700,
     "transports/": 3_450,
     "cli/": 4_710,
     "testing/": 400,
