@@ -17,6 +17,7 @@ T_co = TypeVar("T_co", default=Any, covariant=True)
 
 _DEFAULT_QUEUE = "default"
 _LONGEST = 64  # characters of the key of a question
+_MOST_PARTS = 100  # each is a task of its own, written before any of them runs
 
 Method: TypeAlias = (
     Callable[[Any, T, Any], object]
@@ -155,20 +156,20 @@ class ExternalJob(Wait[Any], msgspec.Struct, frozen=True):
     ref: str
 
 
-GroupMode: TypeAlias = Literal["all", "outcomes", "first"]
+GroupMode: TypeAlias = Literal["all", "outcomes"]
 
 
 class JobGroup(Wait[T_co]):
     """Several jobs that run at the same time, and that a call waits for together.
 
     parts: the jobs. keys: their keys if they were given as a mapping, otherwise empty. mode: "all"
-    needs every value, "outcomes" every outcome, "first" the first value.
+    needs every value, "outcomes" every outcome.
     """
 
     __slots__ = ("keys", "mode", "parts")
 
     def __init__(
-        self, function: str, jobs: Sequence[Wait[Any] | Mapping[str, Wait[Any]]], mode: GroupMode
+        self, jobs: Sequence[Wait[Any] | Mapping[str, Wait[Any]]], mode: GroupMode
     ) -> None:
         only = jobs[0] if len(jobs) == 1 else None
         named: Mapping[str, Any] = only if isinstance(only, Mapping) else {}
@@ -176,14 +177,19 @@ class JobGroup(Wait[T_co]):
         self.parts: tuple[Any, ...] = tuple(named.values()) if named else tuple(jobs)
         self.mode = mode
         if not self.parts or only == {}:
-            raise ContractError(f"{function}() needs at least one job")
+            raise ContractError("gather() needs at least one job")
+        if len(self.parts) > _MOST_PARTS:
+            raise ContractError(
+                f"gather() takes at most {_MOST_PARTS} jobs, not {len(self.parts)}: let each job "
+                f"do several of them"
+            )
         for key in self.keys:
             if not isinstance(key, str):
-                raise ContractError(f"{function}(): the keys of the jobs are texts, not {key!r}")
+                raise ContractError(f"gather(): the keys of the jobs are texts, not {key!r}")
         for each in self.parts:
             if not isinstance(each, Job | ExternalJob):
                 raise ContractError(
-                    f"{function}() takes jobs and external jobs, or one dict of them, not "
+                    f"gather() takes jobs and external jobs, or one dict of them, not "
                     f"{type(each).__name__}"
                 )
 
@@ -226,7 +232,7 @@ class Continue:
     """A hook's request to suspend the call. `continue_(tag, outcome, channel)` resumes it.
 
     on: a coroutine, an asyncio.Task, a future of asyncio or concurrent.futures; a `Job`; an
-    `ExternalJob`; several of them under `gather` or `first_of`; a question to the client, or a dict
+    `ExternalJob`; several of them under `gather`; a question to the client, or a dict
     of them. A coroutine is cancelled with the call; a Task or future belongs to its creator and
     keeps running.
 
@@ -421,14 +427,11 @@ class Gathering(msgspec.Struct, frozen=True, tag="gathering", omit_defaults=True
     def complete(self) -> bool:
         """Whether the outcome of the wait is decided."""
         ended = self.ended.values()
-        decisive = {"all": False, "first": True}.get(self.mode)
-        return len(ended) == self.count or decisive in ended
+        return len(ended) == self.count or (self.mode == "all" and False in ended)
 
     @property
     def progress(self) -> tuple[float, float]:
-        """The progress of the whole, and its total: of `first_of`, that of the furthest part."""
-        if self.mode == "first":
-            return max([*self.fractions.values(), float(self.complete)]), 1.0
+        """The progress of the whole, and its total."""
         return len(self.ended) + sum(self.fractions.values()), float(self.count)
 
 

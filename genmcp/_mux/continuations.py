@@ -19,7 +19,7 @@ from genmcp._core.outcome import Done, Failed, Outcome, check_json, digest, pack
 from genmcp._core.request import Request
 from genmcp._core.seal import Part, Purpose, Seal
 from genmcp._core.task import Task
-from genmcp._core.waiting import Asking, Continue, JobGroup, StoredWork, Suspended
+from genmcp._core.waiting import Asking, Continue, StoredWork, Suspended
 from genmcp._mux.sinks import Services, forward_notification
 from genmcp._mux.tasks import Tasks, create_task_result, suspension_of, task_result
 from genmcp._mux.waits import (
@@ -119,11 +119,6 @@ class Continuations:
         Return the outcome of the wait. Or return a result, if the call continues after this
         response, or Suspended, if the call is a task.
         """
-        if isinstance(step.work, JobGroup) and len(step.work.parts) > self._tasks.max_parts:
-            raise ContractError(
-                f"a call waits for {len(step.work.parts)} jobs at once ({step.tag!r}), but the "
-                f"maximum is {self._tasks.max_parts} (JobOptions.max_parts)"
-            )
         if (queue := channel.request.policy.queue) is not None:
             step.use_queue(queue)
         await channel._settle()

@@ -132,7 +132,6 @@ class Tasks:
     ) -> None:
         self._services = services
         self._cancelled = cancelled
-        self.max_parts = jobs.max_parts
         self.service = TaskService(
             services.store,
             engine,

@@ -23,7 +23,6 @@ _POSITIVE: Final = (
     "tasks_of_client",
     "share_of_client",
     "max_saved_bytes",
-    "max_parts",
     "recovery_limit",
 )
 _NOT_NEGATIVE: Final = (
@@ -90,8 +89,6 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
             take, so that long jobs leave room for other clients. At least one job. Default 0.8.
         max_saved_bytes: the maximum size of the state that a job saves with `run.save`, as JSON. It
             is written with each change of the task. Default 65536.
-        max_parts: the maximum number of jobs that one call waits for at once, with `gather` or
-            `first_of`. Default 100.
         queue_limits: the maximum number of jobs of a queue that run at once in all processes that
             share the store, by queue. It must be the same in all of them. Default: unlimited.
         failed_retention: how long a task is retained that has failed after a job, with its job and
@@ -130,7 +127,6 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
     tasks_of_client: int = 1000
     share_of_client: float = 0.8
     max_saved_bytes: int = 65536
-    max_parts: int = 100
     failed_retention: float = 7 * 86400.0
     queue_limits: Mapping[str, int] = {}
     schedules: Sequence[Schedule] = ()

@@ -126,12 +126,13 @@ async def test_delayed_job_starts_at_its_time(bench: Bench) -> None:
 async def test_delay_of_a_job_in_a_group_is_its_own(bench: Bench) -> None:
     """The others start at once."""
     jobs = bench.jobs()
-    group = JobGroup("gather", [quick.job(), quick.options(delay=3600).job()], "first")
+    group = JobGroup([quick.job(), quick.options(delay=3600).job()], "all")
 
     await jobs.create(made(Gathering.of(group), step=1, continuation=b"c"), b"")
-    await ended(jobs)
+    await run_of()
 
-    assert bench.resumed.outcomes == [Done(1)]
+    assert started.empty()
+    assert not (await jobs.get("t1", None)).ended
 
 
 async def test_job_expires_in_a_queue_without_a_worker(bench: Bench) -> None:

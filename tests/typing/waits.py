@@ -28,7 +28,6 @@ from genmcp import (
     ToolRequest,
     elicit,
     elicit_url,
-    first_of,
     gather,
     job,
     prompt,
@@ -83,7 +82,7 @@ class Waits(Tool[City]):
         assert_type(wait_for({"where": elicit("Where?", Street)}), Wait[dict[str, Any]])
         assert_type(gather(count.job(), look_up.job("Oslo")), Wait[tuple[int, House]])
         assert_type(gather(*[count.job(), count.job()]), Wait[list[int]])
-        assert_type(first_of(count.job(), count.job(), count.job()), Wait[int])
+        assert_type(gather(count.job(), count.job(), count.job()), Wait[list[int]])
         assert_type(elicit("Where?", Street).then(self.found), Continue)
 
         elicit("Where?", Street).then(self.found, self.not_found)
