@@ -365,6 +365,7 @@ class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
     attempt: how often the job was started. failures: how often it has failed. saved: the state, as
     JSON, that the job has saved for its next attempt, or None. The next job of the call starts
     without this state. deadline: Unix time after which no attempt begins, and running ones end.
+    waited: the seconds for which the next attempt has waited for a slot of a limit.
     """
 
     job: Job
@@ -372,6 +373,7 @@ class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
     failures: int = 0
     saved: bytes | None = None
     deadline: float | None = None
+    waited: float = 0.0
 
 
 class Following(msgspec.Struct, frozen=True, tag="following"):

@@ -10,12 +10,12 @@ from random import random
 
 from msgspec.structs import replace
 
-from genmcp._core.job_transitions import defer, expired_outcome, retry_job, save_state
+from genmcp._core.job_transitions import defer, expired_outcome, park_job, retry_job, save_state
 from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Job, Working
 from genmcp.errors import IllegalTransition, StoreError, StoreUnavailable
 from genmcp.tasks.attempt import AbandonedThreads, AttemptResult, NotRunnableHere, attempt
-from genmcp.tasks.job_limits import JobLimits
+from genmcp.tasks.job_limits import JobLimits, pause_for_slot
 from genmcp.tasks.jobs import Run, SavedState
 from genmcp.tasks.options import JobOptions, StepObserver
 from genmcp.tasks.parts import TaskParts
@@ -45,22 +45,31 @@ class JobRunner:
         self._parts = parts
         self._options = options
         self._threads = AbandonedThreads()
-        self.limits = JobLimits(writer, options)
+        self.limits = JobLimits(writer.records, writer.scheduler.heartbeats, options)
         self.schedules = ScheduledJobs(writer, options.schedules)
 
     async def attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
         """Make an attempt at a job; return the task settled, or waiting for another delivery."""
         if task.parent is not None:
             await self._parts.check_wanted(held, task.parent)
-        if not job.limit and job.queue not in self._options.queue_limits:
+        if not self.limits.of(task):
             return await self._attempt(held, task, job)
-        async with self.limits.slots(task):
-            if (parked := await self.limits.acquire(held, task)) is not None:
-                return parked
+        assert isinstance(task.work, Working)
+        retry = self._writer.retry.retry_until_written
+        if not await retry(partial(self.limits.acquire, task)):
+            parking = partial(park_job, delay=pause_for_slot(task.work.waited))
+            return await retry(held.retryable(parking))
+        try:
             after = await self._attempt(held, task, job)
-            if not after.settled:
+        except BaseException:
+            # If the store fails, the jobs that wait find out by themselves. The exception must
+            # arrive as it is: it decides whether the step is handed over.
+            with suppress(StoreError):
                 await self.limits.release(task)
-            return after
+            raise
+        if not after.settled:  # otherwise before the call continues
+            await retry(partial(self.limits.release, task))
+        return after
 
     async def _attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
         assert isinstance(task.work, Working)

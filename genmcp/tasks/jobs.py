@@ -383,9 +383,9 @@ def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
         jitter: the fraction, from 0 to 1, by which these pauses are shortened at random, so that
             jobs which failed together are not retried together. Default 0.25.
         limit: the maximum number of jobs of this function that run at once, in all processes that
-            share the store; or, with *limit_key*, of those with the same key. Further jobs wait in
-            the order in which their calls were made, and take no slot of a worker meanwhile.
-            Default: unlimited; 1 if there is a *limit_key*.
+            share the store; or, with *limit_key*, of those with the same key. Further jobs wait, in
+            no order, and take no slot of a worker meanwhile. Default: unlimited; 1 if there is a
+            *limit_key*.
         limit_key: the name of a parameter, or a function that is called with all arguments by their
             names; its value, a text or an integer, is the key.
         retry_on: the exception types after which the job is tried again; an exceeded *timeout* is a

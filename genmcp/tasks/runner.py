@@ -257,11 +257,10 @@ class TaskRunner:
             await self.external.cancel(task.work.ref)
         elif isinstance(task.work, Gathering):
             await self.parts.cancel(task)
-        elif task.held_delivery is None:  # otherwise its worker does this, when it has ended
-            await self.jobs.limits.release(task)
 
     async def _continue(self, held: HeldTask, task: Task) -> None:
-        await self.jobs.limits.release(task)
+        if self.jobs.limits.of(task):
+            await self._writer.retry.retry_until_written(partial(self.jobs.limits.release, task))
         if task.parent is not None:
             await self.parts.end(held, task, task.parent)
             return
