@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 
 from genmcp._core.backoff import backoff
 from genmcp._core.outcome import Done, Failed, pack
+from genmcp._options import Bound, Fraction, Pause, Seconds
 from genmcp.errors import ContractError
 
 T = TypeVar("T", default=Any)
@@ -104,15 +105,15 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     name: str
     arguments: Mapping[str, Any]
     queue: str = _DEFAULT_QUEUE
-    delay: float = 0.0
-    expires: float | None = None
-    timeout: float | None = None
-    soft_timeout: float | None = None
-    retries: int = 0
-    backoff: float = 1.0
-    max_backoff: float = 3600.0
-    jitter: float = 0.25
-    limit: int = 0
+    delay: Pause = 0.0
+    expires: Seconds | None = None
+    timeout: Seconds | None = None
+    soft_timeout: Seconds | None = None
+    retries: Bound = 0
+    backoff: Pause = 1.0
+    max_backoff: Pause = 3600.0
+    jitter: Fraction = 0.25
+    limit: Bound = 0
     limit_key: str = ""
 
     def in_queue(self, queue: str) -> "Job[T_co]":

@@ -57,7 +57,7 @@ from genmcp.protocol.value import Result
 from genmcp.tasks.attempt import finished_with_error
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalQueue
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.records import HeldTask, Stored
 from genmcp.tasks.service import Resume, TaskService
 
@@ -138,7 +138,12 @@ class Tasks:
             node=services.bus.node,
             resume=resume,
             external=external,
-            options=_options(services, jobs),
+            options=jobs,
+            environment=JobEnvironment(
+                assigns=lambda task: services.assigns,
+                in_thread=services.threads.run,
+                observer=services.observers,
+            ),
             namespace=namespace,
             late_bytes=services.limits.late_results_bytes,
         )
@@ -374,17 +379,6 @@ def suspension_of(continuation: Continuation, work: StoredWork | Awaiting | None
         encode = msgspec.json.encode
         waits_for = Asking({k: encode(v) for k, v in pending_requests(continuation).items()})
     return Suspended(continuation.step, continuation.pack(), waits_for)
-
-
-def _options(services: Services, options: JobOptions) -> JobOptions:
-    if not services.store.shared:  # no other process could have the code that this one lacks
-        options = msgspec.structs.replace(options, unknown_timeout=0.0)
-    return msgspec.structs.replace(
-        options,
-        assigns=lambda task: services.assigns,
-        in_thread=services.threads.run,
-        observer=services.observers,
-    )
 
 
 async def _notify(notifying: Coroutine[Any, Any, None]) -> None:

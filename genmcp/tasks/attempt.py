@@ -31,7 +31,7 @@ from genmcp.errors import (
     WorkRaised,
 )
 from genmcp.tasks.jobs import JobFunction, Run, find_job
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobEnvironment
 from genmcp.tasks.retry import JobProgress, ProgressWriter, Write
 from genmcp.tasks.time_limits import with_soft_limit
 
@@ -139,7 +139,7 @@ async def attempt(
     start: Callable[[ProgressWriter], Run],
     *,
     write: Write,
-    options: JobOptions,
+    environment: JobEnvironment,
     threads: AbandonedThreads,
     has_retries: bool,
 ) -> AttemptResult:
@@ -149,7 +149,7 @@ async def attempt(
         job: the job.
         start: returns the Run for the function.
         write: stores the progress.
-        options: the grace periods and intervals.
+        environment: runs blocking functions, and has the grace periods.
         threads: the threads of earlier attempts that still run.
         has_retries: whether further attempts follow if this one fails.
 
@@ -160,23 +160,24 @@ async def attempt(
         StillRuns: the attempt was cancelled, and the thread of the function continues.
         asyncio.CancelledError: the attempt was cancelled, and so is the function.
     """
-    name, grace = f"job {job.name}", options.cancel_grace
-    linger = options.linger if has_retries else 0.0
+    name, bounds = f"job {job.name}", environment.bounds
+    linger = bounds.linger if has_retries else 0.0
     function = _function_of(job)
-    progress = ProgressWriter(write, lambda: working.cancel(), interval=options.progress_interval)
+    progress = ProgressWriter(write, lambda: working.cancel(), interval=bounds.progress_interval)
     run = start(progress)
     if not await threads.wait(run.id, linger):
         raise NotRunnableHere(
             f"the thread of an earlier attempt at {name} still runs here",
             "An earlier attempt at the job has not ended",
+            temporary=True,
         )
     call = partial(function, run, **job.arguments)
     in_thread = None if function.is_async else ThreadCall(partial(_called, call))
     awaited = call if job.soft_timeout is None else partial(with_soft_limit, call, job.soft_timeout)
-    work = _awaited(awaited) if in_thread is None else options.in_thread(in_thread)
+    work = _awaited(awaited) if in_thread is None else environment.in_thread(in_thread)
     working = asyncio.create_task(work, name=name)
     try:
-        result = await _result_of(working, job.timeout, grace, function.retries_on)
+        result = await _result_of(working, job.timeout, bounds.cancel_grace, function.retries_on)
         unwritten = await progress.close()  # from now on the next report ends the thread
         if in_thread is not None and result.may_retry and has_retries:
             result = await _linger(result, in_thread, name, linger)
@@ -224,9 +225,7 @@ async def _linger(
     logger.warning("%s continues in its thread: the next attempt waits for it", name)
     if await call.wait(timeout):
         return result
-    logger.error(
-        "%s fails: its thread has not ended in %g seconds (JobOptions.linger)", name, timeout
-    )
+    logger.error("%s fails: its thread has not ended in %g seconds", name, timeout)
     return replace(result, may_retry=False)
 
 
@@ -367,11 +366,13 @@ class NotRunnableHere(Exception):
     Args:
         reason: for the log.
         message: for the client, if no other process runs the step in time.
+        temporary: whether this process itself may run it later.
     """
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, temporary: bool = False) -> None:
         super().__init__(reason)
         self.message = message
+        self.temporary = temporary
 
     @staticmethod
     def delay_after(seconds: float) -> float:

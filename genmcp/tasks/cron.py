@@ -1,16 +1,15 @@
 """When jobs run periodically: the public `Schedule`."""
 
 from datetime import UTC, datetime
-from typing import Final
+from typing import Annotated
 from zoneinfo import ZoneInfo
 
 import msgspec
 from cronsim import CronSim, CronSimError
 
 from genmcp._core.waiting import Job
+from genmcp._options import check_bounds
 from genmcp.errors import ConfigurationError
-
-_SHORTEST: Final = 0.1  # seconds between two occurrences
 
 
 class Schedule(msgspec.Struct, frozen=True):
@@ -32,7 +31,7 @@ class Schedule(msgspec.Struct, frozen=True):
     """
 
     job: Job
-    every: float | None = None
+    every: Annotated[float, msgspec.Meta(ge=0.1)] | None = None
     cron: str | None = None
     time_zone: str = "UTC"
     name: str = ""
@@ -44,11 +43,7 @@ class Schedule(msgspec.Struct, frozen=True):
             )
         if (self.every is None) == (self.cron is None):
             raise ConfigurationError(f"Schedule {self.id}: give either every= or cron=")
-        if self.every is not None and not self.every >= _SHORTEST:
-            raise ConfigurationError(
-                f"Schedule {self.id}: every must be at least {_SHORTEST} seconds, "
-                f"not {self.every!r}"
-            )
+        check_bounds(self, f"Schedule {self.id}: ")
         if self.cron is not None:
             self._check_cron(self.cron)
 

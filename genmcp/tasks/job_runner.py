@@ -17,7 +17,7 @@ from genmcp.errors import IllegalTransition, StoreError, StoreUnavailable
 from genmcp.tasks.attempt import AbandonedThreads, AttemptResult, NotRunnableHere, attempt
 from genmcp.tasks.job_limits import JobLimits, pause_for_slot
 from genmcp.tasks.jobs import Run, SavedState
-from genmcp.tasks.options import JobOptions, StepObserver
+from genmcp.tasks.options import JobEnvironment, JobOptions, StepObserver
 from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.records import HeldTask
 from genmcp.tasks.retry import ProgressWriter, with_progress
@@ -34,16 +34,24 @@ class JobRunner:
         writer: writes the tasks.
         parts: the jobs that are part of a wait for several jobs.
         options: how this process works on jobs.
+        environment: the parts of the mux that jobs use.
 
     Attributes:
         limits: how many jobs may run at once in all processes.
         schedules: the jobs that run periodically.
     """
 
-    def __init__(self, writer: TaskWriter, parts: TaskParts, options: JobOptions) -> None:
+    def __init__(
+        self,
+        writer: TaskWriter,
+        parts: TaskParts,
+        options: JobOptions,
+        environment: JobEnvironment,
+    ) -> None:
         self._writer = writer
         self._parts = parts
         self._options = options
+        self._environment = environment
         self._threads = AbandonedThreads()
         self.limits = JobLimits(writer.records, writer.scheduler.heartbeats, options)
         self.schedules = ScheduledJobs(writer, options.schedules)
@@ -86,11 +94,11 @@ class JobRunner:
                 job,
                 partial(self._run, held, task, job),
                 write=self._parts.progress_of(held, task),
-                options=self._options,
+                environment=self._environment,
                 threads=self._threads,
                 has_retries=_has_retries(task),
             )
-            result = await _observed(self._options.observer, task, attempting)
+            result = await _observed(self._environment.observer, task, attempting)
         except NotRunnableHere as missing:
             if deferred := await self.defer(held, task, missing):
                 return deferred
@@ -103,7 +111,9 @@ class JobRunner:
 
         Return None if it was deferred for `unknown_timeout` already; nothing is written then.
         """
-        if task.deferred_seconds >= self._options.unknown_timeout:
+        # Without a shared store, no other process could have the code that this one lacks.
+        can_wait = missing.temporary or self._writer.records.store.shared
+        if not can_wait or task.deferred_seconds >= self._options.unknown_timeout:
             return None
         delay = missing.delay_after(task.deferred_seconds)
         logger.warning("task %s is deferred to another process: %s", task.id, missing)
@@ -117,7 +127,7 @@ class JobRunner:
         return Run(
             id,
             task.work.attempt,
-            self._options.assigns(task),
+            self._environment.assigns(task),
             progress,
             loop,
             SavedState(task.work.saved, partial(self._save, held), self._options.max_saved_bytes),

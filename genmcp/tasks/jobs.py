@@ -27,6 +27,7 @@ from typing_extensions import Unpack
 
 from genmcp._core.outcome import check_json
 from genmcp._core.waiting import Job
+from genmcp._options import check_bounds
 from genmcp.dependencies import hints_of, injected, signature_of
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.tasks.retry import ProgressWriter
@@ -112,8 +113,8 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     ) -> None:
         """Report progress, and let other tasks run.
 
-        Reports are cheap: only the latest report is written, every 0.1 seconds
-        (`JobOptions.progress_interval`). The last report of an attempt is always written.
+        Reports are cheap: only the latest report is written, every 0.1 seconds. The last report of
+        an attempt is always written.
 
         Args:
             done: the amount of work that is done; it should increase.
@@ -430,38 +431,31 @@ def _template(name: str, options: JobKeywords) -> Job:
     if unknown := options.keys() - JobKeywords.__annotations__.keys():
         raise ConfigurationError(f"{name}: @job has no option {', '.join(sorted(unknown))}")
     own: dict[str, Any] = {key: each for key, each in options.items() if key not in _OF_FUNCTION}
-    if "limit" in own or "limit_key" in options:
+    if "limit_key" in options:
         own.setdefault("limit", 1)
-        if not isinstance(own["limit"], int) or own["limit"] < 1:
-            raise ConfigurationError(f"{name}: limit must be at least 1, not {own['limit']!r}")
+    if own.get("limit") == 0:  # in the record of a job, that is no limit
+        raise ConfigurationError(f"{name}: limit must be at least 1, not 0")
     return _checked(name, replace(Job(name=name, arguments={}), **own))
 
 
 def _checked(name: str, template: Job) -> Job:
     """Return *template*, after checking its options."""
+    check_bounds(template, f"{name}: ")
     try:
         # A worker decodes the job with these types: wrong ones must fail here and not there.
         msgspec.convert(msgspec.to_builtins(template), Job)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{name}: @job: {error}") from None
-    for option in ("timeout", "soft_timeout", "expires"):
-        if (value := getattr(template, option)) is not None and value <= 0:
-            raise ConfigurationError(f"{name}: {option} must be positive, not {value!r}")
     if (template.soft_timeout or 0.0) >= (template.timeout or inf):
         raise ConfigurationError(
             f"{name}: soft_timeout={template.soft_timeout!r} must be less than "
             f"timeout={template.timeout!r}"
         )
-    for option in ("delay", "retries", "backoff", "max_backoff"):
-        if getattr(template, option) < 0:
-            raise ConfigurationError(f"{name}: {option} must not be negative")
     if template.backoff > template.max_backoff:
         raise ConfigurationError(
             f"{name}: backoff={template.backoff!r} is longer than "
             f"max_backoff={template.max_backoff!r}"
         )
-    if not 0 <= template.jitter <= 1:
-        raise ConfigurationError(f"{name}: jitter must be from 0 to 1, not {template.jitter!r}")
     return template
 
 

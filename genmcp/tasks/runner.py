@@ -55,7 +55,7 @@ from genmcp.tasks.attempt import (
 )
 from genmcp.tasks.external import ExternalFollower, ExternalQueue, FollowResult
 from genmcp.tasks.job_runner import JobRunner
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.records import HeldTask, Stored
 from genmcp.tasks.transitions import TaskWriter
@@ -85,6 +85,7 @@ class TaskRunner:
         resume: continues calls.
         queues: the external queues whose jobs are followed.
         options: how this process works on jobs.
+        environment: the parts of the mux that jobs use.
         is_stopping: returns whether this process stops working, and hands its steps to others.
     """
 
@@ -94,6 +95,7 @@ class TaskRunner:
         resume: Resume,
         queues: Sequence[ExternalQueue],
         options: JobOptions,
+        environment: JobEnvironment,
         *,
         is_stopping: Callable[[], bool],
     ) -> None:
@@ -101,10 +103,12 @@ class TaskRunner:
         self._records = writer.records
         self._scheduler = writer.scheduler
         self._resume = resume
-        self.external = ExternalFollower(queues, options)
-        self.parts = TaskParts(writer, self.cancel_work, options.progress_interval)
-        self.jobs = JobRunner(writer, self.parts, options)
+        bounds = environment.bounds
+        self.external = ExternalFollower(queues, options, bounds)
+        self.parts = TaskParts(writer, self.cancel_work, bounds.progress_interval)
+        self.jobs = JobRunner(writer, self.parts, options, environment)
         self._options = options
+        self._observer = environment.observer
         self._is_stopping = is_stopping
         self._running = _RunningSteps(writer, options.retention)
 
@@ -166,7 +170,7 @@ class TaskRunner:
             task = await self._writer.retry.retry_until_written(claim)
             claimed = True
             if stored.task.held_delivery is not None:
-                self._options.observer.lease_lost(task)
+                self._observer.lease_lost(task)
                 _log_takeover(stored.task, task)
             if not task.ended:
                 await self._work(held, task)

@@ -18,7 +18,7 @@ from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, p
 from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.keyed import KeyedTasks
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retry import JobProgress, RetriedWrites, with_progress
@@ -31,6 +31,7 @@ __all__ = ["JobValues", "Resume", "TaskChange", "TaskMessage", "TaskService"]
 logger = logging.getLogger("genmcp")
 
 _DEFAULTS: Final = JobOptions()
+_ENVIRONMENT: Final = JobEnvironment()
 
 
 class TaskService:
@@ -48,6 +49,7 @@ class TaskService:
         resume: continues a call whose wait has ended.
         external: the queues with jobs that calls may wait for.
         options: how this process works on jobs.
+        environment: the parts of the mux that jobs use.
         namespace: begins all keys, logs and names of queues, so that several services can share a
             store and an engine.
         late_bytes: the maximum size of results of keyed calls that wait in memory for the store.
@@ -73,23 +75,24 @@ class TaskService:
         resume: Resume,
         external: Sequence[ExternalQueue] = (),
         options: JobOptions = _DEFAULTS,
+        environment: JobEnvironment = _ENVIRONMENT,
         namespace: str = "",
         late_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         schemes = [each.scheme for each in external]
         if len({*schemes}) < len(schemes):
             raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
-        prefix = f"{namespace}/" if namespace else ""
+        prefix, bounds = f"{namespace}/" if namespace else "", environment.bounds
         presence = Presence(options.lease, store.now)
         self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
         self._external = ExternalJobs(store, prefix)
-        self.records = TaskRecords(store, options, prefix)
+        self.records = TaskRecords(store, options, prefix, max_events=bounds.max_events)
         self._follower = TaskFollower(self.records)
         self._scheduler = TaskScheduler(
             self.records, engine, self.heartbeats, prefix=prefix, follows=bool(external)
         )
         self._retry = RetriedWrites(
-            delays=options.write_retry_delays,
+            delays=bounds.write_retry_delays,
             timeout=options.lease,
             late_bytes=late_bytes,
             is_stopping=lambda: self.worker.closed,
@@ -98,13 +101,19 @@ class TaskService:
         self.values = JobValues(store, prefix)
         self.keyed = KeyedTasks(self._follower, self.writer, self.heartbeats, self.start)
         self.runner = TaskRunner(
-            self.writer, resume, external, options, is_stopping=lambda: self.worker.ending
+            self.writer,
+            resume,
+            external,
+            options,
+            environment,
+            is_stopping=lambda: self.worker.ending,
         )
         self.worker = TaskWorker(
             engine,
             self.heartbeats,
             self.runner.handle,
             options,
+            bounds=bounds,
             prefix=prefix,
             follows=bool(external),
             prepare=self.runner.prepare,

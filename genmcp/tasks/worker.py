@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from genmcp.errors import StoreError, StoreUnavailable
 from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, DeliveryHandler, Engine, engine_queue
 from genmcp.tasks.heartbeats import Heartbeats
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import BOUNDS, JobBounds, JobOptions
 
 logger = logging.getLogger("genmcp")
 
@@ -51,6 +51,7 @@ class TaskWorker:
         heartbeats: renews the heartbeat of this process.
         handler: handles a delivered id.
         options: how this process works on jobs.
+        bounds: how many other steps run at once.
         prefix: with which the names of queues begin at the engine.
         follows: whether jobs of external queues are followed here.
         prepare: is called when this has begun to serve.
@@ -78,6 +79,7 @@ class TaskWorker:
         handler: DeliveryHandler,
         options: JobOptions,
         *,
+        bounds: JobBounds = BOUNDS,
         prefix: str = "",
         follows: bool = False,
         prepare: Callable[[], Awaitable[None]] | None = None,
@@ -89,6 +91,7 @@ class TaskWorker:
         self._heartbeats = heartbeats
         self._handler = handler
         self.options = options
+        self._bounds = bounds
         self.prefix = prefix
         self._follows = follows
         self._prepare = prepare
@@ -211,9 +214,9 @@ class TaskWorker:
         options = self.options
         # Only jobs have a limit per client. Other steps are short, or wait for an external queue.
         served: list[tuple[Collection[str], int, int | None]] = [*options.job_slots()]
-        served.append(((CONTINUATIONS,), options.continuation_concurrency, None))
+        served.append(((CONTINUATIONS,), self._bounds.continuation_concurrency, None))
         if self._follows:
-            served.append(((EXTERNAL,), options.refs, None))
+            served.append(((EXTERNAL,), self._bounds.refs, None))
         barrier = asyncio.Barrier(len(served))
         self._heartbeats.queues = tuple(options.queues)
         self._heartbeats.presence.reset()  # no heartbeats were due until now

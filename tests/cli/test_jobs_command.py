@@ -333,7 +333,7 @@ async def command(*arguments: str) -> tuple[int | None, str]:
 async def test_cancel_stops_the_running_job(url: str) -> None:
     """The worker is another process than the command, and shows progress until then."""
     stopped = print_pages_stopped["event"] = asyncio.Event()
-    async with service(url, queues=["press"], progress_interval=0.01) as jobs:
+    async with service(url, queues=["press"]) as jobs:
         await jobs.create(queued("t1"), b"{}")
         await until(jobs, lambda task: task.message == "warming up")
         _, output = await command("jobs", "list", "--store", url)

@@ -77,7 +77,7 @@ def serving(*tools: Tool, store: Store | None = None, lease: float = 30.0) -> En
     mux = Mux(
         suite,
         store=store or MemoryStore(),
-        jobs=JobOptions(lease=lease, shutdown_grace=0.0, write_retry_delays=(0.01,)),
+        jobs=JobOptions(lease=lease, shutdown_grace=0.0),
         secret="a secret of 16 bytes",
     )
     return Endpoint(mux, principal=lambda scope: scope.get("who"))

@@ -108,9 +108,7 @@ class Works(Tool):
 
 
 def serving(tool: Tool, store: Any, *, lease: float = 30.0, **options: Any) -> Endpoint:
-    jobs = JobOptions(
-        lease=lease, shutdown_grace=0.0, write_retry_delays=(0.01,), **options.pop("jobs", {})
-    )
+    jobs = JobOptions(lease=lease, shutdown_grace=0.0, **options.pop("jobs", {}))
     suite = Suite(name="test", version="1", tools=[tool])
     mux = Mux(suite, store=store, jobs=jobs, secret="a secret of 16 bytes", **options)
     return Endpoint(mux, principal=lambda scope: scope.get("who"))

@@ -18,7 +18,7 @@ from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
 from genmcp.tasks.engine import LocalEngine
 from genmcp.tasks.external import ExternalQueue
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobBounds, JobEnvironment, JobOptions
 from genmcp.tasks.service import Resume, TaskChange, TaskMessage, TaskService
 from tests.support.stores import shared_store
 
@@ -29,6 +29,9 @@ STORES = ["memory", "sqlite"]
 ALL_STORES = [*STORES, "redis", "postgres"]
 """For what depends on the order of writes, finds records by their labels, or needs delayed
 deliveries."""
+
+_BOUNDS = {*JobBounds.__struct_fields__}
+_ENVIRONMENT = {*JobEnvironment.__struct_fields__}
 
 Gives: TypeAlias = Suspended | Finished | Exception
 
@@ -87,13 +90,18 @@ class Bench:
     ) -> TaskService:
         store = store or self.store()
         assert store.deliveries is not None
+        bounds = {name: options.pop(name) for name in _BOUNDS & options.keys()}
+        environment = {name: options.pop(name) for name in _ENVIRONMENT & options.keys()}
         jobs = TaskService(
             store,
             LocalEngine(store.deliveries, retry_delay=0.01),
             node=node,
             resume=resume or self.resumed,
             external=external,
-            options=JobOptions(**{"shutdown_grace": 0.0, "write_retry_delays": (0.01,), **options}),
+            options=JobOptions(**{"shutdown_grace": 0.0, **options}),
+            environment=JobEnvironment(
+                bounds=JobBounds(**{"write_retry_delays": (0.01,), **bounds}), **environment
+            ),
         )
         self._jobs.append(jobs)
         return jobs

@@ -229,7 +229,7 @@ async def test_external_job_can_be_a_part(bench: Bench) -> None:
 
 async def test_progress_is_the_sum_of_the_parts(bench: Bench) -> None:
     """A part that has ended counts 1, one that runs the fraction that is done."""
-    jobs = bench.jobs(progress_interval=0.001)
+    jobs = bench.jobs()
 
     await submit(jobs, gather(half.job("a"), half.job("b")))
     task = await until(jobs, lambda task: task.progress == 1.0)

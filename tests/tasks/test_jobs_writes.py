@@ -25,7 +25,7 @@ from genmcp.stores.store import Delete, Op, Put
 from genmcp.tasks.engine import Engine, LocalEngine
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.jobs import Run, job
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobBounds, JobEnvironment, JobOptions
 from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.service import Resume, TaskService
 from tests.tasks.bench import BOUND, Bench, as_result, ended, made, opened
@@ -108,8 +108,15 @@ def process(
     store: MemoryStore, resume: Resume, engine: Engine | None = None, *external: ExternalQueue
 ) -> TaskService:
     engine = engine or LocalEngine(store.deliveries)
-    options = JobOptions(lease=0.3, write_retry_delays=(0.01,))
-    return TaskService(store, engine, node="n1", resume=resume, external=external, options=options)
+    return TaskService(
+        store,
+        engine,
+        node="n1",
+        resume=resume,
+        external=external,
+        options=JobOptions(lease=0.3),
+        environment=JobEnvironment(bounds=JobBounds(write_retry_delays=(0.01,))),
+    )
 
 
 class Awaits:
@@ -187,7 +194,7 @@ async def test_wait_in_a_step_that_fails_is_lost() -> None:
 async def test_wait_that_no_step_here_knows_of_is_lost(bench: Bench, delivered: str) -> None:
     """For example, its step was cancelled while the store failed; its delivery is repeated."""
     jobs = bench.jobs()
-    records = TaskRecords(bench.store(), JobOptions(max_events=10))
+    records = TaskRecords(bench.store(), JobOptions())
     await records.create(
         made(Awaiting("n1"), held_delivery=0, delivery_id=1, step=2, continuation=b"c2"), b"call"
     )

@@ -266,7 +266,7 @@ def test_cron_expression_has_a_time_zone(after: str, expected: str) -> None:
     [
         ({}, "either every= or cron="),
         ({"every": 60, "cron": "* * * * *"}, "either every= or cron="),
-        ({"every": 0}, "every must be at least"),
+        ({"every": 0}, "every must be a number of at least 0.1"),
         ({"cron": "* * * *"}, r"cron '\* \* \* \*': Wrong number of fields"),
         ({"cron": "60 * * * *"}, "Bad minute"),
         ({"cron": "* * 0 * *"}, "Bad day-of-month"),
