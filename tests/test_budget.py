@@ -24,7 +24,7 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 BUDGETS = {
     "auth/ client/auth/ core/auth/": 5_120,
     "client/ core/client/": 6_800,
-    "tasks/": 3_860,
+    "tasks/": 3_980,
     "stores/": 4_220,
     "mux/": 3_690,
     "transports/": 3_450,
@@ -34,7 +34,7 @@ BUDGETS = {
     "schema/": 1_780,
     "protocol/ wire/ core/": 4_490,
     "prompts/ resources/ question/ suite/ telemetry/": 2_890,
-    "": 3_520,  # the modules at the top, and the console
+    "": 3_530,  # the modules at the top, and the console
 }
 _BLANK = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),

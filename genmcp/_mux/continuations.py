@@ -15,7 +15,7 @@ import msgspec
 
 from genmcp._core.call import CallAction, CallEvent
 from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Done, Failed, Outcome, check_json, digest, pack
+from genmcp._core.outcome import Done, Failed, Outcome, digest, pack
 from genmcp._core.request import Request
 from genmcp._core.seal import Part, Purpose, Seal
 from genmcp._core.task import Task
@@ -46,6 +46,7 @@ from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.value import Result
 from genmcp.stores.store import Put
 from genmcp.tasks.service import TaskMessage, TaskService
+from genmcp.tasks.values import restore_types, store_types
 
 logger = logging.getLogger("genmcp")
 
@@ -176,7 +177,7 @@ class Continuations:
         if continuation.task is not None:
             await channel._settle()
             channel._call.advance(CallEvent.STORE)
-        channel._restore(continuation.assigns)
+        channel._restore(restore_types(continuation.assigns))
         continuation = merge_answers(continuation, request.input_responses)
         failed = missing_capability(continuation, channel)
         if continuation.missing and failed is None:
@@ -337,10 +338,9 @@ def _next(
     """Return the continuation of *step*; *release* is the version of the server.
 
     Raises:
-        ContractError: the assigns that hooks have set are not JSON.
+        ContractError: the assigns that hooks have set have no JSON form.
     """
-    own = dict(channel._own)
-    check_json("channel.assigns", own)
+    own = store_types("channel.assigns", channel._own)
     if last is None:
         id, key = secrets.token_urlsafe(12), channel.request.key
         continuation = Continuation(id, 1, key, step.tag, own, release=release)

@@ -23,6 +23,7 @@ from genmcp.tasks.records import HeldTask
 from genmcp.tasks.retry import ProgressWriter, with_progress
 from genmcp.tasks.schedules import ScheduledJobs
 from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.values import Codec
 
 logger = logging.getLogger("genmcp")
 
@@ -120,7 +121,14 @@ class JobRunner:
         write = held.retryable(lambda task, now: defer(task, now, delay))
         return await self._writer.retry.retry_until_written(write)
 
-    def _run(self, held: HeldTask, task: Task, job: Job, progress: ProgressWriter) -> Run:
+    def _run(
+        self,
+        held: HeldTask,
+        task: Task,
+        job: Job,
+        progress: ProgressWriter,
+        codec: Codec | None,
+    ) -> Run:
         id, loop = run_id(task), asyncio.get_running_loop()
         assert isinstance(task.work, Working) and id is not None
         seconds = min(job.soft_timeout or inf, job.timeout or inf)
@@ -130,7 +138,9 @@ class JobRunner:
             self._environment.assigns(task),
             progress,
             loop,
-            SavedState(task.work.saved, partial(self._save, held), self._options.max_saved_bytes),
+            SavedState(
+                task.work.saved, partial(self._save, held), self._options.max_saved_bytes, codec
+            ),
             failures=task.work.failures,
             retries=job.retries,
             _ends=None if seconds == inf else loop.time() + seconds,

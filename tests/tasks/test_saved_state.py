@@ -49,7 +49,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @job(retries=2, backoff=0.0)
-async def reads(run: Run) -> int:
+async def reads(run: Run[int]) -> int:
     """Reads six pages; every second one makes an attempt fail."""
     for page in range(run.saved or 0, 6):
         stage.did.append(page)
@@ -57,7 +57,7 @@ async def reads(run: Run) -> int:
         if page % 2 and page < 5:
             raise OSError("the line broke")
     assert run.attempt == 3
-    return int(run.saved)
+    return run.saved or 0
 
 
 @job(retries=1, backoff=0.0)
@@ -70,7 +70,7 @@ def reads_in_thread(run: Run) -> Any:
 
 
 @job
-async def held(run: Run) -> Any:
+async def held(run: Run[list[str]]) -> Any:
     stage.did.append(run.saved)
     if run.saved is None:
         await run.save(["begun"])
@@ -78,7 +78,7 @@ async def held(run: Run) -> Any:
     try:
         await stage.go.wait()
     except asyncio.CancelledError:
-        await run.save([*run.saved, "stopped"])
+        await run.save([*(run.saved or ()), "stopped"])
         raise
     return run.saved
 
