@@ -268,8 +268,9 @@ class JobFunction(Generic[P, R_co]):
         self.state_codec = codec_of(f"{self.name}: Run", next(iter(get_args(hints.get(run))), None))
         self.result_codec = codec_of(f"{self.name}: the result", hints.get("return"))
         self._codecs = {
-            name: codec_of(f"{self.name}: parameter {name}", hints.get(name))
+            name: codec
             for name in self._signature.parameters
+            if (codec := codec_of(f"{self.name}: parameter {name}", hints.get(name))) is not None
         }
         self._limit_key = options.get("limit_key")
         key = self._limit_key
@@ -333,8 +334,10 @@ class JobFunction(Generic[P, R_co]):
             TypeError, ValueError: the function does not accept them.
         """
         self._signature.bind(**stored)
-        codecs = ((name, value, self._codecs[name]) for name, value in stored.items())
-        return {name: codec.decode(value) if codec else value for name, value, codec in codecs}
+        arguments = dict(stored)
+        for name in self._codecs.keys() & stored.keys():
+            arguments[name] = self._codecs[name].decode(stored[name])
+        return arguments
 
     @overload
     def job(
@@ -358,7 +361,7 @@ class JobFunction(Generic[P, R_co]):
             raise TypeError(f"{self.name}: {error}") from None
         stored = {}
         for name, value in arguments.items():
-            stored[name] = to_json(name, value, self._codecs[name], _TYPE_OF_PARAMETER)
+            stored[name] = to_json(name, value, self._codecs.get(name), _TYPE_OF_PARAMETER)
             try:
                 msgspec.msgpack.encode(stored[name])
             except (OverflowError, ValueError) as error:  # 2**64, one half of a surrogate pair

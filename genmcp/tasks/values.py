@@ -10,19 +10,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 from types import NoneType, UnionType
-from typing import (
-    Annotated,
-    Any,
-    Final,
-    Literal,
-    NamedTuple,
-    Never,
-    NoReturn,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-)
+from typing import Annotated, Any, Final, Literal, NoReturn, Union, get_args, get_origin
 
 import msgspec
 from msgspec.msgpack import Ext
@@ -41,7 +29,7 @@ class Unstorable(ContractError):
     """
 
 
-class Codec(NamedTuple):
+class Codec(msgspec.Struct, frozen=True):
     """Converts values of one type to JSON (`encode`), and JSON back to that type (`decode`).
 
     type_name: the name of the type. `encode` and `decode` raise TypeError or ValueError.
@@ -79,14 +67,14 @@ def codec_of(where: str, hint: Any) -> Codec | None:
         raise ConfigurationError(f"{where}: {error}; {_REMEDY}") from None
 
 
-_JSON: Final = (None, NoneType, NoReturn, Never, Any, object, str, int, float, bool, list, dict)
+_JSON: Final = (None, NoneType, NoReturn, Any, object, str, int, float, bool, list, dict)
 _LISTS: Final = (list, Sequence, Collection, Iterable)
 
 
 def _is_json(hint: Any) -> bool:
     origin, arguments = get_origin(hint), get_args(hint)
     if origin is None:
-        return hint in (*_JSON, *_LISTS, Mapping) or isinstance(hint, TypeVar)
+        return hint in (*_JSON, *_LISTS, Mapping)
     if origin is Literal:
         return all(type(each) in _JSON for each in arguments)
     if origin is Annotated:
@@ -264,9 +252,12 @@ def store_types(where: str, value: Any, depth: int = 0) -> Any:
     if depth > _MAX_DEPTH or value is None or kind in (str, int, float, bool):
         return to_json(where, value, None)
     if isinstance(value, Mapping):
-        if wrong := [key for key in value if type(key) is not str]:
-            raise Unstorable(f"{where} has the key {wrong[0]!r}; in JSON keys are texts")
-        return {key: store_types(f"{where}.{key}", each, depth + 1) for key, each in value.items()}
+        stored = {}
+        for key, each in value.items():
+            if type(key) is not str:
+                raise Unstorable(f"{where} has the key {key!r}; in JSON keys are texts")
+            stored[key] = store_types(f"{where}.{key}", each, depth + 1)
+        return stored
     if kind in (list, tuple):
         return [store_types(f"{where}[{n}]", each, depth + 1) for n, each in enumerate(value)]
     name = f"{kind.__module__}:{kind.__qualname__}"
@@ -276,9 +267,9 @@ def store_types(where: str, value: Any, depth: int = 0) -> Any:
             f"a module, outside of functions"
         )
     try:
-        codec = codec_of(where, kind)
-    except ConfigurationError as error:
-        raise Unstorable(str(error)) from None
+        codec = _codec(kind)
+    except TypeError as error:
+        raise Unstorable(f"{where}: {error}; {_REMEDY}") from None
     return Ext(_TYPED, _encode((name, to_json(where, value, codec))))
 
 
@@ -289,7 +280,7 @@ def restore_types(value: Any) -> Any:
         ConfigurationError: this process does not know the class of an object, or another one.
     """
     if isinstance(value, dict):
-        return {key: restore_types(each) for key, each in value.items()}
+        return {key: restore_types(each) for key, each in value.items()} if value else {}
     if isinstance(value, list):
         return [restore_types(each) for each in value]
     if not isinstance(value, Ext):
@@ -298,9 +289,8 @@ def restore_types(value: Any) -> Any:
     if (kind := _class(name)) is None:
         raise ConfigurationError(f"there is no class {name} here: a worker must import its module")
     try:
-        codec = codec_of(name, kind)
-        return plain if codec is None else codec.decode(plain)
-    except ValueError as error:
+        return _codec(kind).decode(plain)
+    except (TypeError, ValueError) as error:
         raise ConfigurationError(f"{name} has changed: {error}") from error
 
 

@@ -157,7 +157,7 @@ async def test_job_that_comes_too_late_does_not_start(bench: Bench) -> None:
 
 async def test_deadline_ends_a_running_attempt(bench: Bench) -> None:
     """It bounds the time of all attempts together."""
-    waiting, _ = scheduled(Working(hangs.options(expires=0.1).job()), bench.store().now())
+    waiting, _ = scheduled(Working(hangs.options(expires=0.5).job()), bench.store().now())
 
     assert await outcome(bench, waiting) == Failed(WaitTimedOut())
     assert (await run_of()).time_left == 0.0
