@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
+from genmcp import JobOptions
 from genmcp._options import Count, Fraction, Pause, Seconds, check_bounds
 from genmcp.errors import ConfigurationError
 
@@ -64,3 +65,13 @@ def test_setting_out_of_bounds_is_named(settings: Mapping[str, Any], message: st
         Kiln(**settings)
 
     assert str(caught.value) == message
+
+
+# The settings of each class whose number was decided; design/decisions.md says which and why.
+SETTINGS = {JobOptions: 12}
+
+
+@pytest.mark.parametrize("options", SETTINGS)
+def test_number_of_settings_is_a_decision(options: type[msgspec.Struct]) -> None:
+    """A bound that users have no reason to change is a constant."""
+    assert len(options.__struct_fields__) == SETTINGS[options]

@@ -23,7 +23,7 @@ from genmcp.tasks.service import Resume, TaskChange, TaskMessage, TaskService
 from tests.support.stores import shared_store
 
 BOUND = 8.0
-"""Seconds after which what should have come is said not to come."""
+"""Seconds that a test waits for an event."""
 
 STORES = ["memory", "sqlite"]
 ALL_STORES = [*STORES, "redis", "postgres"]
@@ -151,8 +151,8 @@ async def ended(jobs: TaskService, id: str = "t1", owner: str | None = None) -> 
 async def until(jobs: TaskService, true: Callable[[Task], bool], id: str = "t1") -> Task:
     """Return a task when something is true of it."""
     async with asyncio.timeout(BOUND):
-        async with aclosing(jobs.follow(id, None)) as told:
-            async for each in told:
+        async with aclosing(jobs.follow(id, None)) as changes:
+            async for each in changes:
                 if isinstance(each, TaskChange) and true(each.task):
                     return each.task
     raise AssertionError("the task ended before")

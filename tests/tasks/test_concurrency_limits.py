@@ -251,15 +251,15 @@ async def test_limit_holds_after_a_killed_worker(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [({"limit": 0}, "limit must be"), ({"limit_key": "colour"}, "no parameter 'colour'")],
 )
-def test_wrong_limit_is_rejected(options: Any, says: str) -> None:
+def test_wrong_limit_is_rejected(options: Any, message: str) -> None:
     """When the function is decorated."""
 
     async def limited(run: Run, document: str) -> None: ...
 
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=message):
         job(name="limited", **options)(limited)
 
 

@@ -283,9 +283,9 @@ async def test_part_is_not_found_by_clients(bench: Bench) -> None:
     await got(signals.started)
 
     for id in part_ids(made(gathering(gather(waits.job("a"), waits.job("b"))), step=1)):
-        for asked in (jobs.get(id, None), jobs.cancel(id, None), jobs.answer(id, None, {})):
+        for reading in (jobs.get(id, None), jobs.cancel(id, None), jobs.answer(id, None, {})):
             with pytest.raises(TaskNotFound):
-                await asked
+                await reading
 
 
 # The transitions

@@ -137,7 +137,7 @@ async def test_delay_of_a_job_in_a_group_is_its_own(bench: Bench) -> None:
 
 async def test_job_expires_in_a_queue_without_a_worker(bench: Bench) -> None:
     """Its call continues at the deadline, although no process serves the queue."""
-    work = quick.options(queue="nobody", expires=0.05).job()
+    work = quick.options(queue="unserved", expires=0.05).job()
     waiting, _ = scheduled(Working(work), bench.store().now())
 
     result = await outcome(bench, waiting)

@@ -175,7 +175,7 @@ async def test_cancelled_occurrence_is_followed_by_the_next(bench: Bench) -> Non
 
 
 async def test_cancelled_occurrence_does_not_end_its_schedule(bench: Bench) -> None:
-    """It was cancelled by a process that knows no schedules. The next process goes on."""
+    """A process without schedules has cancelled it. Another one creates the next occurrence."""
     jobs = bench.jobs(schedules=[HOURLY])
     pending = await missed(jobs, HOURLY, 36000)
     id = schedules_of(jobs).occurrence_id(HOURLY, pending)
@@ -262,7 +262,7 @@ def test_cron_expression_has_a_time_zone(after: str, expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({}, "either every= or cron="),
         ({"every": 60, "cron": "* * * * *"}, "either every= or cron="),
@@ -276,9 +276,9 @@ def test_cron_expression_has_a_time_zone(after: str, expected: str) -> None:
         ({"cron": "* * * * *", "time_zone": "Mars/Olympus"}, "no time zone 'Mars/Olympus'"),
     ],
 )
-def test_wrong_schedule_is_rejected(options: Any, says: str) -> None:
+def test_wrong_schedule_is_rejected(options: Any, message: str) -> None:
     """When it is made; the message names the part."""
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=message):
         Schedule(clean.job(), **options)
 
 
