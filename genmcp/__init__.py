@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from genmcp._core.access import Access, InsufficientScope
 from genmcp._core.continuation import Continuation
-from genmcp._core.groups import first_of, gather
+from genmcp._core.groups import gather
 from genmcp._core.outcome import Done, Failed, JobExpired, Outcome
 from genmcp._core.request import PromptRequest, Request, ResourceRequest, ToolRequest
 from genmcp._core.waiting import Continue, ExternalJob, Job, wait_for
@@ -358,7 +358,6 @@ __all__ = [
     "elicit",
     "elicit_url",
     "embedded_resource",
-    "first_of",
     "gather",
     "job",
     "load_servers",

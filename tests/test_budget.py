@@ -26,7 +26,7 @@ BUDGETS = {
     "client/ core/client/": 6_800,
     "tasks/": 4_510,
     "stores/": 4_220,
-    "mux/": 3_890,
+    "mux/": 3_690,
     "transports/": 3_450,
     "cli/": 4_710,
     "testing/": 400,
@@ -34,7 +34,7 @@ BUDGETS = {
     "schema/": 1_780,
     "protocol/ wire/ core/": 4_487,
     "prompts/ resources/ question/ suite/ telemetry/": 2_890,
-    "": 3_480,  # the modules at the top, and the console
+    "": 3_530,  # the modules at the top, and the console
 }
 _BLANK = {
     *(tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE),

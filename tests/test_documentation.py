@@ -269,7 +269,7 @@ async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) 
         ("queues", "sketch", {"scene": "Dawn"}, "Dawn, in outline"),
         ("indexing", "index", {"document": "Report"}, "Indexed: Report, page 1"),
         ("pages", "describe", {"page": "a page"}, "A Page: 6 characters"),
-        ("pages", "race", {"page": "a page"}, "A Page"),
+        ("mirrors", "title", {"page": "a page"}, "A Page, from here"),
         ("outcomes", "look_up", {"ends": "hidden"}, "Nothing was found: it failed unexpectedly"),
         ("outcomes", "look_up", {"ends": "late"}, "Try again later."),
         ("outcomes", "look_up", {"ends": "dropped"}, "Try again: the work was lost."),

@@ -196,7 +196,6 @@ PUBLIC = [
     "elicit",
     "elicit_url",
     "embedded_resource",
-    "first_of",
     "gather",
     "job",
     "load_servers",

@@ -10,7 +10,7 @@ import pytest
 PACKAGE = Path(__file__).parent.parent / "genmcp"
 
 LAYERS = [
-    {"errors", "extras", "faults", "version"},
+    {"errors", "extras", "faults", "_options", "version"},
     {"protocol"},
     {"_wire"},
     {"_core"},

@@ -25,7 +25,8 @@ def retry_job(task: Task, now: float, chance: float = 0.0) -> Task:
     delay = work.job.pause(work.failures, chance)
     if work.deadline is not None and now + delay >= work.deadline:
         raise IllegalTransition("retry", "past its deadline")
-    return replace(task.resubmit(now, delay), work=replace(work, failures=work.failures + 1))
+    failed = replace(work, failures=work.failures + 1, waited=0.0)
+    return replace(task.resubmit(now, delay), work=failed)
 
 
 def submit_again(task: Task, now: float, submissions: int, pause: float) -> Task:
@@ -44,20 +45,14 @@ def submit_again(task: Task, now: float, submissions: int, pause: float) -> Task
 
 
 def park_job(task: Task, now: float, delay: float) -> Task:
-    """Return *task* waiting for a slot of a limit; after *delay* seconds it checks for one itself.
+    """Return *task* waiting for a slot of a limit, for which it looks again after *delay* seconds.
 
     This does not count as an attempt.
     """
-    parked = task.resubmit(now, delay)
-    assert isinstance(task.work, Working)
-    return replace(parked, work=replace(task.work, attempt=task.work.attempt - 1))
-
-
-def wake_job(task: Task, now: float) -> Task:
-    """Return *task*, which has got its slot, due now; *task* itself if it is not parked."""
-    if task.ended or task.job is None or task.held_delivery is not None or task.due <= now:
-        return task
-    return task.resubmit(now, 0.0)
+    work = task.work
+    assert isinstance(work, Working)
+    waiting = replace(work, attempt=work.attempt - 1, waited=work.waited + delay)
+    return replace(task.resubmit(now, delay), work=waiting)
 
 
 def expire_job(task: Task, now: float) -> Task:

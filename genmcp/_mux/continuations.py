@@ -15,11 +15,11 @@ import msgspec
 
 from genmcp._core.call import CallAction, CallEvent
 from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Done, Failed, Outcome, check_json, digest, pack
+from genmcp._core.outcome import Done, Failed, Outcome, digest, pack
 from genmcp._core.request import Request
 from genmcp._core.seal import Part, Purpose, Seal
 from genmcp._core.task import Task
-from genmcp._core.waiting import Asking, Continue, JobGroup, StoredWork, Suspended
+from genmcp._core.waiting import Asking, Continue, StoredWork, Suspended
 from genmcp._mux.sinks import Services, forward_notification
 from genmcp._mux.tasks import Tasks, create_task_result, suspension_of, task_result
 from genmcp._mux.waits import (
@@ -46,6 +46,7 @@ from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.value import Result
 from genmcp.stores.store import Put
 from genmcp.tasks.service import TaskMessage, TaskService
+from genmcp.tasks.values import restore_types, store_types
 
 logger = logging.getLogger("genmcp")
 
@@ -102,11 +103,6 @@ class Continuations:
         Return the outcome of the wait. Or return a result, if the call continues after this
         response, or Suspended, if the call is a task.
         """
-        if isinstance(step.work, JobGroup) and len(step.work.parts) > self._tasks.max_parts:
-            raise ContractError(
-                f"a call waits for {len(step.work.parts)} jobs at once ({step.tag!r}), but the "
-                f"maximum is {self._tasks.max_parts} (JobOptions.max_parts)"
-            )
         if (queue := channel.request.policy.queue) is not None:
             step.use_queue(queue)
         await channel._settle()
@@ -174,7 +170,7 @@ class Continuations:
         if continuation.task is not None:
             await channel._settle()
             channel._call.advance(CallEvent.STORE)
-        channel._restore(continuation.assigns)
+        channel._restore(restore_types(continuation.assigns))
         continuation = merge_answers(continuation, request.input_responses)
         failed = missing_capability(continuation, channel)
         if continuation.missing and failed is None:
@@ -317,10 +313,9 @@ def _next(
     """Return the continuation of *step*; *release* is the version of the server.
 
     Raises:
-        ContractError: the assigns that hooks have set are not JSON.
+        ContractError: the assigns that hooks have set have no JSON form.
     """
-    own = dict(channel._own)
-    check_json("channel.assigns", own)
+    own = store_types("channel.assigns", channel._own)
     if last is None:
         id, key = secrets.token_urlsafe(12), channel.request.key
         continuation = Continuation(id, 1, key, step.tag, own, release=release)

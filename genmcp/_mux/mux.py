@@ -31,7 +31,6 @@ from genmcp._mux.builtin_methods import BuiltinMethods
 from genmcp._mux.bus import MessageBus, ServerRequests
 from genmcp._mux.changes import Subscriptions
 from genmcp._mux.continuations import Continuations, has_tasks
-from genmcp._mux.deployment import DeploymentLimits
 from genmcp._mux.keyed import KeyedCalls, key_of
 from genmcp._mux.limits import ConcurrencyLimit, Limits
 from genmcp._mux.replay import Replay
@@ -155,8 +154,8 @@ class Mux:
         )
         self.changes = server.changes or ChangeNotifier()
         self.changes.follow(self.subscriptions)
-        self._deployment = shared = DeploymentLimits(self.store, audience, bounds)
-        self.waiting_calls, self.streams = shared.waiting_calls, shared.streams
+        self.waiting_calls = ConcurrencyLimit("max_waiting_calls", bounds, "waiting calls")
+        self.streams = ConcurrencyLimit("max_streams", bounds, "open streams")
         self.body_bytes = ConcurrencyLimit("max_total_body_bytes", bounds, "bytes of bodies")
         self.unsent_bytes = UnsentBytes(bounds.anonymous_share)
         self.subscribed_bytes = ConcurrencyLimit("max_subscribed_bytes", bounds, "subscribed bytes")
@@ -371,7 +370,6 @@ class Mux:
         await self.subscriptions.aclose()
         await self.bus.aclose()
         await self.broadcast.aclose()
-        await self._deployment.aclose()
         self.threads.close()
         if self._closes_store:
             await self.store.aclose()

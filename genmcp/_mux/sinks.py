@@ -34,6 +34,7 @@ from genmcp.stores.store import Store
 from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.progress import JobProgress, ProgressWriter
 from genmcp.tasks.service import TaskService
+from genmcp.tasks.values import restore_types, store_types
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -195,7 +196,9 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             capabilities=request.client.capabilities,
             session=request.session,
             principal=channel.principal,
-            kept={key: value for key, value in copied.items() if key in keep},
+            kept=store_types(
+                "keep_assigns", {key: value for key, value in copied.items() if key in keep}
+            ),
             gone=[key for key in copied if key not in keep],
             address=channel._sink.client_key.address,
             granted=None if channel.access is None else StoredAccess.of(channel.access),
@@ -256,8 +259,8 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             unknown = f"{self.method} {request.key} is not there any more"
             raise NotRunnableHere(unknown, unknown)
         request = msgspec.structs.replace(request, route=route)
-        channel = Channel(request, sink, self.access, static, self.kept)
-        channel._restore(own, self.gone)
+        channel = Channel(request, sink, self.access, static, restore_types(self.kept))
+        channel._restore(restore_types(own), self.gone)
         return channel
 
 

@@ -52,7 +52,7 @@ from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.tasks.attempt import finished_with_error
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import Resume, TaskService
 
@@ -88,13 +88,17 @@ class Tasks:
     ) -> None:
         self._services = services
         self._cancelled = cancelled
-        self.max_parts = jobs.max_parts
         self.service = TaskService(
             services.store,
             node=services.bus.node,
             resume=resume,
             external=external,
-            options=_options(services, jobs),
+            options=jobs,
+            environment=JobEnvironment(
+                assigns=lambda task: services.assigns,
+                in_thread=services.threads.run,
+                observer=services.observers,
+            ),
             namespace=namespace,
         )
         self.worker = self.service.worker
@@ -273,17 +277,6 @@ def suspension_of(continuation: Continuation, work: StoredWork | Awaiting | None
         encode = msgspec.json.encode
         waits_for = Asking({k: encode(v) for k, v in pending_requests(continuation).items()})
     return Suspended(continuation.step, continuation.pack(), waits_for)
-
-
-def _options(services: Services, options: JobOptions) -> JobOptions:
-    if not services.store.shared:  # no other process could have the code that this one lacks
-        options = msgspec.structs.replace(options, unknown_timeout=0.0)
-    return msgspec.structs.replace(
-        options,
-        assigns=lambda task: services.assigns,
-        in_thread=services.threads.run,
-        observer=services.observers,
-    )
 
 
 async def _notify(notifying: Coroutine[Any, Any, None]) -> None:

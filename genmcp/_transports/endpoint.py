@@ -58,7 +58,8 @@ class Endpoint:
             `scope["auth"]`.
         copy_assigns: keys of the request's state (`request.state` in Starlette) that are copied to
             `channel.assigns`.
-        keep_assigns: those of copy_assigns that are stored with a call; their values must be JSON.
+        keep_assigns: those of copy_assigns that are stored with a call; their values are JSON, or
+            structs, dataclasses, models and the like.
         heartbeat: seconds without output after which an open response sends a comment; default 15.
         grace: seconds that calls have to finish at shutdown; default 5.
         client_key: returns the key that an anonymous request counts towards, from its ASGI scope;

@@ -21,7 +21,7 @@ from genmcp.errors import (
 )
 from genmcp.stores.store import Delete, Put, Store
 from genmcp.tasks.attempt import pack_failure, pack_result
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobBounds, JobOptions
 from genmcp.tasks.progress import ProgressWriter, Write
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 
@@ -137,14 +137,17 @@ class FollowResult(NamedTuple):
 class ExternalFollower:
     """Follows the jobs of external *queues*. Owned by the runner of a process.
 
-    At most `JobOptions.refs` jobs are followed at once. While so many are followed, each of them is
-    interrupted after about `JobOptions.watch` seconds, and submitted again behind the waiting jobs:
+    At most `JobBounds.refs` jobs are followed at once. While so many are followed, each of them is
+    interrupted after about `JobBounds.watch` seconds, and submitted again behind the waiting jobs:
     all jobs are followed in rotation.
     """
 
-    def __init__(self, queues: Sequence[ExternalQueue], options: JobOptions) -> None:
+    def __init__(
+        self, queues: Sequence[ExternalQueue], options: JobOptions, bounds: JobBounds
+    ) -> None:
         self._queues = {each.scheme: each for each in queues}
         self._options = options
+        self._bounds = bounds
         self._places = 0
 
     async def start(self, ref: ExternalJob) -> ExternalJob | None:
@@ -183,7 +186,7 @@ class ExternalFollower:
         if queue is None:
             missing = ConfigurationError(f"no ExternalQueue was given for scheme {ref.scheme!r}")
             return FollowResult(pack_failure(f"following {ref.ref!r}", missing))
-        progress = ProgressWriter(write, interval=self._options.progress_interval)
+        progress = ProgressWriter(write, interval=self._bounds.progress_interval)
         place = asyncio.timeout(None)
         try:
             async with self._place(place), place:
@@ -222,7 +225,7 @@ class ExternalFollower:
     async def _place(self, place: asyncio.Timeout) -> AsyncIterator[None]:
         """Count one followed job while this is entered.
 
-        About every `JobOptions.watch` seconds, check whether `JobOptions.refs` jobs are followed;
+        About every `JobBounds.watch` seconds, check whether `JobBounds.refs` jobs are followed;
         if so, let *place* expire, which interrupts this job.
         """
         loop = asyncio.get_running_loop()
@@ -230,7 +233,7 @@ class ExternalFollower:
 
         def check() -> None:
             nonlocal timer
-            if self._places >= self._options.refs:
+            if self._places >= self._bounds.refs:
                 place.reschedule(loop.time())
             else:
                 timer = loop.call_later(self._turn(), check)
@@ -243,5 +246,5 @@ class ExternalFollower:
             self._places -= 1
 
     def _turn(self) -> float:
-        """Return `JobOptions.watch`, varied at random: not all jobs are interrupted at once."""
-        return self._options.watch * uniform(0.75, 1.25)
+        """Return `JobBounds.watch`, varied at random: not all jobs are interrupted at once."""
+        return self._bounds.watch * uniform(0.75, 1.25)

@@ -153,7 +153,7 @@ def _not_retried(task: Task) -> str:
         return f"task {task.id} is {state}: only tasks that failed after a job are retried"
     return (
         f"task {task.id} has not failed after a single job, and cannot be retried: it waited for "
-        f"several jobs (gather, first_of), or failed before any job"
+        f"several jobs (gather), or failed before any job"
     )
 
 

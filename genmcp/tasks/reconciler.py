@@ -22,15 +22,15 @@ logger = logging.getLogger("genmcp")
 
 _KEY: Final = "reconciler"
 _STATES: Final = ("queued", "working")  # the others wait for their clients, or have ended
+_AT_ONCE: Final = 100  # tasks of a state per half lease: a long queue must not load the store
 
 
 class TaskReconciler:
     """Examines the open tasks of a service while this process works on tasks.
 
     The processes of a service elect one by a record that expires after a lease. It examines at most
-    `JobOptions.recovery_limit` tasks of each state per half lease, and continues behind the last
-    one at the next turn: a long queue must not load the store. A repeated submission of a task that
-    the queue still has does nothing.
+    100 tasks of each state per half lease, and continues behind the last one at the next turn. A
+    repeated submission of a task that the queue still has does nothing.
 
     Args:
         records: the tasks.
@@ -55,7 +55,7 @@ class TaskReconciler:
             try:
                 if await self.is_elected(options.lease):
                     for state in _STATES:
-                        await self.examine(state, options.recovery_limit)
+                        await self.examine(state, _AT_ONCE)
             except StoreError as error:
                 logger.debug("open tasks are examined later: %s", error)
 

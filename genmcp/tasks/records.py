@@ -30,7 +30,7 @@ from genmcp.errors import (
     TaskNotFound,
 )
 from genmcp.stores.store import Append, Delete, Op, Put, Store
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import BOUNDS, JobOptions
 
 logger = logging.getLogger("genmcp")
 
@@ -230,14 +230,28 @@ class FollowedTask:
 class TaskRecords:
     """The records of tasks in *store*, under keys that begin with *prefix*.
 
+    Args:
+        store: has the records.
+        options: how long records are retained, and how many a client may have.
+        prefix: begins all keys and labels of the service.
+        max_events: the maximum number of events of a task that are retained.
+
     Attributes:
         followed: the tasks with followers in this process (`tasks/follower.py`).
         now: returns the time of the store.
         prefix: with which all keys and labels of the service begin.
     """
 
-    def __init__(self, store: Store, options: JobOptions, prefix: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        options: JobOptions,
+        prefix: str = "",
+        *,
+        max_events: int = BOUNDS.max_events,
+    ) -> None:
         self.store = store
+        self._max_events = max_events
         self._options = options
         self.prefix = prefix
         self._prefix = f"{prefix}task:"
@@ -458,7 +472,7 @@ class TaskRecords:
     def _event(
         self, key: str, data: bytes, ttl: float | None, client: str, *, optional: bool = False
     ) -> Append:
-        ttl, keep = _NO_EXPIRY if ttl is None else ttl, self._options.max_events
+        ttl, keep = _NO_EXPIRY if ttl is None else ttl, self._max_events
         return Append(key, data, ttl=ttl, keep=keep, client=client, optional=optional)
 
     def key(self, id: str) -> str:

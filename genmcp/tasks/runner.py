@@ -63,7 +63,7 @@ from genmcp.tasks.attempt import (
 from genmcp.tasks.external import ExternalFollower, FollowResult
 from genmcp.tasks.follower import TaskChange, TaskFollower
 from genmcp.tasks.job_runner import JobRunner
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.queues import AttemptFailed, EngineQueue, ExternalQueue
 from genmcp.tasks.records import HeldTask, Stored
@@ -96,6 +96,7 @@ class TaskRunner:
         resume: continues calls.
         queues: the external queues whose jobs are followed.
         options: how this process works on jobs.
+        environment: the parts of the mux that jobs use.
         is_stopping: returns whether this process stops working, and hands its steps to others.
     """
 
@@ -105,6 +106,7 @@ class TaskRunner:
         resume: Resume,
         queues: Sequence[ExternalQueue],
         options: JobOptions,
+        environment: JobEnvironment,
         *,
         is_stopping: Callable[[], bool],
     ) -> None:
@@ -115,10 +117,12 @@ class TaskRunner:
         self._resume = resume
         self._engines = options.engines
         self._follower = TaskFollower(self._records)
-        self.external = ExternalFollower(queues, options)
-        self.parts = TaskParts(writer, self.cancel_work, options.progress_interval)
-        self.jobs = JobRunner(writer, self.parts, options)
+        bounds = environment.bounds
+        self.external = ExternalFollower(queues, options, bounds)
+        self.parts = TaskParts(writer, self.cancel_work, bounds.progress_interval)
+        self.jobs = JobRunner(writer, self.parts, options, environment)
         self._options = options
+        self._observer = environment.observer
         self._is_stopping = is_stopping
         self._running = _RunningSteps(writer, options.retention)
 
@@ -238,7 +242,7 @@ class TaskRunner:
             task = await self._retry(claim)
             claimed = True
             if stored.task.held_delivery is not None:
-                self._options.observer.lease_lost(task)
+                self._observer.lease_lost(task)
                 _log_takeover(stored.task, task)
             return task if task.ended else await self._work(held, task)
         except OverShare as error:  # a repetition would fail, too
@@ -363,11 +367,10 @@ class TaskRunner:
                 await self._writer.external.forget(task.work.ref)
         elif isinstance(task.work, Gathering):
             await self.parts.cancel(task)
-        elif task.held_delivery is None:  # otherwise its worker does this, when it has ended
-            await self.jobs.limits.release(task)
 
     async def _continue(self, held: HeldTask, task: Task) -> None:
-        await self.jobs.limits.release(task)
+        if self.jobs.limits.of(task):
+            await self._writer.retry.retry_until_written(partial(self.jobs.limits.release, task))
         if task.parent is not None:
             await self.parts.end(held, task, task.parent)
             return

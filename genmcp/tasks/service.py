@@ -20,7 +20,7 @@ from genmcp.tasks.engine_worker import EngineWorker
 from genmcp.tasks.external import ExternalJobs, pack_status
 from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
 from genmcp.tasks.heartbeats import Heartbeats, Presence
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.progress import JobProgress, with_progress
 from genmcp.tasks.queues import EngineQueue, ExternalQueue, ExternalStatus
 from genmcp.tasks.reconciler import TaskReconciler
@@ -36,6 +36,7 @@ __all__ = ["JobValues", "Resume", "TaskChange", "TaskMessage", "TaskService"]
 logger = logging.getLogger("genmcp")
 
 _DEFAULTS: Final = JobOptions()
+_ENVIRONMENT: Final = JobEnvironment()
 
 
 class TaskService:
@@ -52,6 +53,7 @@ class TaskService:
         resume: continues a call whose wait has ended.
         external: the queues with jobs that calls may wait for.
         options: how this process works on jobs.
+        environment: the parts of the mux that jobs use.
         namespace: begins all keys, logs and names of queues, so that several services can share a
             store.
 
@@ -75,16 +77,17 @@ class TaskService:
         resume: Resume,
         external: Sequence[ExternalQueue] = (),
         options: JobOptions = _DEFAULTS,
+        environment: JobEnvironment = _ENVIRONMENT,
         namespace: str = "",
     ) -> None:
         deliveries, self._engines = _deliveries_of(store), options.engines
-        external = _followed(external, self._engines, store)
+        external, bounds = _followed(external, self._engines, store), environment.bounds
         prefix = f"{namespace}/" if namespace else ""
         lifecycle = WorkerLifecycle()
         presence = Presence(options.lease, store.now)
         self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
         self._external = ExternalJobs(store, prefix)
-        self.records = TaskRecords(store, options, prefix)
+        self.records = TaskRecords(store, options, prefix, max_events=bounds.max_events)
         self.running = RunningTasks(self.records)
         self._follower = TaskFollower(self.records)
         self._scheduler = TaskScheduler(
@@ -96,14 +99,19 @@ class TaskService:
             follows=bool(external),
         )
         self._retry = RetriedWrites(
-            delays=options.write_retry_delays,
+            delays=bounds.write_retry_delays,
             timeout=options.lease,
             is_stopping=lifecycle.has_ended,
         )
         self.writer = TaskWriter(self.records, self._scheduler, self._external, self._retry)
         self.values = JobValues(store, prefix)
         self.runner = TaskRunner(
-            self.writer, resume, external, options, is_stopping=lifecycle.is_stopping
+            self.writer,
+            resume,
+            external,
+            options,
+            environment,
+            is_stopping=lifecycle.is_stopping,
         )
         self.worker = TaskWorker(
             deliveries,
@@ -111,6 +119,7 @@ class TaskService:
             self.runner.handle,
             options,
             lifecycle,
+            bounds=bounds,
             prefix=prefix,
             follows=bool(external),
             has_work=store.durable or bool(options.schedules),

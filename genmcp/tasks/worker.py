@@ -24,7 +24,7 @@ from genmcp.errors import StoreError, StoreUnavailable
 from genmcp.stores.deliveries import Backlog, Deliveries
 from genmcp.tasks.consumer import Handler, QueueConsumer
 from genmcp.tasks.heartbeats import Heartbeats
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import BOUNDS, JobBounds, JobOptions
 from genmcp.tasks.transitions import CONTINUATIONS, EXTERNAL, delivery_queue
 
 logger = logging.getLogger("genmcp")
@@ -100,6 +100,7 @@ class TaskWorker:
         handler: runs the step with a delivered id.
         options: how this process works on jobs.
         lifecycle: the state, for others.
+        bounds: how many other steps run at once.
         prefix: with which the names of queues begin in the store.
         follows: whether jobs of external queues are followed here.
         has_work: whether there may be work before the first call: the store is durable, or jobs run
@@ -124,6 +125,7 @@ class TaskWorker:
         options: JobOptions,
         lifecycle: WorkerLifecycle,
         *,
+        bounds: JobBounds = BOUNDS,
         prefix: str = "",
         follows: bool = False,
         has_work: bool = False,
@@ -137,6 +139,7 @@ class TaskWorker:
         self._handler = handler
         self.options = options
         self._lifecycle = lifecycle
+        self._bounds = bounds
         self._prefix = prefix
         self._follows = follows
         self._has_work = self.dormant = has_work
@@ -318,11 +321,11 @@ class TaskWorker:
         served: list[tuple[Sequence[str], int, int | None]] = [
             ([*queues], concurrency, share) for queues, concurrency, share in options.job_slots()
         ]
-        served.append(([CONTINUATIONS], options.continuation_concurrency, None))
+        served.append(([CONTINUATIONS], self._bounds.continuation_concurrency, None))
         if options.engines:  # their jobs are submitted to them, which takes no slots
             served.append(([*options.engines], _SUBMISSIONS, None))
         if self._follows:
-            served.append(([EXTERNAL], options.refs, None))
+            served.append(([EXTERNAL], self._bounds.refs, None))
         return [
             QueueConsumer(
                 self._deliveries,

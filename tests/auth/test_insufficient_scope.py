@@ -41,7 +41,7 @@ from genmcp.client.errors import ClientError
 from genmcp.registry.registry import Registry
 from genmcp.testing import connect
 from tests.auth.scoped import RAN, Parts, Reorder, close, endpoint, granted, look, suite
-from tests.support.asgi import ALL, LEGACIES, MODERN, PATIENCE, TASKS, Client
+from tests.support.asgi import ALL, LEGACIES, MODERN, PATIENCE, TASKS, Client, until
 from tests.support.asking import YES, AnsweringClient
 from tests.support.pipes import piped_mux
 from tests.support.serving import serve
@@ -505,21 +505,33 @@ async def test_testing_client_brings_an_access() -> None:
 # Limits.
 
 
+@tool(visible=lambda access: True)
+async def endless(channel: Channel) -> str:
+    """Waits until it is cancelled."""
+    await asyncio.Event().wait()
+    return "never"
+
+
 async def test_limits_count_by_issuer_and_subject() -> None:
     """A client that registers again has no new share; the same name elsewhere has its own."""
-    mux = Mux(suite(), limits=Limits(max_calls_per_minute_per_principal=1))
+    mux = Mux(suite(endless), limits=Limits(max_waiting_calls_per_principal=1))
     app = Endpoint(mux)
-    statuses = []
-    for user in (
-        granted(),
-        granted(client_id="registered again"),
-        Access(issuer="https://elsewhere.example", subject="ann"),
-    ):
-        client = Client(app, user=user)
-        statuses += [(await client.send(client.call("look"))).status for _ in range(2)]
+    first, again, elsewhere = (
+        Client(app, user=user)
+        for user in (
+            granted(),
+            granted(client_id="registered again"),
+            Access(issuer="https://elsewhere.example", subject="ann"),
+        )
+    )
+    async with first.open(first.call("endless")):
+        await until(lambda: mux.waiting_calls.full)
+        statuses = [
+            (await client.send(client.call("look"))).status for client in (first, again, elsewhere)
+        ]
     await mux.aclose()
 
-    assert statuses == [200, 429, 429, 429, 200, 429]
+    assert statuses == [429, 429, 200]
 
 
 class Strict(server.Middleware):

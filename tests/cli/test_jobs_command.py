@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 import redis
 
+from genmcp import Channel, Continue, Mux, Suite, Tool, ToolRequest
 from genmcp._core.outcome import Done
 from genmcp._core.task import Task
 from genmcp._core.waiting import Asking, Finished, Working
@@ -244,6 +245,53 @@ def test_show_has_the_job_the_reason_and_the_messages(run: RunCommand, url: str)
     assert shown["error"]["code"] == -32603
 
 
+@job
+async def mould(run: Run) -> Any:
+    return {"parts": [1, object.__new__(Mould)]}
+
+
+class Mould:
+    """A class without a JSON form."""
+
+
+class Moulds(Tool):
+    """Waits for a job with a result that cannot be stored."""
+
+    name = "mould"
+
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
+        return mould.job().then(self.done)
+
+    async def done(self, request: ToolRequest, value: Any, channel: Channel) -> str:
+        return "never"
+
+
+def test_show_has_the_place_of_a_result_that_cannot_be_stored(
+    run: RunCommand, file_url: str
+) -> None:
+    """With its type and the remedy; the result of the task has the same text."""
+    message = (
+        "the result of job tests.cli.test_jobs_command:mould.parts[1] is Mould, which has no JSON "
+        "form: use a dataclass, a msgspec.Struct or a pydantic model, or pass a reference to it"
+    )
+
+    async def call() -> str:
+        mux = Mux(Suite(name="shop", version="1", tools=[Moulds]), store=file_url, secret="s" * 16)
+        async with connect(mux) as client:
+            handle = await client.call_task("mould")
+            assert message in (await handle.wait()).text
+        await mux.aclose()
+        assert handle.id is not None
+        return handle.id
+
+    id = asyncio.run(call())
+    _, output, _ = run("jobs", "show", id, "--store", file_url)
+
+    lines = dict(line.split(maxsplit=1) for line in output.splitlines())
+    assert message in lines["reason"]
+    assert lines["state"] == "failed"
+
+
 def test_empty_list_says_where_it_has_looked(run: RunCommand, file_url: str) -> None:
     """On standard error: the output of a script stays empty."""
     listing = ("jobs", "list", "--store", file_url)
@@ -310,7 +358,7 @@ async def command(*arguments: str) -> tuple[int | None, str]:
 async def test_cancel_stops_the_running_job(url: str) -> None:
     """The worker is another process than the command, and shows progress until then."""
     stopped = print_pages_stopped["event"] = asyncio.Event()
-    async with service(url, queues=["press"], progress_interval=0.01) as jobs:
+    async with service(url, queues=["press"]) as jobs:
         await jobs.create(queued("t1"), b"{}")
         await until(jobs, lambda task: task.message == "warming up")
         _, output = await command("jobs", "list", "--store", url)

@@ -668,4 +668,4 @@ def test_settings_of_the_earlier_mechanism_are_gone() -> None:
     """A result is kept for `Tool.result_ttl`."""
     for name in ("idempotency_ttl", "late_results_bytes"):
         with pytest.raises(TypeError, match=name):
-            Limits(**{name: 1})  # type: ignore[arg-type]
+            Limits(**{name: 1})

@@ -98,7 +98,7 @@ class Pair:
                 store=store,
                 secret="a secret of both of them",
                 limits=Limits(max_replay_events=KEEP),
-                jobs=JobOptions(lease=LEASE, write_retry_delays=(0.05,)),
+                jobs=JobOptions(lease=LEASE),
             )
             for store in self.stores
         )

@@ -232,7 +232,7 @@ async def test_cancelled_job_does_not_start(queue: Ids, server: TaskService, run
 
 async def test_part_of_a_group_is_cancelled(queue: Ids, server: TaskService, run: RunJob) -> None:
     """A part has no followers of its own; its process follows it nevertheless."""
-    await begin(server, work=Gathering.of(JobGroup("gather", [heavy.job(), heavy.job()], "all")))
+    await begin(server, work=Gathering.of(JobGroup([heavy.job(), heavy.job()], "all")))
     running = [asyncio.create_task(run(await queue.next_id())) for _ in range(2)]
     for _ in running:
         await has_started()
@@ -246,7 +246,7 @@ async def test_parts_of_a_group_run_on_the_engine(
     queue: Ids, server: TaskService, run: RunJob
 ) -> None:
     go.set()
-    await begin(server, work=Gathering.of(JobGroup("gather", [heavy.job(), heavy.job()], "all")))
+    await begin(server, work=Gathering.of(JobGroup([heavy.job(), heavy.job()], "all")))
     for _ in range(2):
         assert await run(await queue.next_id()) == "completed"
     assert (await ended(server)).result == b'["attempt 1 after None","attempt 1 after None"]'

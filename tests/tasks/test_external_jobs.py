@@ -219,7 +219,7 @@ async def test_foreign_job_is_cancelled_with_its_call(
 
 async def test_external_job_is_cancelled_without_its_queue(bench: Bench) -> None:
     """The call is cancelled all the same."""
-    records = TaskRecords(bench.store(), JobOptions(max_events=10))
+    records = TaskRecords(bench.store(), JobOptions())
     await records.create(made(Following(REF)), b"")
     jobs = bench.jobs()
 

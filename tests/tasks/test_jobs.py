@@ -623,7 +623,7 @@ async def test_awaiting_call_is_handed_over_at_shutdown(
 async def test_unsubmitted_job_is_submitted_by_a_reader(bench: Bench) -> None:
     """The process died between the record and the engine."""
     jobs = bench.jobs()
-    records = TaskRecords(bench.store(), JobOptions(max_events=10))
+    records = TaskRecords(bench.store(), JobOptions())
     assert await records.create(made(Working(double.job(4)), due=900.0), b"")
 
     await jobs.get("t1", None)
@@ -643,7 +643,7 @@ async def test_job_that_was_settled_is_only_continued(bench: Bench) -> None:
 async def test_unsubmitted_retry_follows_a_repeated_delivery(bench: Bench) -> None:
     """The process died between the record and the engine, and its delivery lapses."""
     jobs = bench.jobs()
-    records = TaskRecords(bench.store(), JobOptions(max_events=10))
+    records = TaskRecords(bench.store(), JobOptions())
     await records.create(made(Working(double.job(4)), delivery_id=1, held_delivery=None), b"")
     await jobs.start()
 
@@ -662,7 +662,7 @@ async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool
 
     if asks:
         await there.get("t1", None)
-    records = TaskRecords(bench.store(), JobOptions(max_events=10))
+    records = TaskRecords(bench.store(), JobOptions())
     async with asyncio.timeout(BOUND):
         *_, task = [each async for each in TaskFollower(records).follow("t1")]
 

@@ -399,7 +399,7 @@ async def test_next_job_runs_after_a_failed_submission(bench: Bench) -> None:
 async def test_task_can_be_read_where_nothing_can_be_written(bench: Bench) -> None:
     """The step that a dead process left is submitted when the store accepts writes again."""
     store = Flaky()
-    records = TaskRecords(store, JobOptions(max_events=10))
+    records = TaskRecords(store, JobOptions())
     await records.create(made(Working(reports.job())), b"")
     store.fails["touch"] = 1
     jobs = bench.jobs(store=store)

@@ -23,7 +23,7 @@ from genmcp.errors import IllegalTransition, StoreUnavailable, TaskNotFound
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Delete, Op, Put
 from genmcp.tasks.jobs import Run, job
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobBounds, JobEnvironment, JobOptions
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.service import Resume, TaskService
@@ -106,8 +106,14 @@ async def gives_one(run: Run) -> int:
 
 
 def process(store: MemoryStore, resume: Resume, *external: ExternalQueue) -> TaskService:
-    options = JobOptions(lease=0.3, write_retry_delays=(0.01,))
-    return TaskService(store, node="n1", resume=resume, external=external, options=options)
+    return TaskService(
+        store,
+        node="n1",
+        resume=resume,
+        external=external,
+        options=JobOptions(lease=0.3),
+        environment=JobEnvironment(bounds=JobBounds(write_retry_delays=(0.01,))),
+    )
 
 
 class Awaits:
@@ -185,7 +191,7 @@ async def test_wait_in_a_step_that_fails_ends_the_call() -> None:
 async def test_wait_that_no_step_here_knows_of_is_lost(bench: Bench, delivered: str) -> None:
     """For example, its step was cancelled while the store failed; its delivery is repeated."""
     jobs = bench.jobs()
-    records = TaskRecords(bench.store(), JobOptions(max_events=10))
+    records = TaskRecords(bench.store(), JobOptions())
     await records.create(
         made(Awaiting("n1"), held_delivery=0, delivery_id=1, step=2, continuation=b"c2"), b"call"
     )
