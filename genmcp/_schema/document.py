@@ -6,15 +6,13 @@ All checks of a schema before it is compiled are here. References are resolved w
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from functools import cached_property
-from graphlib import CycleError, TopologicalSorter
 from typing import Any, Final
 from urllib.parse import unquote, urljoin
 
 import msgspec
 
-from genmcp._schema.limits import SchemaLimits
-from genmcp._schema.words import escape, join_pointer, mismatch
+from genmcp._schema.limits import MAX_DEPTH, SchemaLimits
+from genmcp._schema.words import escape, join_pointer
 from genmcp._wire.jsonrpc import printable
 from genmcp.errors import ConfigurationError
 
@@ -24,41 +22,31 @@ DIALECT_2019: Final = "https://json-schema.org/draft/2019-09/schema"
 DIALECTS: Final = (DEFAULT_DIALECT, DIALECT_2019, DRAFT_7)
 
 # The keywords of which the value is a subschema, or a list or mapping of subschemas (JSON Schema
-# 2020-12 core, 10). The subschemas of these first ones apply to the same value as the schema.
-_APPLIED_TO_SAME: Final = frozenset(
-    {"not", "if", "then", "else", "allOf", "anyOf", "oneOf", "dependentSchemas", "dependencies"}
-)
-_APPLIED_TO_PARTS: Final = frozenset(
+# 2020-12 core, 10).
+_SINGLE: Final = frozenset(
     {
-        "additionalProperties",
-        "propertyNames",
-        "items",
-        "contains",
-        "additionalItems",
-        "unevaluatedItems",
-        "unevaluatedProperties",
-        "contentSchema",
-        "prefixItems",
+        *("not", "if", "then", "else", "items", "additionalItems", "unevaluatedItems", "contains"),
+        *("additionalProperties", "unevaluatedProperties", "propertyNames", "contentSchema"),
     }
 )
+_LISTS: Final = frozenset({"allOf", "anyOf", "oneOf", "prefixItems"})
 _MAPPINGS: Final = frozenset(
     {"dependentSchemas", "dependencies", "properties", "patternProperties", "$defs", "definitions"}
 )
-_HOLDERS: Final = _APPLIED_TO_SAME | _APPLIED_TO_PARTS | _MAPPINGS
+_HOLDERS: Final = _SINGLE | _LISTS | _MAPPINGS
 _NOT_APPLIED: Final = frozenset({"$defs", "definitions", "contentSchema"})
 
 # Characters of an error message that come from the schema.
 _MAX_POINTER: Final = 200
 _MAX_REASON: Final = 600
 
-# Keywords whose value is a list of schemas.
-_LISTS: Final = ("allOf", "anyOf", "oneOf", "items", "prefixItems")
-
-# JSON Schema has seven types, counting integers.
-_MAX_TYPES: Final = 7
-
-# A node of the graph of subschemas, with edges to all dynamic anchors. Its name is no JSON Pointer.
-_ANY_DYNAMIC: Final = "*"
+# Bytes of a schema that an item or a property counts at least.
+_ITEM_SIZE: Final = 8
+# Names in a list. The meta-schema reports an error for each item of a faulty list that may also be
+# something else: a copy of the whole list.
+_MAX_NAMES: Final = 1_000
+# Characters in a URI that identifies a part of the schema: others are resolved against it.
+_MAX_URI: Final = 512
 
 # An array index of RFC 6901. Nine digits are enough for any list in a schema, and `int` raises an
 # error for more than 4,300 digits.
@@ -83,12 +71,16 @@ class Document:
     """A schema with a supported dialect, and with all references resolved within it.
 
     Time and memory are proportional to the size of the schema, except for the pointers: a long name
-    recurs in all pointers below it. They are bounded by `SchemaLimits.pointers`.
+    recurs in all pointers below it. Together they are as long as the schema may be.
+
+    Args:
+        document: the schema.
+        origin: the option that it is from, for error messages.
+        limits: bounds on its size.
 
     Attributes:
         plain: a copy of the schema in plain dicts and lists.
         schemas: every subschema by its JSON Pointer; an object or a boolean.
-        order: the pointers, each after those that `applied` returns for it.
 
     Raises:
         ConfigurationError: the schema is invalid; names *origin* and the pointer within the
@@ -100,15 +92,14 @@ class Document:
         self.plain = _plain(document, origin, limits)
         self.dialect = self._dialect_of(self.plain, "")
         self.schemas: dict[str, Any] = {}
+        self._limits = limits
         self._below: dict[str, list[tuple[str, str]]] = {}
-        self._identifiers = _Identifiers(self.refuse, limits)
+        self._identifiers = _Identifiers(self.refuse)
         self._targets: dict[tuple[str, str], str] = {}
         self._referring: list[str] = []
-        self._dynamic: list[str] = []
-        self._room = limits.pointers
-        self._collect("", "", limits)
-        self._resolve(limits)
-        self._bound_application(limits)
+        self._room = limits.schema_size
+        self._collect("", "")
+        self._resolve()
 
     @property
     def follows_siblings(self) -> bool:
@@ -128,6 +119,19 @@ class Document:
         """Return the pointer of the target of the reference *keyword* at *pointer*."""
         return self._targets[pointer, keyword]
 
+    def referenced(self, pointer: str) -> dict[str, dict[str, Any]]:
+        """Return the subschema at *pointer* and those that it refers to, in a chain, by pointer.
+
+        The chain ends at a boolean. Of a longer one, the first 64 are returned.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        while self.schemas[pointer].__class__ is dict and len(found) < MAX_DEPTH:
+            found[pointer] = self.schemas[pointer]
+            if (pointer, "$ref") not in self._targets:
+                break
+            pointer = self._targets[pointer, "$ref"]
+        return found
+
     def uses(self, *keywords: str) -> bool:
         """Return whether any subschema has one of *keywords*."""
         wanted = frozenset(keywords)
@@ -137,50 +141,22 @@ class Document:
             if schema.__class__ is dict
         )
 
-    def under(self, *keywords: str) -> set[str]:
-        """Return the pointers of all subschemas applied below *keywords*, references included."""
-        pending = [
-            below
-            for children in self._below.values()
-            for keyword, below in children
-            if keyword in keywords
-        ]
-        found: set[str] = set()
-        while pending:
-            pointer = pending.pop()
-            if pointer not in found:
-                found.add(pointer)
-                pending += self._graph[pointer]
-        found.discard(_ANY_DYNAMIC)
-        return found
+    def applied(self, pointer: str) -> list[tuple[str, str]]:
+        """Return the subschemas that the one at *pointer* applies to its value, and to parts of it.
 
-    def is_recursive(self) -> bool:
-        """Return whether a subschema is applied again to a part of its own value."""
-        try:
-            TopologicalSorter(self._graph).prepare()
-        except CycleError:
-            return True
-        return False
-
-    @cached_property
-    def _graph(self) -> dict[str, list[str]]:
-        graph = {pointer: self._leads_to(pointer) for pointer in self.schemas}
-        graph[_ANY_DYNAMIC] = self._dynamic
-        return graph
-
-    def _leads_to(self, pointer: str) -> list[str]:
-        """Return the pointers of the subschemas applied to the value and to parts of it."""
-        schema = self.schemas[pointer]
-        if schema.__class__ is not dict:
-            return []
-        below = [
-            child for keyword, child in self._below.get(pointer, ()) if keyword not in _NOT_APPLIED
-        ]
-        if "$dynamicRef" in schema or "$recursiveRef" in schema:
-            # The anchor it resolves to depends on the dynamic scope. One node leads to all anchors,
-            # since an edge from every reference to every anchor would be quadratic.
-            below.append(_ANY_DYNAMIC)
-        return below + self._targets_of(pointer)
+        Each is the keyword that applies it, and its pointer.
+        """
+        references = []
+        if pointer in self._identifiers.bases:
+            references = [
+                (keyword, self._targets[pointer, keyword])
+                for keyword in REFERENCES
+                if (pointer, keyword) in self._targets
+            ]
+            if references and not self.follows_siblings:
+                return references
+        children = self._below.get(pointer, ())
+        return references + [each for each in children if each[0] not in _NOT_APPLIED]
 
     def _dialect_of(self, schema: dict[str, Any], pointer: str) -> str:
         named = schema.get("$schema", DEFAULT_DIALECT)
@@ -193,21 +169,19 @@ class Document:
             )
         return str(dialect)
 
-    def _collect(self, start: str, base: str, limits: SchemaLimits) -> None:
+    def _collect(self, start: str, base: str) -> None:
         """Record the schema at *start* and all below it; *base* is its base URI."""
-        schemas = self.schemas
+        schemas, most = self.schemas, self._limits.subschemas
         pending = [(start, _at(self.plain, start), base, 0)]
         while pending:
             pointer, schema, base, depth = pending.pop()
             if pointer in schemas:
                 continue
             schemas[pointer] = schema
-            if len(schemas) > limits.subschemas:
-                raise self._too_many(pointer, limits.subschemas, "subschemas", "subschemas")
-            if depth > limits.schema_depth:
-                raise self._too_many(
-                    pointer, limits.schema_depth, "levels of subschemas", "schema_depth"
-                )
+            if len(schemas) > most:
+                raise self.refuse(pointer, f"more than {most} subschemas (SchemaLimits.subschemas)")
+            if depth > MAX_DEPTH:
+                raise self.refuse(pointer, f"more than {MAX_DEPTH} levels of subschemas")
             if schema.__class__ is not dict:
                 continue
             if not pointer or not _NAMING.isdisjoint(schema):
@@ -218,57 +192,38 @@ class Document:
                 continue
             children = self._below[pointer] = []
             for keyword, below, child in _children(pointer, schema):
-                self._spend(len(below), pointer, limits)
+                self._spend(len(below), pointer)
                 children.append((keyword, below))
                 pending.append((below, child, base, depth + 1))
 
     def _record_references(self, pointer: str, schema: dict[str, Any]) -> None:
-        """Record dynamic anchors and references, which are resolved once all schemas are known."""
+        """Record references, which are resolved once all schemas are known."""
         if "$schema" in schema:
             self._dialect_of(schema, pointer)
-        if "$dynamicAnchor" in schema or "$recursiveAnchor" in schema:
-            self._dynamic.append(pointer)
         if not _REFERRING.isdisjoint(schema):
             self._referring.append(pointer)
 
     def _check_lists(self, pointer: str, schema: dict[str, Any]) -> None:
-        """Reject lists for which the meta-schema would report an error for each item.
+        """Reject long lists of names for which the meta-schema would report too many errors."""
+        lists = {"type": schema.get("type")}
+        if isinstance(schema.get("dependencies"), dict):
+            lists |= schema["dependencies"]
+        for names in lists.values():
+            if isinstance(names, list) and len(names) > _MAX_NAMES:
+                raise self.refuse(pointer, f"a list of more than {_MAX_NAMES} names")
 
-        These errors contain copies of the faulty value: 400 bytes for each byte of such a list.
-        """
-        kinds = schema.get("type")
-        if isinstance(kinds, list) and len(kinds) > _MAX_TYPES:
-            raise self.refuse(join_pointer(pointer, "type"), f"more than {_MAX_TYPES} types")
-        for keyword in _LISTS:
-            listed = schema.get(keyword)
-            for index, each in enumerate(listed if isinstance(listed, list) else ()):
-                if not isinstance(each, dict | bool):
-                    raise self.refuse(
-                        join_pointer(pointer, keyword, index),
-                        mismatch("type", ["boolean", "object"], each),
-                    )
-        needs = schema.get("dependencies")
-        for name, each in needs.items() if isinstance(needs, dict) else ():
-            if isinstance(each, list) and not all(isinstance(it, str) for it in each):
-                raise self.refuse(
-                    join_pointer(pointer, "dependencies", name), "expected names of properties"
-                )
-
-    def _too_many(self, pointer: str, limit: int, noun: str, setting: str) -> ConfigurationError:
-        return self.refuse(pointer, f"more than {limit} {noun} (SchemaLimits.{setting})")
-
-    def _spend(self, characters: int, pointer: str, limits: SchemaLimits) -> None:
+    def _spend(self, characters: int, pointer: str) -> None:
         """Count the *characters* of a pointer that is about to be stored."""
         self._room -= characters
         if self._room < 0:
             raise self.refuse(
                 pointer,
-                f"the JSON Pointers of its subschemas have more than {limits.pointers} characters "
-                f"in all; use shorter names, or fewer levels below long ones "
-                f"(SchemaLimits.pointers)",
+                f"the JSON Pointers of its subschemas have more than {self._limits.schema_size} "
+                f"characters in all; use shorter names, or fewer levels below long ones "
+                f"(SchemaLimits.schema_size)",
             )
 
-    def _resolve(self, limits: SchemaLimits) -> None:
+    def _resolve(self) -> None:
         """Resolve every reference; collect the targets that are not below a known keyword."""
         # The list grows while it is iterated: a target may contain references.
         for pointer in self._referring:
@@ -282,53 +237,9 @@ class Document:
                             join_pointer(pointer, keyword),
                             f"{reference[:_SHOWN]!r} leads nowhere: no schema is at that place",
                         )
-                    self._spend(len(target), pointer, limits)
+                    self._spend(len(target), pointer)
                     self._targets[pointer, keyword] = target
-                    self._collect(target, base, limits)
-
-    def _bound_application(self, limits: SchemaLimits) -> None:
-        """Reject a schema that applies itself, or too many others, to the same value."""
-        same = {}
-        for pointer in self.schemas:
-            if applied := self.applied(pointer):
-                same[pointer] = applied
-        try:
-            after = [*TopologicalSorter(same).static_order()]
-        except CycleError as error:
-            loop = " -> ".join(pointer or "(root)" for pointer in error.args[1])
-            raise self.refuse(
-                error.args[1][0], f"applies itself to the same value: {loop}"
-            ) from None
-        counts = dict.fromkeys(self.schemas, 1)
-        for pointer in after:
-            counts[pointer] += sum(counts[below] for below in same.get(pointer, ()))
-            if counts[pointer] > limits.applied:
-                raise self.refuse(
-                    pointer,
-                    f"applies more than {limits.applied} subschemas to one value "
-                    f"(SchemaLimits.applied)",
-                )
-        self.order = (*self.schemas.keys() - same.keys(), *filter(same.__contains__, after))
-
-    def applied(self, pointer: str) -> list[str]:
-        """Return the pointers of the subschemas that are applied to the same value."""
-        schema = self.schemas[pointer]
-        if schema.__class__ is not dict:
-            return []
-        references = self._targets_of(pointer)
-        if references and not self.follows_siblings:
-            return references
-        children = self._below.get(pointer, ())
-        return references + [child for keyword, child in children if keyword in _APPLIED_TO_SAME]
-
-    def _targets_of(self, pointer: str) -> list[str]:
-        if pointer not in self._identifiers.bases:
-            return []
-        return [
-            self._targets[pointer, keyword]
-            for keyword in REFERENCES
-            if (pointer, keyword) in self._targets
-        ]
+                    self._collect(target, base)
 
 
 def _plain(document: Mapping[str, Any], origin: str, limits: SchemaLimits) -> dict[str, Any]:
@@ -338,23 +249,19 @@ def _plain(document: Mapping[str, Any], origin: str, limits: SchemaLimits) -> di
         )
     try:
         text = msgspec.json.encode(dict(document))
-        held = text.count(b",") + text.count(b"[") + text.count(b"{")
+        size = _ITEM_SIZE * (text.count(b",") + text.count(b"[") + text.count(b"{"))
         # A schema beyond its limits is not decoded, since that takes many times its size in memory.
-        is_small = len(text) <= limits.schema_size and held <= limits.schema_values
+        is_small = max(size, len(text)) <= limits.schema_size
         plain = msgspec.json.decode(text) if is_small else {}
     except (TypeError, ValueError, RecursionError, msgspec.MsgspecError) as error:
         raise ConfigurationError(
             f"{origin}: the schema cannot be written as JSON: {printable(str(error))}"
         ) from None
-    if len(text) > limits.schema_size:
+    if not is_small:
         raise ConfigurationError(
-            f"{origin}: the schema has {len(text)} bytes, more than {limits.schema_size} "
-            f"(SchemaLimits.schema_size)"
-        )
-    if held > limits.schema_values:
-        raise ConfigurationError(
-            f"{origin}: the schema has more than {limits.schema_values} items and properties "
-            f"(SchemaLimits.schema_values)"
+            f"{origin}: the schema has {len(text)} bytes and {size // _ITEM_SIZE} items and "
+            f"properties, more than {limits.schema_size} bytes, of which each of them counts "
+            f"{_ITEM_SIZE} (SchemaLimits.schema_size)"
         )
     return dict(plain)
 
@@ -397,11 +304,9 @@ class _Identifiers:
         bases: the base URI of each schema that has references, by its pointer.
     """
 
-    def __init__(self, refuse: _Refuse, limits: SchemaLimits) -> None:
+    def __init__(self, refuse: _Refuse) -> None:
         self.bases: dict[str, str] = {}
         self._refuse = refuse
-        self._limits = limits
-        self._left = limits.pointers
         self._resources: dict[str, str] = {}
         self._anchors: dict[str, str] = {}
 
@@ -411,17 +316,17 @@ class _Identifiers:
         if isinstance(identifier, str):
             where = join_pointer(pointer, "$id")
             if identifier.startswith("#"):
-                self._anchors[self._count(base + identifier, where)] = pointer
+                self._anchors[self._bounded(base + identifier, where)] = pointer
             else:
                 absolute = self._absolute(base, identifier, where)
-                base = self._count(absolute, where).removesuffix("#")
+                base = self._bounded(absolute, where).removesuffix("#")
                 self._resources[base] = pointer
         if not pointer:
             self._resources[base] = ""
         for keyword in ("$anchor", "$dynamicAnchor"):
             if isinstance(schema.get(keyword), str):
                 anchor = f"{base}#{schema[keyword]}"
-                self._anchors[self._count(anchor, join_pointer(pointer, keyword))] = pointer
+                self._anchors[self._bounded(anchor, join_pointer(pointer, keyword))] = pointer
         if not _REFERRING.isdisjoint(schema):
             self.bases[pointer] = base
         return base
@@ -449,17 +354,10 @@ class _Identifiers:
             raise self._refuse(where, f"{reference[:_SHOWN]!r} leads nowhere: no such anchor")
         return self._anchors[anchor], resource
 
-    def _count(self, uri: str, pointer: str) -> str:
-        """Count *uri*, which is about to be stored, towards the limits, and return it.
-
-        References below it are resolved against it repeatedly, so its length and the total length
-        of all URIs are bounded.
-        """
-        self._left -= len(uri)
-        if len(uri) > self._limits.uri or self._left < 0:
-            raise self._refuse(
-                pointer, f"a URI of more than {self._limits.uri} characters (SchemaLimits.uri)"
-            )
+    def _bounded(self, uri: str, pointer: str) -> str:
+        """Return *uri*, which is about to be stored, if it is not too long."""
+        if len(uri) > _MAX_URI:
+            raise self._refuse(pointer, f"a URI of more than {_MAX_URI} characters")
         return uri
 
     def _absolute(self, base: str, reference: str, pointer: str) -> str:

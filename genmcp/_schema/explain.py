@@ -1,37 +1,30 @@
-"""Why a value does not fit a schema: the errors of jsonschema, in words a model can act on.
+"""Why a value does not fit a schema, in words that a model can act on.
 
-jsonschema-rs decides whether a value fits, and only values that it rejects are explained here.
-The keyword functions of jsonschema walk schema and value. They call back into `_Walk`, which
-takes the place of jsonschema's validator classes for three reasons:
+jsonschema-rs decides whether a value fits. Only values that it rejects are explained here, by a
+walk over schema and value. Keywords without subschemas are decided by jsonschema-rs in the walk,
+too, so that no message contradicts the verdict. References are resolved by the `Document`.
 
-- Keywords that read text (`pattern`, `patternProperties`, `format`) are decided by jsonschema-rs,
-  whose engine is linear in the text. jsonschema uses `re`, which can be exponential.
-- References are resolved by the `Document`, within the schema; nothing is fetched.
-- A walk ends when its time is used up. Recursive alternatives are exponential otherwise.
-
-jsonschema is imported by this module, and this module by the first explanation.
+The errors of jsonschema-rs are no alternative: all errors of a value are collected before the first
+is returned, in exponential time for recursive alternatives. A walk ends when its time is used up.
 """
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
 from time import thread_time
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urljoin
 
-import jsonschema
 import jsonschema_rs
-import msgspec
 from jsonschema_rs import Registry, Validator
 from jsonschema_rs import ValidationErrorKind as Kind
 
 from genmcp._schema.document import DEFAULT_DIALECT, DIALECT_2019, DRAFT_7, REFERENCES, Document
-from genmcp._schema.limits import SchemaLimits
+from genmcp._schema.metered import Meter
 from genmcp._schema.words import (
+    LEAVES,
     MAX_FAULTS,
     Finding,
-    Path,
     accepted_values,
     allowed_names,
     count_of,
@@ -45,18 +38,17 @@ from genmcp._schema.words import (
 )
 from genmcp.faults import Fault, Mismatch
 
+#: CPU seconds to find out why a value does not fit. If they pass, faults are less specific.
+SECONDS: Final = 0.02
+
 # A walk ends with this many findings. The answer lists 20 of them and counts the rest.
 _ENOUGH: Final = 5 * MAX_FAULTS
 
+# So many items, or properties, are checked at once to find the few that do not fit.
+_CHUNK: Final = 500
+
 # The base URI of a schema without an absolute `$id`.
 _NAMELESS: Final = "https://schema.invalid/"
-
-_VALIDATORS: Final = {
-    DEFAULT_DIALECT: jsonschema.Draft202012Validator,
-    DIALECT_2019: jsonschema.Draft201909Validator,
-    DRAFT_7: jsonschema.Draft7Validator,
-}
-_is_type: Final = jsonschema.Draft202012Validator.TYPE_CHECKER.is_type
 
 # Keywords that come first, in the order of faults. The others follow in the order of the schema.
 _EARLY: Final = (*REFERENCES, "required")
@@ -70,276 +62,173 @@ class _TimeIsUp(Exception):
     """The walk has used up its time."""
 
 
+class _Place(NamedTuple):
+    """A keyword in the subschema at *pointer*."""
+
+    pointer: str
+    keyword: str
+    schema: dict[str, Any]
+
+    @property
+    def given(self) -> Any:
+        """The value of the keyword."""
+        return self.schema[self.keyword]
+
+    def below(self, *steps: str | int) -> str:
+        """Return the pointer of a subschema in the value of the keyword."""
+        return join_pointer(self.pointer, self.keyword, *steps)
+
+
 class Explainer:
     """Explains why values do not fit *document*. Owned by its `Schema`, made on first use.
 
     Args:
         document: the schema.
         compile_schema: compiles for jsonschema-rs, with the dialect and formats of *document*.
-        limits: `explanation_time` bounds each walk.
-        clock: returns the CPU seconds that this thread has used.
+        meter: bounds the time of patterns.
+        validator: of the whole schema.
     """
 
     def __init__(
         self,
         document: Document,
         compile_schema: Callable[[dict[str, Any], Registry], Validator],
-        limits: SchemaLimits,
-        clock: Callable[[], float] = thread_time,
+        meter: Meter,
+        validator: Validator,
     ) -> None:
         self.document = document
-        self.limits = limits
-        self.clock = clock
-        # Subschemas are plain objects that live as long as the document, so their ids are stable.
-        self.pointers = {id(each): pointer for pointer, each in document.schemas.items()}
-        known = _VALIDATORS[document.dialect].VALIDATORS
-        own = {word: each for word, each in _FUNCTIONS.items() if word in known or word in _CONTENT}
-        self._functions: dict[str, Any] = {**known, **own}
+        self.meter = meter
         self._base = urljoin(_NAMELESS, document.plain.get("$id", "")).partition("#")[0]
         self._registry = Registry([(self._base, document.plain)])
         self._compile = compile_schema
-        self._checkers: dict[tuple[str, Any], Validator] = {}
-        self._plans: dict[int, list[tuple[str, Any]]] = {}
+        self._checkers: dict[tuple[str, str], Validator] = {("$ref", ""): validator}
+        self._plans: dict[str, list[tuple[_Place, _Function]]] = {}
 
     def explain(self, value: Any) -> tuple[str, ...]:
-        """Return the faults of *value*, which does not fit: at most 20, and a count of the rest.
-
-        If `SchemaLimits.explanation_time` passes before the first fault is found, as in an array
-        of a hundred thousand items, the value is narrowed to a part that does not fit, and only
-        that part is explained.
-        """
-        path: Path = ()
-        findings, is_complete = self._walk("", value)
-        if not findings:
-            pointer, value, path = self._narrow(value)
-            if path:
-                findings, is_complete = self._walk(pointer, value)
+        """Return the faults of *value*, which does not fit: at most 20, and a count of the rest."""
+        findings: list[Finding] = []
+        is_complete = False
+        try:
+            findings.extend(islice(_Walk(self).descend(value, ""), _ENOUGH))
+            is_complete = len(findings) < _ENOUGH
+        # A chain of a thousand references is deeper than the stack of Python.
+        except (_TimeIsUp, RecursionError):
+            pass
         if not findings:
             findings = [Finding(f"{describe_value(value)} does not fit the schema")]
-        lines = tuple(dict.fromkeys(Fault((*path, *each.path), each.words) for each in findings))
+        lines = tuple(dict.fromkeys(Fault(each.path, each.words) for each in findings))
         if len(lines) <= MAX_FAULTS:
             return lines
         more = len(lines) - MAX_FAULTS
         rest = f"{more} more" if is_complete else f"{more} or more others"
         return (*lines[:MAX_FAULTS], f"... and {rest}")
 
-    def _walk(self, pointer: str, value: Any) -> tuple[list[Finding], bool]:
-        """Return the findings of *value* against a subschema, and whether these are all."""
-        findings: list[Finding] = []
-        walk = _Walk(self)
-        try:
-            findings.extend(islice(walk.descend(value, self.document.schemas[pointer]), _ENOUGH))
-        # A chain of a thousand references is deeper than the stack of Python.
-        except (_TimeIsUp, RecursionError):
-            return findings, False
-        return findings, len(findings) < _ENOUGH
-
-    def _narrow(self, value: Any) -> tuple[str, Any, Path]:
-        """Return a subschema, a part of *value* that it rejects, and the path of that part."""
-        walk = _Walk(self)
-        pointer = ""
-        path: Path = ()
-        try:
-            while below := self._misfit(walk, pointer, value):
-                pointer, steps = below
-                path = (*path, *steps)
-                for step in steps:
-                    value = value[step]
-        except _TimeIsUp:
-            pass
-        return pointer, value, path
-
-    def _misfit(self, walk: "_Walk", pointer: str, value: Any) -> tuple[str, Path] | None:
-        """Return a subschema of the one at *pointer* that rejects *value* or a part of it."""
-        schema = self.document.schemas[pointer]
-        if schema.__class__ is not dict:
-            return None
-        keywords = {keyword for keyword, _ in self.plan(schema)}
-        same = [self.document.target(pointer, word) for word in REFERENCES if word in keywords]
-        if "allOf" in keywords:
-            same += [join_pointer(pointer, "allOf", index) for index in range(len(schema["allOf"]))]
-        for below in same:
-            if not walk.accepts(self.subschema(below), value):
-                return below, ()
-        for (keyword, *rest), keys in _parts(schema, value):
-            below = join_pointer(pointer, keyword, *rest)
-            if keyword not in keywords or not keys:
-                continue
-            checker = self.subschema(below, "items")
-            # Bisection checks each part about twice. A check of every single item would take
-            # seconds for an array of a hundred thousand items.
-            while len(keys) > 1:
-                half = keys[: len(keys) // 2]
-                fits = walk.accepts(checker, [value[key] for key in half])
-                keys = keys[len(half) :] if fits else half
-            if not walk.accepts(checker, [value[keys[0]]]):
-                return below, (keys[0],)
-        return None
-
-    def plan(self, schema: dict[str, Any]) -> list[tuple[str, Any]]:
-        """Return the keywords of *schema* with their functions, in the order of their faults."""
-        plan = self._plans.get(id(schema))
-        if plan is None:
-            words = [word for word in schema if word in self._functions]
+    def plan(self, pointer: str) -> Sequence[tuple[_Place, "_Function"]]:
+        """Return the keywords of a subschema with their functions, in the order of their faults."""
+        if pointer not in self._plans:
+            schema = self.document.schemas[pointer]
+            words = [word for word in schema if word in _FUNCTIONS]
             if "$ref" in schema and not self.document.follows_siblings:
                 words = ["$ref"]
             words.sort(key=lambda word: (word in _UNEVALUATED, word not in _EARLY))
-            plan = self._plans[id(schema)] = [(word, self._functions[word]) for word in words]
-        return plan
+            ignored = _IGNORED[self.document.dialect]
+            self._plans[pointer] = [
+                (_Place(pointer, word, schema), _FUNCTIONS[word])
+                for word in words
+                if word not in ignored
+            ]
+        return self._plans[pointer]
 
-    def subschema(self, pointer: str, keyword: str = "") -> Validator:
-        """Return the checker of a subschema; with *keyword* `items`, of arrays of such values."""
-        reference: dict[str, Any] = {"$ref": f"{self._base}#{quote(pointer)}"}
-        schema = {keyword: reference} if keyword else reference
-        return self._checker((f"{keyword}#", pointer), schema)
+    def checker(self, keyword: str, given: Any, name: str) -> Validator:
+        """Return the checker of a schema of one keyword; *name* stands for its value *given*."""
+        if (keyword, name) not in self._checkers:
+            self._checkers[keyword, name] = self._compile({keyword: given}, self._registry)
+        return self._checkers[keyword, name]
 
-    def keyword(self, keyword: str, given: Any) -> Validator:
-        """Return the checker of one keyword; its value *given* is an object of the document."""
-        return self._checker((keyword, id(given)), {keyword: given})
+    def subschema(self, pointer: str) -> Validator:
+        """Return the checker of a subschema."""
+        return self.checker("$ref", self._reference(pointer), pointer)
 
-    def _checker(self, key: tuple[str, Any], schema: dict[str, Any]) -> Validator:
-        checker = self._checkers.get(key)
-        if checker is None:
-            checker = self._checkers[key] = self._compile(schema, self._registry)
-        return checker
+    def items(self, pointer: str) -> Validator:
+        """Return the checker of arrays whose items are checked by a subschema."""
+        return self.checker("items", {"$ref": self._reference(pointer)}, pointer)
 
-
-def _parts(schema: dict[str, Any], value: Any) -> Iterator[tuple[Path, Sequence[Any]]]:
-    """Yield the keywords of *schema* for parts of *value*, with the keys of these parts."""
-    if isinstance(value, dict):
-        named = schema.get("properties", {})
-        for name in named:
-            yield ("properties", name), [name] if name in value else []
-        if "patternProperties" not in schema:
-            yield ("additionalProperties",), [name for name in value if name not in named]
-    elif isinstance(value, list | tuple):
-        is_list = isinstance(schema.get("items"), list)
-        first, rest = ("items", "additionalItems") if is_list else ("prefixItems", "items")
-        count = min(len(schema.get(first, ())), len(value))
-        for index in range(count):
-            yield (first, index), [index]
-        yield (rest,), range(count, len(value))
+    def _reference(self, pointer: str) -> str:
+        return f"{self._base}#{quote(pointer)}"
 
 
 class _Walk:
-    """One walk over a value, and the validator that jsonschema's keyword functions call."""
+    """One walk over a value, for a time."""
 
     def __init__(self, explainer: Explainer) -> None:
         self.explainer = explainer
-        self._left = explainer.limits.explanation_time
-        self._longest = self._left / 2
-        self._since = explainer.clock()
+        self._end = thread_time() + SECONDS
+
+    def _check_time(self) -> None:
+        if thread_time() > self._end or self.explainer.meter.fault:
+            raise _TimeIsUp
 
     def accepts(self, checker: Validator, value: Any) -> bool:
         """Return whether *checker*, compiled by jsonschema-rs, accepts *value*."""
-        self._spend()
-        return checker.is_valid(value)
+        fits = checker.is_valid(value)
+        self._check_time()
+        return fits
 
-    def matches(self, pattern: str, text: str) -> bool:
-        """Return whether *text* matches *pattern*."""
-        return self.accepts(self.explainer.keyword("pattern", pattern), text)
+    def matches(self, pattern: str, name: str) -> bool:
+        """Return whether the name of a property matches *pattern*."""
+        return self.accepts(self.explainer.checker("pattern", pattern, pattern), name)
 
-    def _spend(self) -> None:
-        now = self.explainer.clock()
-        # One long pause, such as a garbage collection, must not end an explanation.
-        self._left -= min(now - self._since, self._longest)
-        self._since = now
-        if self._left <= 0:
-            raise _TimeIsUp
+    def fits(self, value: Any, pointer: str) -> bool:
+        """Return whether a walk of *value* has no findings."""
+        return next(self.descend(value, pointer), None) is None
 
-    # The methods below are those of jsonschema's validators that its keyword functions call.
-
-    def is_type(self, value: Any, name: str) -> bool:
-        """Return whether *value* is of the JSON Schema type *name*."""
-        return bool(_is_type(value, name))
-
-    def evolve(self, *, schema: Any) -> "_Subvalidator":
-        """Return the validator of a subschema."""
-        return _Subvalidator(self, schema)
-
-    def descend(
-        self,
-        instance: Any,
-        schema: Any,
-        path: str | int | None = None,
-        schema_path: str | int | None = None,
-    ) -> Findings:
-        """Yield the findings of *instance* against *schema*; *path* is its key in its parent."""
-        self._spend()
-        step = () if path is None else (path,)
+    def descend(self, value: Any, pointer: str, *path: str | int) -> Findings:
+        """Yield the findings of *value* against a subschema; *path* is its key in its parent."""
+        self._check_time()
+        schema = self.explainer.document.schemas[pointer]
         if schema is False:
-            words = f"nothing is allowed here, got {describe_value(instance)}"
-            yield Finding(words, path=step)
+            yield Finding(f"nothing is allowed here, got {describe_value(value)}", path=path)
         if not isinstance(schema, dict):
             return
         found = False
-        for keyword, function in self.explainer.plan(schema):
-            if found and keyword in _UNEVALUATED:
+        for place, function in self.explainer.plan(pointer):
+            if found and place.keyword in _UNEVALUATED:
                 continue
-            for error in function(self, schema[keyword], instance, schema) or ():
+            for finding in function(self, place, value):
                 found = True
-                finding = error
-                if isinstance(error, jsonschema.ValidationError):
-                    finding = _finding_of(error, keyword, instance, schema)
-                finding.path = (*step, *finding.path)
+                finding.path = (*path, *finding.path)
                 yield finding
 
-
-class _Subvalidator(msgspec.Struct):
-    """The validator of one subschema, for functions that need its verdict only."""
-
-    walk: _Walk
-    schema: Any
-
-    def is_valid(self, instance: Any) -> bool:
-        """Return whether *instance* fits."""
-        return next(self.walk.descend(instance, self.schema), None) is None
-
-
-def _finding_of(
-    error: jsonschema.ValidationError, keyword: str, value: Any, schema: dict[str, Any]
-) -> Finding:
-    """Return the finding for an error that a function of jsonschema has just made."""
-    match keyword:
-        case "items" | "additionalItems":
-            first = schema.get("items" if keyword == "additionalItems" else "prefixItems", ())
-            items = count_of(len(first), "item", "items")
-            return Finding(Mismatch(f"at most {items}", f"{len(value)}"))
-        case "contains":
-            is_most = error.validator == "maxContains"
-            count = int(schema["maxContains"] if is_most else schema.get("minContains", 1))
-            words = f"at {'most' if is_most else 'least'} {count_of(count, 'item', 'items')}"
-            return Finding(f"expected {words}, each {describe_schema(schema['contains'])}")
-        case "not":
-            return Finding(
-                f"expected anything but {describe_schema(schema['not'])}, "
-                f"got {describe_value(value)}"
-            )
-    return _leaf(keyword, schema[keyword], value)
+    def descend_each(
+        self, values: Sequence[Any], keys: Sequence[str | int], pointer: str
+    ) -> Findings:
+        """Yield the findings of *values*, at *keys* of their parent, against the same subschema."""
+        for start in range(0, len(values), _CHUNK):
+            chunk = values[start : start + _CHUNK]
+            # Most chunks of a long array fit.
+            if len(values) > _CHUNK and self.accepts(self.explainer.items(pointer), chunk):
+                continue
+            for key, value in zip(keys[start:], chunk, strict=False):
+                yield from self.descend(value, pointer, key)
 
 
-def _leaf(keyword: str, given: Any, value: Any) -> Finding:
-    words, accepts = mismatch(keyword, given, value), accepted_values(keyword, given)
-    return Finding(words, value, accepts, is_type=keyword == "type")
+# The functions of keywords: each yields the findings of a value.
 
 
-# The functions that replace those of jsonschema, with the same parameters.
-
-_READERS: Final = ("format", "pattern")
-
-
-def _check_keyword(walk: _Walk, given: Any, value: Any, schema: Any, *, keyword: str) -> Findings:
-    """Apply a keyword by jsonschema-rs, since jsonschema is slow, inexact, or exponential."""
-    is_text = keyword in _READERS and isinstance(value, str)
-    # A text that is too long has that fault alone, and is not read.
-    if is_text and len(value) > schema.get("maxLength", len(value)):
-        return
-    if not walk.accepts(walk.explainer.keyword(keyword, given), value):
-        yield _leaf(keyword, given, value)
+def _leaf(walk: _Walk, place: _Place, value: Any) -> Findings:
+    checker = walk.explainer.checker(place.keyword, place.given, place.below())
+    if not walk.accepts(checker, value):
+        yield _mismatch(place, place.given, value)
 
 
-def _unique_items(walk: _Walk, given: Any, value: Any, schema: Any) -> Findings:
-    checker = walk.explainer.keyword("uniqueItems", given)
+def _mismatch(place: _Place, given: Any, value: Any) -> Finding:
+    words = mismatch(place.keyword, given, value)
+    accepts = accepted_values(place.keyword, given)
+    return Finding(words, value, accepts, is_type=place.keyword == "type")
+
+
+def _unique_items(walk: _Walk, place: _Place, value: Any) -> Findings:
+    checker = walk.explainer.checker(place.keyword, place.given, place.below())
     if walk.accepts(checker, value):
         return
     # Bisect for the shortest prefix with a duplicate, then for its shortest such suffix.
@@ -350,62 +239,108 @@ def _unique_items(walk: _Walk, given: Any, value: Any, schema: Any) -> Findings:
     yield Finding(f"expected items that all differ, but items {start - 1} and {end - 1} are equal")
 
 
-def _reference(walk: _Walk, given: Any, value: Any, schema: Any, *, keyword: str) -> Findings:
+def _reference(walk: _Walk, place: _Place, value: Any) -> Findings:
     # `$dynamicRef` is resolved statically: where its target depends on the path that led to it,
     # the finding may be missing, but not the verdict.
-    document = walk.explainer.document
-    target = document.target(walk.explainer.pointers[id(schema)], keyword)
-    yield from walk.descend(value, document.schemas[target])
+    target = walk.explainer.document.target(place.pointer, place.keyword)
+    yield from walk.descend(value, target)
 
 
-def _required(walk: _Walk, names: Any, value: Any, schema: Any) -> Findings:
-    if isinstance(value, dict):
-        for name in names:
-            if name not in value:
-                yield _leaf("required", name, value)
+def _required(walk: _Walk, place: _Place, value: Any) -> Findings:
+    for name in place.given if isinstance(value, dict) else ():
+        if name not in value:
+            yield _mismatch(place, name, value)
 
 
-def _dependencies(walk: _Walk, needs: Any, value: Any, schema: Any) -> Findings:
-    present = [name for name in needs if name in value] if isinstance(value, dict) else ()
-    for name in present:
-        if not isinstance(needs[name], list):  # draft-07 has schemas and names in one keyword
-            yield from walk.descend(value, needs[name])
+def _dependencies(walk: _Walk, place: _Place, value: Any) -> Findings:
+    for name, needs in place.given.items() if isinstance(value, dict) else ():
+        if name not in value:
             continue
-        for missing in needs[name]:
+        if not isinstance(needs, list):  # draft-07 has schemas and names in one keyword
+            yield from walk.descend(value, place.below(name))
+            continue
+        for missing in needs:
             if missing not in value:
                 why = f"required because {to_json(name)} is present"
                 yield Finding(f"missing property {to_json(missing)}, {why}")
 
 
-def _pattern_properties(walk: _Walk, patterns: Any, value: Any, schema: Any) -> Findings:
+def _properties(walk: _Walk, place: _Place, value: Any) -> Findings:
+    for name in place.given if isinstance(value, dict) else ():
+        if name in value:
+            yield from walk.descend(value[name], place.below(name), name)
+
+
+def _pattern_properties(walk: _Walk, place: _Place, value: Any) -> Findings:
     for name in value if isinstance(value, dict) else ():
-        for pattern, below in patterns.items():
+        for pattern in place.given:
             if walk.matches(pattern, name):
-                yield from walk.descend(value[name], below, name)
+                yield from walk.descend(value[name], place.below(pattern), name)
 
 
-def _additional_properties(walk: _Walk, given: Any, value: Any, schema: Any) -> Findings:
-    named, patterns = schema.get("properties", ()), schema.get("patternProperties", ())
+def _additional_properties(walk: _Walk, place: _Place, value: Any) -> Findings:
+    if not isinstance(value, dict):
+        return
+    named = place.schema.get("properties", ())
+    others = [name for name in value if name not in named]
+    if patterns := place.schema.get("patternProperties"):
+        others = [name for name in others if not any(walk.matches(it, name) for it in patterns)]
+    if place.given is not False:
+        yield from walk.descend_each([value[name] for name in others], others, place.below())
+        return
+    for name in others:
+        words = f"unexpected property; {allowed_names(place.schema, name)}"
+        yield Finding(words, path=(name,))
+
+
+def _property_names(walk: _Walk, place: _Place, value: Any) -> Findings:
     for name in value if isinstance(value, dict) else ():
-        if name in named or any(walk.matches(pattern, name) for pattern in patterns):
-            continue
-        if given is False:
-            yield Finding(f"unexpected property; {allowed_names(schema, name)}", path=(name,))
-        else:
-            yield from walk.descend(value[name], given, name)
-
-
-def _property_names(walk: _Walk, given: Any, value: Any, schema: Any) -> Findings:
-    for name in value if isinstance(value, dict) else ():
-        for each in walk.descend(name, given):
+        for each in walk.descend(name, place.below()):
             yield Finding(f"not allowed as a property name: {each.words}", path=(name,))
 
 
-def _alternatives(walk: _Walk, given: Any, value: Any, schema: Any, *, one: bool) -> Findings:
+def _items(walk: _Walk, place: _Place, value: Any) -> Findings:
+    if not isinstance(value, list):
+        return
+    if isinstance(place.given, list):
+        for index, each in enumerate(value[: len(place.given)]):
+            yield from walk.descend(each, place.below(index), index)
+        return
+    before = place.schema.get("prefixItems", [])
+    if place.keyword == "additionalItems":
+        before = place.schema.get("items")
+    start = len(before) if isinstance(before, list) else len(value)
+    if start >= len(value):
+        return
+    if place.given is False:
+        yield Finding(Mismatch(f"at most {count_of(start, 'item', 'items')}", f"{len(value)}"))
+    else:
+        yield from walk.descend_each(value[start:], range(start, len(value)), place.below())
+
+
+def _contains(walk: _Walk, place: _Place, value: Any) -> Findings:
+    if not isinstance(value, list):
+        return
+    checker = walk.explainer.subschema(place.below())
+    found = sum(walk.accepts(checker, each) for each in value)
+    counts = place.schema if walk.explainer.document.dialect != DRAFT_7 else {}
+    least, most = int(counts.get("minContains", 1)), int(counts.get("maxContains", found))
+    for is_wrong, words, count in ((found < least, "least", least), (found > most, "most", most)):
+        if is_wrong:
+            items = count_of(count, "item", "items")
+            yield Finding(f"expected at {words} {items}, each {describe_schema(place.given)}")
+
+
+def _all_of(walk: _Walk, place: _Place, value: Any) -> Findings:
+    for index in range(len(place.given)):
+        yield from walk.descend(value, place.below(index))
+
+
+def _alternatives(walk: _Walk, place: _Place, value: Any) -> Findings:
     branches: list[list[Finding]] = []
-    for each in given:
-        branches.append([*walk.descend(value, each)])
-        if not (one or branches[-1]):
+    for index in range(len(place.given)):
+        branches.append([*walk.descend(value, place.below(index))])
+        if place.keyword == "anyOf" and not branches[-1]:
             return
     fitting = [str(number) for number, branch in enumerate(branches, 1) if not branch]
     if not fitting:
@@ -415,9 +350,21 @@ def _alternatives(walk: _Walk, given: Any, value: Any, schema: Any, *, one: bool
         yield Finding(f"fits alternatives {numbers} at once, but must fit exactly one of them")
 
 
-def _unevaluated(walk: _Walk, given: Any, value: Any, schema: Any) -> Findings:
+def _not(walk: _Walk, place: _Place, value: Any) -> Findings:
+    if walk.fits(value, place.below()):
+        words = f"expected anything but {describe_schema(place.given)}"
+        yield Finding(f"{words}, got {describe_value(value)}")
+
+
+def _if(walk: _Walk, place: _Place, value: Any) -> Findings:
+    branch = "then" if walk.fits(value, place.below()) else "else"
+    if branch in place.schema:
+        yield from walk.descend(value, join_pointer(place.pointer, branch))
+
+
+def _unevaluated(walk: _Walk, place: _Place, value: Any) -> Findings:
     explainer = walk.explainer
-    checker = explainer.subschema(explainer.pointers[id(schema)])
+    checker = explainer.subschema(place.pointer)
     # `validate` of jsonschema-rs takes exponential time for recursive alternatives. That is safe
     # here if this walk has passed through them within its own time, which is not certain with
     # dynamic references.
@@ -435,21 +382,31 @@ def _unevaluated(walk: _Walk, given: Any, value: Any, schema: Any) -> Findings:
                 yield Finding(f"unexpected items: {', '.join(map(str, items[:MAX_FAULTS]))}")
 
 
-_CONTENT: Final = ("contentEncoding", "contentMediaType")
-_FUNCTIONS: Final = {
-    **{
-        keyword: partial(_check_keyword, keyword=keyword)
-        for keyword in (*_READERS, *_CONTENT, "const", "enum", "multipleOf")
-    },
-    **{keyword: partial(_reference, keyword=keyword) for keyword in REFERENCES},
+_Function = Callable[[_Walk, _Place, Any], Findings]
+_FUNCTIONS: Final[Mapping[str, _Function]] = {
+    **dict.fromkeys(LEAVES, _leaf),
+    **dict.fromkeys(REFERENCES, _reference),
     **dict.fromkeys(_UNEVALUATED, _unevaluated),
+    **dict.fromkeys(("dependentRequired", "dependentSchemas", "dependencies"), _dependencies),
+    **dict.fromkeys(("anyOf", "oneOf"), _alternatives),
+    **dict.fromkeys(("prefixItems", "items", "additionalItems"), _items),
     "uniqueItems": _unique_items,
     "required": _required,
-    "dependentRequired": _dependencies,
-    "dependencies": _dependencies,
+    "properties": _properties,
     "patternProperties": _pattern_properties,
     "additionalProperties": _additional_properties,
     "propertyNames": _property_names,
-    "anyOf": partial(_alternatives, one=False),
-    "oneOf": partial(_alternatives, one=True),
+    "contains": _contains,
+    "allOf": _all_of,
+    "not": _not,
+    "if": _if,
+}
+# Keywords of other dialects: they are not checked, so their values may have any shape.
+_IGNORED: Final = {
+    DEFAULT_DIALECT: {"additionalItems", "$recursiveRef"},
+    DIALECT_2019: {"prefixItems", "$dynamicRef"},
+    DRAFT_7: {
+        *("prefixItems", "$dynamicRef", "$recursiveRef", "dependentRequired", "dependentSchemas"),
+        *_UNEVALUATED,
+    },
 }

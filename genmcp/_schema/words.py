@@ -205,6 +205,9 @@ _WORDS: Final[dict[str, Words]] = {
 }
 
 
+#: The keywords without subschemas that have words, but for `required`, which has one for each name.
+LEAVES: Final = _WORDS.keys() - {"required"}
+
 Path = tuple[str | int, ...]
 
 

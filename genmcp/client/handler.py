@@ -14,13 +14,16 @@ Client(url, handler=Desk())
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from difflib import get_close_matches
+from functools import partial
 from pathlib import Path
 from typing import Any, Generic
 
+import msgspec
 from typing_extensions import TypeVar
 
 from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp._schema.schema import Schema
+from genmcp.client.tool_catalog import read_schemas
 from genmcp.errors import ConfigurationError, McpError, MethodNotFound
 from genmcp.protocol.capabilities import (
     ClientCapabilities,
@@ -233,7 +236,8 @@ class DefaultHandler(ClientHandler[None]):
     ) -> Any:
         """Decline, or accept the defaults of the form."""
         if self._accept_defaults:
-            form = Schema(schema, origin="requestedSchema", limits=FOREIGN_LIMITS)
+            read = partial(Schema, schema, origin="requestedSchema", limits=FOREIGN_LIMITS)
+            form = await read_schemas([msgspec.json.encode(schema)], read)
             filled = form.fill({})
             if not form.check(filled):
                 return Accepted(filled)

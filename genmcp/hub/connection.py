@@ -5,7 +5,6 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import cached_property
-from importlib import import_module
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -223,8 +222,6 @@ class MemberConnection(NamedTuple):
             target, options = _target(config), _options(config, options)
             client = Client(target, handler=handler, options=options, auth=config.auth)
             stack.push_async_callback(client.close)
-            # The first form with a fault would import it in the event loop: 0.16 s and more.
-            await asyncio.to_thread(import_module, "genmcp._schema.explain")
             await client.open()
             # The stream is opened before the lists are read, so that no change is missed.
             changes = None

@@ -1,5 +1,6 @@
 """The requirements of an accepted schema."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -38,6 +39,10 @@ REFUSED: list[tuple[Any, str]] = [
     ({"pattern": "(?=a)"}, "at /pattern: the pattern '(?=a)' is not one that can be run in linear"),
     ({"patternProperties": {"(a": {}}}, "at /patternProperties/(a: the pattern '(a'"),
     ({"properties": {"a": {"pattern": r"(a)\1"}}}, "look-around and back-references"),
+    ({"type": ["string"] * 1_001}, "a list of more than 1000 names"),
+    ({"dependencies": {"a": ["b"] * 1_001}}, "a list of more than 1000 names"),
+    ({"$id": "u" * 513}, "at /$id: a URI of more than 512 characters"),
+    ({"items": {"$anchor": "u" * 513}}, "at /items/$anchor: a URI of more than 512 characters"),
 ]
 
 
@@ -135,19 +140,44 @@ def test_the_given_document_is_kept_as_it_is() -> None:
     assert list(document) == ["pattern", "type", "$comment", "uniqueItems"]
 
 
+def deep(levels: int) -> dict[str, Any]:
+    """Return a schema with so many levels of subschemas below the root."""
+    document: dict[str, Any] = {}
+    for _ in range(levels):
+        document = {"items": document}
+    return document
+
+
 @pytest.mark.parametrize(
     ("document", "limits", "words"),
     [
-        (
-            {"items": {"items": {}}},
-            SchemaLimits(schema_depth=1),
-            "more than 1 levels of subschemas",
-        ),
+        (deep(65), SchemaLimits(), "more than 64 levels of subschemas"),
         ({"allOf": [{}, {}, {}]}, SchemaLimits(subschemas=3), "more than 3 subschemas"),
-        ({"allOf": [{}, {}, {}]}, SchemaLimits(applied=3), "applies more than 3 subschemas"),
+        ({"enum": [1] * 20}, SchemaLimits(schema_size=150), "50 bytes and 21 items and properties"),
+        ({"title": "x" * 200}, SchemaLimits(schema_size=150), "212 bytes and 1 items and properti"),
+        (
+            {"properties": {"x" * 50: {"properties": dict.fromkeys("abc", True)}}},
+            SchemaLimits(schema_size=200),
+            "JSON Pointers of its subschemas have more than 200 characters",
+        ),
+        (
+            {"allOf": [{"pattern": "a" * 20}, {"pattern": "b" * 20}]},
+            SchemaLimits(patterns=119),
+            r"/pattern: more than 119 characters of patterns \(SchemaLimits.patterns\)",
+        ),
+        (
+            {"pattern": "(?i)[a-z]"},
+            SchemaLimits(patterns=2_000),
+            "more than 2000 characters of patterns",
+        ),
+        (
+            {"pattern": "a{100}"},
+            SchemaLimits(pattern_size=1_000),
+            r"too large \(SchemaLimits.pattern_size\)",
+        ),
     ],
 )
-def test_a_schema_past_its_limits_is_refused(
+def test_schema_beyond_its_limits_is_rejected(
     document: dict[str, Any], limits: SchemaLimits, words: str
 ) -> None:
     """2026-07-28, basic, "Composition-Keyword Resource Use"."""
@@ -155,15 +185,77 @@ def test_a_schema_past_its_limits_is_refused(
         Schema(document, limits=limits)
 
 
-def test_references_that_double_are_refused() -> None:
+def test_schema_at_its_limits_is_accepted() -> None:
+    """Equal patterns count once."""
+    limits = SchemaLimits(subschemas=4, patterns=60, schema_size=200)
+
+    Schema({"allOf": [{"pattern": "a" * 20}, {"pattern": "a" * 20}, deep(0)]}, limits=limits)
+    Schema(deep(64))
+
+
+def chain_of(step: Callable[[dict[str, Any]], dict[str, Any]]) -> dict[str, Any]:
+    """Return a schema with 30 definitions, each of which applies the next one."""
+    links = {f"n{n}": step({"$ref": f"#/$defs/n{n + 1}"}) for n in range(30)}
+    return {"$defs": {**links, "n30": {"type": "string"}}, "$ref": "#/$defs/n0"}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda link: {"allOf": [link, link]},
+        lambda link: {"anyOf": [link, {"not": link}]},
+        lambda link: {"properties": {"a": link}, "patternProperties": {"a": link}},
+        lambda link: {"anyOf": [{"properties": {"a": link}}, {"properties": {"a": link}}]},
+        lambda link: {"items": link, "contains": link},
+        lambda link: {"items": link, "unevaluatedItems": link, "allOf": [{"contains": link}]},
+        lambda link: {"allOf": [link], "unevaluatedProperties": False},
+        lambda link: {"anyOf": [link], "unevaluatedItems": False},
+    ],
+)
+def test_chain_of_references_that_doubles_is_rejected(step: Any) -> None:
     """Thirty definitions that each apply the next one twice would be a billion checks."""
-    twice: dict[str, Any] = {
-        f"n{n}": {"allOf": [{"$ref": f"#/$defs/n{n + 1}"}, {"$ref": f"#/$defs/n{n + 1}"}]}
-        for n in range(30)
-    }
+    with pytest.raises(ConfigurationError, match="applies more than 10000 subschemas"):
+        Schema(chain_of(step))
+
+
+def test_loop_of_references_that_doubles_is_rejected() -> None:
+    """jsonschema-rs applies only the reference that closes the loop once to each value."""
+    document = chain_of(lambda link: {"properties": {"a": link}, "patternProperties": {"a": link}})
+    document["$defs"]["n30"] = {"items": {"$ref": "#/$defs/n0"}}
 
     with pytest.raises(ConfigurationError, match="applies more than 10000 subschemas"):
-        Schema({"$defs": {**twice, "n30": {}}, "$ref": "#/$defs/n0"})
+        Schema(document)
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda link: {"properties": {"a": link, "b": link}},
+        lambda link: {"properties": {"a": link}, "additionalProperties": link},
+        lambda link: {"prefixItems": [link, link], "items": link},
+    ],
+)
+def test_chain_of_references_to_different_parts_is_accepted(step: Any) -> None:
+    """Each part of the value has one of them."""
+    value: Any = 1
+    for _ in range(30):
+        value = {"a": value}
+
+    schema = Schema(chain_of(step))
+
+    assert not schema.check("x")
+    assert "properties" not in schema.document["$defs"]["n0"] or schema.check(value)
+
+
+def test_recursive_schema_is_applied_to_deep_values() -> None:
+    """Each subschema that contains itself is applied once to each part."""
+    tree = {"properties": {"a": {"$ref": "#"}}, "patternProperties": {"a": {"$ref": "#"}}}
+    schema = Schema({"type": "object", "anyOf": [tree, {**tree, "minProperties": 1}]})
+    value: Any = {}
+    for _ in range(60):
+        value = {"a": value}
+
+    assert not schema.check(value)
 
 
 def test_a_schema_nested_without_end_is_refused() -> None:

@@ -1,42 +1,63 @@
-"""Bounds on values, judged before a schema is applied."""
+"""Limits on values, checked before or while a schema is applied."""
 
+import random
 from typing import Any
 
 import msgspec
 import pytest
 
-from genmcp._schema.limits import SchemaLimits
+from genmcp._schema.cost import cost_of
+from genmcp._schema.limits import FOREIGN_LIMITS, SchemaLimits
+from genmcp._schema.metered import longest_text
 from genmcp._schema.schema import Schema
+from genmcp.errors import ConfigurationError
+
+INTEGER = {"type": "integer"}
+# Hostile text makes the engine keep a set of states for each character of it.
+AMBIGUOUS = "[ab]*a[ab]{100}c"
 
 
 def nested(levels: int) -> Any:
-    """An array in an array, so many levels deep."""
+    """Return an array in an array, and so on."""
     value: Any = []
     for _ in range(levels - 1):
         value = [value]
     return value
 
 
+def hostile_text(length: int) -> str:
+    return "".join(random.Random(length).choices("ab", k=length))
+
+
 @pytest.mark.parametrize("with_text", [False, True])
 @pytest.mark.parametrize(
     ("limits", "fitting", "excessive", "words"),
     [
-        (SchemaLimits(depth=3), nested(3), nested(4), "expected at most 3 levels of nesting"),
-        (SchemaLimits(depth=40), nested(40), nested(41), "expected at most 40 levels of nesting"),
+        (SchemaLimits(), nested(64), nested(65), "expected at most 64 levels of nesting"),
         (
             SchemaLimits(values=4),
             {"a": [1, 2], "b": 3},
             {"a": [1, 2, 3], "b": 3},
             "expected at most 4 items and properties in all",
         ),
-        (SchemaLimits(text=3), ["abc"], ["abcd"], "text of at most 3 characters, got 4"),
-        (SchemaLimits(text=3), {"abc": 1}, {"abcd": 1}, "text of at most 3 characters, got 4"),
+        (
+            SchemaLimits(),
+            ["a" * 4_194_304],
+            ["a" * 4_194_305],
+            "text of at most 4194304 characters, got 4194305",
+        ),
+        (
+            SchemaLimits(),
+            [10**90] * 500 + [10**2_000],
+            [10**4_000] * 3,
+            "expected integers of at most 100 digits",
+        ),
     ],
 )
-def test_a_value_past_a_limit_has_one_fault(
+def test_excessive_value_has_one_fault(
     limits: SchemaLimits, fitting: Any, excessive: Any, words: str, with_text: bool
 ) -> None:
-    """Depth, count and length are bounded, with the JSON text at hand or without."""
+    """Depth, count, length and digits are bounded, with the JSON text of the value or without."""
     schema = Schema({}, limits=limits)
 
     def check(value: Any) -> list[str]:
@@ -47,66 +68,213 @@ def test_a_value_past_a_limit_has_one_fault(
     assert words in fault
 
 
-def test_commas_in_text_are_not_items() -> None:
-    """The text only bounds the count; the value decides."""
-    value = {"text": "," * 100}
+@pytest.mark.parametrize(
+    ("value", "fits"),
+    [
+        ({"text": "," * 100}, True),
+        ({"text": "[{" * 100}, True),
+        (["1" * 200] * 50, True),
+        ({"a": list(range(100_000))}, True),
+        ({"a": [1] * 60_000, "b": [1] * 60_000, "c": {"d": [1] * 60_000}}, True),
+        ({"a": [1] * 60_000, "b": [1] * 60_000, "c": {"d": [1] * 80_001}}, False),
+        ([{"a": 1}] * 100_000, True),
+        ([{"a": 1}] * 100_001, False),
+        ("[," * 300_000, True),
+        ([[[]] * 50] * 3_000, True),
+        ((1, (2, 3)), True),
+    ],
+)
+def test_size_of_a_value_is_counted_exactly(value: Any, fits: bool) -> None:
+    """Brackets, commas and digits of its texts do not count."""
+    faults = Schema({}).check(value, msgspec.json.encode(value))
 
-    assert not Schema({}, limits=SchemaLimits(values=5)).check(value, msgspec.json.encode(value))
-
-
-def test_many_items_within_the_limit_are_taken_by_their_text() -> None:
-    """Where the text shows that nothing is past a limit, the value is not walked."""
-    value = list(range(100))
-
-    assert not Schema({}, limits=SchemaLimits(values=150)).check(value, msgspec.json.encode(value))
-
-
-def test_text_for_a_pattern_is_bounded() -> None:
-    """A pattern is not run over text longer than `matched`; other text may be longer."""
-    schema = Schema(
-        {"properties": {"a": {"pattern": "^a"}, "b": {"pattern": "b", "maxLength": 1}, "c": {}}},
-        limits=SchemaLimits(matched=4),
-    )
-
-    assert not schema.check({"a": "aaaa", "c": "ccccc"})
-    assert list(schema.check({"a": "aaaaa", "b": "bb"})) == [
-        "/a: expected at most 4 characters, got 5",
-        "/b: expected at most 1 character, got 2",
-    ]
+    assert fits is not bool(faults)
 
 
-def test_an_array_of_unique_items_is_bounded() -> None:
-    """`uniqueItems` is not applied to more items than `compared`; other arrays may be longer."""
-    schema = Schema(
-        {"properties": {"a": {"uniqueItems": True}, "b": {"uniqueItems": False}}},
-        limits=SchemaLimits(compared=2),
-    )
-
-    assert not schema.check({"a": [1, 2], "b": [1, 2, 3]})
-    assert list(schema.check({"a": [1, 2, 3]})) == ["/a: expected at most 2 items, got 3"]
+def test_blanks_of_the_json_text_do_not_count() -> None:
+    """A long JSON text may contain a small value."""
+    assert not Schema({}).check(1, b" " * 300_000 + b"1")
 
 
 @pytest.mark.parametrize(
-    ("document", "value", "words"),
+    ("document", "most"),
     [
-        ({"not": {"pattern": "x"}}, "aaaaax", "text of at most 4 characters"),
-        ({"patternProperties": {"x": False}}, {"aaaaax": 1}, "text of at most 4 characters"),
-        ({"not": {"uniqueItems": True}}, [1, 2, 3], "at most 2 items and properties"),
+        ({"items": INTEGER}, 200_000),
+        ({"items": {"anyOf": [INTEGER, {"type": "null"}]}}, 200_000),
+        ({"items": {"anyOf": [INTEGER] * 98}}, 12_000),
+        ({"items": {"multipleOf": 0.01}}, 28_571),
+        ({"items": {"allOf": [{"const": 1}] * 500}}, 479),
+        ({"items": {"enum": [1, 2, "a"]}}, 120_000),
+        ({"properties": {"a": {"$ref": "#"}, "b": {"multipleOf": 0.5}}}, 28_571),
+        ({"$dynamicAnchor": "a", "items": {"$dynamicRef": "#a"}}, 27_906),
     ],
 )
-def test_a_bound_never_lets_a_forbidden_value_through(
-    document: dict[str, Any], value: Any, words: str
-) -> None:
-    """Where a part that does not fit may make the whole fit, the whole value is bounded."""
-    schema = Schema(document, limits=SchemaLimits(matched=4, compared=2))
-    (fault,) = schema.check(value)
+def test_expensive_schema_takes_fewer_values(document: dict[str, Any], most: int) -> None:
+    """The number follows from the subschemas that are applied to a value at each level."""
+    schema = Schema(document)
 
-    assert words in fault
+    assert schema.check([1] * (most + 1)) == (
+        f"(root): expected at most {most} items and properties in all, got more",
+    )
+    assert "items and properties" not in "".join(schema.check([1] * most))
+
+
+@pytest.mark.parametrize(
+    ("document", "cost"),
+    [
+        ({"properties": {f"p{n}": INTEGER for n in range(1_000)}}, 2),
+        ({"patternProperties": {f"p{n}": INTEGER for n in range(1_000)}}, 1_001),
+        ({"prefixItems": [INTEGER] * 500, "items": INTEGER, "contains": INTEGER}, 3),
+        ({"dependentRequired": {"a": ["b"], "b": ["a"]}}, 3),
+        ({"anyOf": [{"required": ["a"]}, True]}, 3),
+        ({"anyOf": [INTEGER, INTEGER], "unevaluatedItems": False}, 10),
+    ],
+)
+def test_cost_counts_subschemas_of_one_way_through_a_value(
+    document: dict[str, Any], cost: int
+) -> None:
+    """A property has one of the subschemas in `properties`, and all of `patternProperties`."""
+    assert cost == cost_of(Schema(document).parts)
+
+
+@pytest.mark.parametrize(
+    ("pattern", "length"),
+    [
+        (r"^[A-Z]{2}\d{6}$", float("inf")),
+        (r"^.{1,4000}$", float("inf")),
+        (r"^[\p{L} ]{1,100}$", float("inf")),
+        (r"^[^/]*$", float("inf")),
+        (r"^(?:[A-Za-z0-9+/]{4})*(?:[A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$", 2**16),
+        (r"^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$", 2**14),
+        (r"^[a-z]{1,64}@[a-z]{1,255}\.[a-z]{2,24}$", 2**11),
+        (r"[ab]*a[ab]{1000}c", 2**9),
+        (r"a.{1,1000}c", None),
+        (r"(.{0,50}a.{0,50}){20}c", None),
+        (r"(?=a)", None),
+        ("(", None),
+    ],
+)
+def test_length_of_a_text_follows_from_the_size_of_its_pattern(
+    pattern: str, length: float | None
+) -> None:
+    """Most patterns run as an automaton: those that are small, or repeat one class."""
+    assert length == longest_text(pattern, SchemaLimits().pattern_size)
+
+
+def test_pattern_of_another_server_is_smaller() -> None:
+    """Large patterns take long to compile."""
+    assert longest_text(r"^.{1,400}$", SchemaLimits().pattern_size) is not None
+    assert longest_text(r"^.{1,400}$", FOREIGN_LIMITS.pattern_size) is None
+
+
+@pytest.mark.parametrize(
+    "document", [{"items": {"pattern": "a.{1,1000}c"}}, {"patternProperties": {"a.{1,1000}c": {}}}]
+)
+def test_pattern_that_is_too_large_is_rejected(document: dict[str, Any]) -> None:
+    """The message names the alternative."""
+    with pytest.raises(
+        ConfigurationError, match=r"'a\.\{1,1000\}c' .* too large \(SchemaLimits.* maxLength"
+    ):
+        Schema(document)
+
+
+@pytest.mark.parametrize(
+    ("document", "value"),
+    [
+        ({"pattern": AMBIGUOUS}, "a" * 20_000),
+        ({"not": {"pattern": AMBIGUOUS}}, "a" * 20_000),
+        ({"items": {"not": {"pattern": AMBIGUOUS}}}, ["b", "a" * 20_000]),
+        ({"propertyNames": {"not": {"pattern": AMBIGUOUS}}}, {"a" * 20_000: 1}),
+        ({"patternProperties": {AMBIGUOUS: False}}, {"a" * 20_000: 1}),
+        ({"items": {"patternProperties": {AMBIGUOUS: {}}}}, [{"a" * 20_000: 1}]),
+    ],
+)
+def test_text_that_is_too_long_for_its_pattern_is_rejected(
+    document: dict[str, Any], value: Any
+) -> None:
+    """Also where a part that does not fit would make the whole value fit."""
+    assert Schema(document).check(value) == (
+        f"(root): expected text of at most 16384 characters for the pattern {AMBIGUOUS}, got 20000",
+    )
+
+
+@pytest.mark.parametrize(
+    ("document", "value"),
+    [
+        ({"items": {"not": {"pattern": AMBIGUOUS}}}, [hostile_text(n) for n in range(900, 999)]),
+        (
+            {"patternProperties": {AMBIGUOUS: {}}},
+            {hostile_text(n): 1 for n in range(900, 999)},
+        ),
+        (
+            {"items": {"properties": {"a": {"contains": {"pattern": AMBIGUOUS}}}}},
+            [{"a": [hostile_text(n) for n in range(900, 999)]}],
+        ),
+    ],
+)
+def test_many_texts_for_one_pattern_are_matched_until_timeout(
+    document: dict[str, Any], value: Any
+) -> None:
+    """The patterns of a value have 10 ms in all; the next value has them again."""
+    schema = Schema(document)
+
+    assert schema.check(value) == (
+        "(root): takes too long to check; send fewer or shorter texts, or fewer items",
+    )
+    assert not schema.check([])
+
+
+def test_many_texts_that_match_fast_are_accepted() -> None:
+    """A large pattern takes long on hostile text only."""
+    uuid = {"pattern": "^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$"}
+    schema = Schema({"items": uuid})
+
+    assert not schema.check(["123e4567-e89b-12d3-a456-426614174000"] * 20_000)
+    assert schema.check(["123e4567-e89b-12d3-a456-426614174000"] * 9 + ["x"])[0].startswith("/9: ")
+
+
+def test_small_and_large_patterns_are_used_together() -> None:
+    """Each is matched, and one after a text that took too long."""
+    schema = Schema({"properties": {"a": {"pattern": AMBIGUOUS}, "b": {"pattern": "^b"}}})
+
+    assert schema.check({"a": "a" * 20_000})
+    assert not schema.check({"a": "a" * 101 + "c", "b": "b"})
+    assert [fault[:3] for fault in schema.check({"a": "c", "b": "a"})] == ["/a:", "/b:"]
+
+
+def test_items_that_must_differ_are_bounded() -> None:
+    """`uniqueItems` is not applied to more than 10,000 items."""
+    schema = Schema({"properties": {"a": {"uniqueItems": True}, "b": {"uniqueItems": False}}})
+
+    assert not schema.check({"a": [*range(10_000)], "b": [1] * 10_001})
+    assert schema.check({"a": [*range(10_001)]}) == (
+        "(root): expected at most 10000 items that differ, got 10001",
+    )
+    assert schema.check({"a": [1, 2, 1]}) == (
+        "/a: expected items that all differ, but items 0 and 2 are equal",
+    )
+
+
+def test_bound_of_items_holds_under_not() -> None:
+    """Otherwise an array would be accepted because it is too long."""
+    assert Schema({"not": {"uniqueItems": True}}).check([*range(10_001)])
+
+
+@pytest.mark.parametrize("number", [2**64, -(2**63) - 1, 10**30])
+def test_large_integers_that_must_differ_are_fewer(number: int) -> None:
+    """jsonschema-rs compares each of them with all others: 10,000 would take half a minute."""
+    schema = Schema({"items": {"uniqueItems": True}})
+
+    assert not schema.check([[number + index for index in range(200)]])
+    assert not schema.check([[[{"a": index}] for index in range(201)]])
+    assert schema.check([[[{"a": number + index}] for index in range(201)]]) == (
+        "(root): expected at most 200 items that differ, got 201",
+    )
 
 
 @pytest.mark.parametrize("pattern", ["^(a+)+$", "^(a|a)*$", "(x+x+)+y", r"^(\w+\s?)*$"])
-def test_a_pattern_takes_linear_time(pattern: str) -> None:
+def test_pattern_takes_linear_time(pattern: str) -> None:
     """Patterns that never end with backtracking end at once, and so does the explanation."""
     schema = Schema({"pattern": pattern})
 
-    assert "expected text that matches" in schema.check("a" * 30_000 + "!")[0]
+    assert "expected text that matches" in schema.check("a" * 10_000 + "!")[0]

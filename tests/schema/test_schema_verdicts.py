@@ -4,7 +4,6 @@ Where they differ, jsonschema-rs counts. Every known difference is in KNOWN, wit
 the random schemas keep away from them.
 """
 
-import math
 from typing import Any
 
 import jsonschema
@@ -12,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from genmcp._schema.limits import SchemaLimits
 from genmcp._schema.schema import Schema
 from genmcp.errors import ConfigurationError
 
@@ -40,8 +38,10 @@ KNOWN: list[tuple[str, dict[str, Any], Any, bool]] = [
 ]
 
 
-# Explanations take as long as they need, so that a slow machine changes none of them.
-UNHURRIED = SchemaLimits(explanation_time=math.inf)
+@pytest.fixture(autouse=True)
+def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Explanations take as long as they need: a slow machine changes none of them."""
+    monkeypatch.setattr("genmcp._schema.explain.SECONDS", float("inf"))
 
 
 def agrees(document: dict[str, Any], value: Any, verdict: bool) -> bool:
@@ -142,7 +142,7 @@ DOCUMENTS = st.tuples(
 def test_verdicts_agree_and_every_refusal_has_words(document: dict[str, Any], value: Any) -> None:
     """Both validators agree on random schemas and values; a fault always has an explanation."""
     try:
-        schema = Schema(document, limits=UNHURRIED)
+        schema = Schema(document)
     except ConfigurationError:
         pytest.fail(f"{document} was refused")
     faults = schema.check(value)

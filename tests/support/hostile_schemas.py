@@ -52,6 +52,7 @@ _COUNTS: Final = [
     "multipleOf",
 ]
 _REFERENCES: Final = ["$ref", "$dynamicRef", "$recursiveRef"]
+_UNEVALUATED: Final = ["unevaluatedProperties", "unevaluatedItems"]
 _IDENTIFIERS: Final = ["$id", "$anchor", "$dynamicAnchor", "$schema"]
 
 _URIS: Final = (
@@ -68,6 +69,7 @@ _PATTERNS: Final = (
     r"\x{110000}", "(?P<a>b)", "a{2,1}", "[z-a]",
     "*", "(" * 300,
     "\x1b", "a.{1,1000}c", r"[ab]*a[ab]{300}c", "[[a-z]&&[b]]", r"\p{Nope}", "x" * 20_000,
+    r"[ab]*a[ab]{1000}c", "(?i)" + r"\p{Any}" * 50, r"\cA" * 300, r"\d" * 250, r"^\p{L}{1,100}$",
 )  # fmt: skip
 _NAMES: Final = ("a", "b", "", "/", "~", "~1", "a/b", "%", "$ref", "\x1b[2J", "\u202e", "\x9b", "k")
 _TYPES: Final = ("object", "array", "string", "integer", "number", "boolean", "null", "any", "")
@@ -188,10 +190,39 @@ def _doubling(luck: random.Random) -> Any:
                 {"items": reference, "additionalProperties": reference},
                 {"allOf": [reference, reference]},
                 {"anyOf": [reference, {"not": reference}]},
+                {"properties": {"a": reference}, "patternProperties": {"a": reference}},
+                {"items": reference, "contains": reference},
+                {"allOf": [reference], luck.choice(_UNEVALUATED): luck.choice((False, reference))},
             )
         )
 
-    return {"$defs": {**{f"n{n}": step(n) for n in range(40)}, "n40": {}}, "$ref": "#/$defs/n0"}
+    last = luck.choice(({}, {"type": "string"}, {"items": {"$ref": "#/$defs/n0"}}))
+    count = luck.choice((3, 8, 40))
+    links = {f"n{n}": step(n) for n in range(count)}
+    return {"$defs": {**links, f"n{count}": last}, "$ref": "#/$defs/n0"}
+
+
+def _recursive(luck: random.Random) -> Any:
+    below = luck.choice(({"$ref": "#"}, {"$ref": "#/$defs/a"}, {"$dynamicRef": "#a"}))
+    parts = [
+        {"properties": {"a": below}},
+        {"patternProperties": {"a": below}},
+        {"additionalProperties": below},
+        {"items": below},
+        {"contains": below},
+        {luck.choice(_UNEVALUATED): below},
+    ]
+    branches = [luck.choice(parts) for _ in range(luck.choice((2, 5, 300)))]
+    tree = {luck.choice(("anyOf", "oneOf", "allOf")): branches, "$dynamicAnchor": "a"}
+    return {**tree, **luck.choice(parts), "$defs": {"a": luck.choice((tree, {}))}}
+
+
+def _constants(luck: random.Random) -> Any:
+    count = luck.choice((10, 1_000, 10_000))
+    number = luck.choice((1, 0.5, 2**70, 1e300))
+    constants = [number * index for index in range(1, count)]
+    rule = luck.choice(({"enum": constants}, {"anyOf": [{"const": it} for it in constants[:400]]}))
+    return {"items": rule, "additionalProperties": rule}
 
 
 def _deep(luck: random.Random) -> Any:
@@ -235,6 +266,8 @@ _LARGE: Final[tuple[Callable[[random.Random], Any], ...]] = (
     _base_above_many,
     _many_patterns,
     _doubling,
+    _recursive,
+    _constants,
     _deep,
     _dynamic,
     _long_values,

@@ -1,0 +1,143 @@
+"""An explanation ends when its time is used up, with what was found until then."""
+
+from collections.abc import Callable
+from itertools import chain, count
+from typing import Any
+
+import pytest
+
+from genmcp._schema.schema import Schema
+
+INTEGER = {"type": "integer"}
+ONE_OF_MANY = {f"k{n}": "x" if n == 70_000 else n for n in range(100_000)}
+TREE = {
+    "type": "object",
+    "anyOf": [
+        {"required": ["a"], "properties": {"a": {"$ref": "#"}}},
+        {"required": ["a"], "properties": {"a": {"$ref": "#"}}, "minProperties": 1},
+    ],
+}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], float]], None]:
+    """Return a function that replaces the clock of explanations."""
+
+    def replace(now: Callable[[], float]) -> None:
+        monkeypatch.setattr("genmcp._schema.explain.thread_time", now)
+
+    return replace
+
+
+@pytest.mark.parametrize(
+    ("document", "value", "words"),
+    [
+        (
+            {"items": INTEGER},
+            [*ONE_OF_MANY.values()],
+            '/70000: expected an integer, got the string "x"',
+        ),
+        (
+            {"prefixItems": [INTEGER], "items": {"$ref": "#/$defs/n"}, "$defs": {"n": INTEGER}},
+            [*ONE_OF_MANY.values()],
+            '/70000: expected an integer, got the string "x"',
+        ),
+        (
+            {"properties": {"k1": True}, "additionalProperties": INTEGER},
+            ONE_OF_MANY,
+            '/k70000: expected an integer, got the string "x"',
+        ),
+        (
+            {"properties": {"a": {"anyOf": [{"additionalProperties": INTEGER}]}}},
+            {"a": ONE_OF_MANY},
+            '/a/k70000: expected an integer, got the string "x"',
+        ),
+    ],
+)
+def test_fault_in_a_large_value_is_found(
+    document: dict[str, Any], value: Any, words: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many items or properties with the same schema are checked at once."""
+    # More than is needed, also on a slow machine, and less than for one item after the other.
+    monkeypatch.setattr("genmcp._schema.explain.SECONDS", 0.1)
+
+    assert Schema(document).check(value) == (words,)
+
+
+def test_explanation_without_time_is_general(clock: Any) -> None:
+    """It has the value, not the fault."""
+    clock(count().__next__)
+    schema = Schema({"properties": {"a": {"items": INTEGER}, "b": {"uniqueItems": True}}})
+
+    assert schema.check({"a": ["x", "y"], "b": [1, 2, 1]}) == (
+        "(root): an object with 2 properties does not fit the schema",
+    )
+
+
+@pytest.mark.parametrize("steps", range(1, 16))
+def test_explanation_that_ends_early_is_correct(steps: int, clock: Any) -> None:
+    """At any time limit, the faults are some of those of a longer search, or general."""
+    schema = Schema(
+        {
+            "oneOf": [{"minProperties": 1}, {"maxProperties": 5}, {"required": ["z"]}],
+            "not": {"required": ["a"]},
+            "patternProperties": {"^a": {"items": {"uniqueItems": True}}},
+            "properties": {"b": {"contains": INTEGER, "maxContains": 1}},
+        }
+    )
+    value = {"a": [[1, 2, 1]], "b": [1, 1]}
+
+    clock(lambda: 0.0)
+    whole = schema.check(value)
+    clock(chain([0.0] * steps, count(1)).__next__)
+    early = schema.check(value)
+
+    assert len(whole) == 4
+    assert all(each in whole or "does not fit" in each for each in early)
+
+
+def test_recursive_alternatives_keep_an_explanation_short() -> None:
+    """A search that would double at every level of a value ends, with a general sentence."""
+    value: Any = "s"
+    for _ in range(40):
+        value = {"a": value}
+
+    assert list(Schema(TREE).check(value)) == [
+        "(root): an object with 1 property does not fit the schema"
+    ]
+
+
+def test_fault_below_recursive_alternatives_is_found() -> None:
+    """Recursion alone does not make faults general."""
+    assert "expected an object" in Schema(TREE).check({"a": "s"})[0]
+
+
+def test_explanation_ends_after_enough_faults() -> None:
+    """After a hundred faults, the last line says that there may be more."""
+    schema = Schema(
+        {"items": INTEGER, "additionalProperties": INTEGER, "propertyNames": {"const": 1}}
+    )
+    named = Schema({"patternProperties": {"^k": INTEGER}})
+
+    assert schema.check(["x"] * 10_000)[-1] == "... and 80 or more others"
+    assert "or more others" in schema.check({f"k{n}": "x" for n in range(5_000)})[-1]
+    assert "or more others" in named.check({f"k{n}": "x" for n in range(5_000)})[-1]
+
+
+def test_missing_properties_are_reported_without_copies_of_the_value() -> None:
+    """Thousands of missing ones end the search, as any other faults do."""
+    names = [f"r{n}" for n in range(5_000)]
+    schema = Schema({"required": names, "dependentRequired": {"k0": names, "k1": names}})
+
+    assert schema.check(ONE_OF_MANY)[-1] == "... and 80 or more others"
+
+
+def test_explanation_ends_with_the_time_of_patterns() -> None:
+    """The walk matches no more than the check itself."""
+    large = "[ab]*a[ab]{100}c"
+    schema = Schema({"properties": {"a": {"pattern": large}, "b": {"not": {"pattern": large}}}})
+    value = {"a": "b", "b": "a" * 20_000}
+
+    assert schema.check(value) == (
+        '/a: expected text that matches the pattern [ab]*a[ab]{100}c, got the string "b"',
+    )
