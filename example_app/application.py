@@ -25,8 +25,9 @@ from example_app.resources import announce
 from example_app.seed import fill
 from example_app.suite import create_suite
 from example_app.workshop import Workshop
-from genmcp import Endpoint, JobOptions, LoggingTelemetry, Mux, Suite
+from genmcp import Endpoint, JobOptions, Mux, Suite
 from genmcp.auth import Bearer
+from genmcp.telemetry import LoggingTelemetry
 
 __all__ = ["create_app", "secret_for", "store_for"]
 

@@ -8,7 +8,8 @@ from msgspec import Meta, Struct, json
 from example_app.resources import sheet_uri
 from example_app.tools.assigned import workshop_of
 from example_app.workshop import Refusal
-from genmcp import Channel, InvalidParams, Prompt, PromptRequest, embedded_resource, prefix_matches
+from genmcp import Channel, InvalidParams, Prompt, PromptRequest, embedded_resource
+from genmcp.completion import prefix_matches
 
 __all__ = ["CustomerLetter"]
 

@@ -8,7 +8,9 @@ from typing import Any, Literal
 
 from example_app.tools.assigned import workshop_of
 from example_app.workshop import Part, Refusal, RepairSheet
-from genmcp import Channel, ResourceDefinition, ResourceRepo, Suite, prefix_matches, resource
+from genmcp import Channel, ResourceRepo, Suite, resource
+from genmcp.completion import prefix_matches
+from genmcp.protocol import ResourceDefinition
 
 __all__ = ["STOCK", "RepairSheets", "announce", "part", "sheet_uri", "stock"]
 

@@ -1,168 +1,173 @@
 """A framework for Model Context Protocol servers, which are ASGI applications, and for clients."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+import typing as _typing
+from importlib import import_module as _import_module
 
-from genmcp._core.access import Access, InsufficientScope
-from genmcp._core.continuation import Continuation
-from genmcp._core.groups import gather
-from genmcp._core.outcome import Done, Failed, JobExpired, Outcome
-from genmcp._core.request import PromptRequest, Request, ResourceRequest, ToolRequest
-from genmcp._core.waiting import Continue, ExternalJob, Job, wait_for
-from genmcp._mux.limits import Limits
-from genmcp._mux.mux import Mux
-from genmcp._mux.telemetry import Telemetry
-from genmcp._schema.limits import FOREIGN_LIMITS, SchemaLimits
-from genmcp._transports.endpoint import Endpoint
-from genmcp._transports.health import Health
-from genmcp._wire.http import Security
-from genmcp.channel import ChangeNotifier, Channel, SendStatus
-from genmcp.component_route import prefix_matches
-from genmcp.content import Audio, Image, assistant, embedded_resource, resource_link, result, user
-from genmcp.decorator import prompt, resource, tool
-from genmcp.dependencies import Depends
-from genmcp.errors import (
-    ArgumentFaults,
-    AssignUnavailable,
-    BodyTimeout,
-    CapabilityMissing,
-    ConfigurationError,
-    Conflict,
-    ContractError,
-    ForeignSeal,
-    GenmcpError,
-    HeaderMismatch,
-    HttpRejected,
-    IllegalTransition,
-    InternalError,
-    InvalidParams,
-    InvalidRequest,
-    InvalidSeal,
-    LocalIllegalTransition,
-    LogTruncated,
-    MalformedParams,
-    McpError,
-    MethodNotFound,
-    MissingCapability,
-    NotAllowed,
-    Overloaded,
-    OverShare,
-    ParseError,
-    PromptError,
-    PromptNotFound,
-    ResourceError,
-    ResourceNotFound,
-    SealError,
-    SealExpired,
-    SessionNotFound,
-    StoreError,
-    StoreFull,
-    StoreUnavailable,
-    TaskNotFound,
-    TooLarge,
-    ToolError,
-    ToolNotFound,
-    UnknownFormat,
-    UnsupportedVersion,
-    WaitCancelled,
-    WaitError,
-    WaitTimedOut,
-    WorkerLost,
-    WorkRaised,
-)
-from genmcp.log_handler import ClientLogHandler
-from genmcp.prompts.prompt import Prompt, PromptRepo
-from genmcp.prompts.template import PromptTemplate
-from genmcp.protocol.capabilities import (
-    Icon,
-    Implementation,
-    PromptsCapability,
-    ResourcesCapability,
-    ServerCapabilities,
-    ToolsCapability,
-)
-from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition, TextContent
-from genmcp.protocol.prompts import (
-    Completion,
-    GetPromptRequestParams,
-    GetPromptResult,
-    ListPromptsResult,
-    PromptArgument,
-    PromptDefinition,
-    PromptMessage,
-)
-from genmcp.protocol.resources import (
-    ListResourcesResult,
-    ListResourceTemplatesResult,
-    ReadResourceRequestParams,
-    ReadResourceResult,
-    ResourceTemplateDefinition,
-)
-from genmcp.protocol.tools import (
-    CallToolRequestParams,
-    CallToolResult,
-    ListToolsResult,
-    ToolAnnotations,
-    ToolDefinition,
-)
-from genmcp.protocol.value import PaginatedResult, Result
-from genmcp.question.elicitation import elicit, elicit_url
-from genmcp.question.question import Accepted, Cancelled, Declined, Question
-from genmcp.question.sampling import roots, sample
-from genmcp.resources.directory import Directory
-from genmcp.resources.resource import Resource, ResourceRepo
-from genmcp.server import Middleware, Route, Server
-from genmcp.stores.accounts import Usage
-from genmcp.stores.deliveries import Backlog, Deliveries
-from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Append, Delete, FoundEntry, Put, Store
-from genmcp.suite.providers import Provider
-from genmcp.suite.suite import Suite
-from genmcp.tasks.cron import Schedule
-from genmcp.tasks.jobs import Run, SoftTimeLimit, job
-from genmcp.tasks.options import JobOptions
-from genmcp.tasks.queues import ExternalQueue, ExternalStatus
-from genmcp.telemetry.log import LoggingTelemetry
-from genmcp.tools import Tool
+import genmcp.telemetry.log as _log  # noqa: F401 - its handler writes records that no other does
+from genmcp._core.access import Access as Access
+from genmcp._core.groups import gather as gather
+from genmcp._core.outcome import Done as Done
+from genmcp._core.outcome import Failed as Failed
+from genmcp._core.outcome import Outcome as Outcome
+from genmcp._core.request import PromptRequest as PromptRequest
+from genmcp._core.request import Request as Request
+from genmcp._core.request import ResourceRequest as ResourceRequest
+from genmcp._core.request import ToolRequest as ToolRequest
+from genmcp._core.waiting import Continue as Continue
+from genmcp._core.waiting import ExternalJob as ExternalJob
+from genmcp._core.waiting import Job as Job
+from genmcp._core.waiting import wait_for as wait_for
+from genmcp._mux.limits import Limits as Limits
+from genmcp._mux.mux import Mux as Mux
+from genmcp._mux.telemetry import Telemetry as Telemetry
+from genmcp._schema.limits import FOREIGN_LIMITS as FOREIGN_LIMITS
+from genmcp._schema.limits import SchemaLimits as SchemaLimits
+from genmcp._transports.endpoint import Endpoint as Endpoint
+from genmcp._transports.health import Health as Health
+from genmcp._wire.http import Security as Security
+from genmcp.channel import Channel as Channel
+from genmcp.content import Audio as Audio
+from genmcp.content import Image as Image
+from genmcp.content import assistant as assistant
+from genmcp.content import embedded_resource as embedded_resource
+from genmcp.content import resource_link as resource_link
+from genmcp.content import result as result
+from genmcp.content import user as user
+from genmcp.decorator import prompt as prompt
+from genmcp.decorator import resource as resource
+from genmcp.decorator import tool as tool
+from genmcp.dependencies import Depends as Depends
+from genmcp.errors import CapabilityMissing as CapabilityMissing
+from genmcp.errors import ConfigurationError as ConfigurationError
+from genmcp.errors import GenmcpError as GenmcpError
+from genmcp.errors import InsufficientScope as InsufficientScope
+from genmcp.errors import InvalidParams as InvalidParams
+from genmcp.errors import McpError as McpError
+from genmcp.errors import PromptError as PromptError
+from genmcp.errors import ResourceError as ResourceError
+from genmcp.errors import ToolError as ToolError
+from genmcp.errors import WaitCancelled as WaitCancelled
+from genmcp.errors import WaitError as WaitError
+from genmcp.errors import WaitTimedOut as WaitTimedOut
+from genmcp.errors import WorkerLost as WorkerLost
+from genmcp.errors import WorkRaised as WorkRaised
+from genmcp.log_handler import ClientLogHandler as ClientLogHandler
+from genmcp.prompts.prompt import Prompt as Prompt
+from genmcp.prompts.prompt import PromptRepo as PromptRepo
+from genmcp.prompts.template import PromptTemplate as PromptTemplate
+from genmcp.protocol.capabilities import Icon as Icon
+from genmcp.protocol.content import Annotations as Annotations
+from genmcp.protocol.content import TextContent as TextContent
+from genmcp.protocol.prompts import Completion as Completion
+from genmcp.protocol.tools import CallToolResult as CallToolResult
+from genmcp.protocol.tools import ToolAnnotations as ToolAnnotations
+from genmcp.question.elicitation import elicit as elicit
+from genmcp.question.elicitation import elicit_url as elicit_url
+from genmcp.question.question import Accepted as Accepted
+from genmcp.question.question import Cancelled as Cancelled
+from genmcp.question.question import Declined as Declined
+from genmcp.question.sampling import roots as roots
+from genmcp.question.sampling import sample as sample
+from genmcp.resources.directory import Directory as Directory
+from genmcp.resources.resource import Resource as Resource
+from genmcp.resources.resource import ResourceRepo as ResourceRepo
+from genmcp.server import Middleware as Middleware
+from genmcp.server import Server as Server
+from genmcp.stores.memory import MemoryStore as MemoryStore
+from genmcp.stores.store import Store as Store
+from genmcp.suite.providers import Provider as Provider
+from genmcp.suite.suite import Suite as Suite
+from genmcp.tasks.cron import Schedule as Schedule
+from genmcp.tasks.jobs import Run as Run
+from genmcp.tasks.jobs import job as job
+from genmcp.tasks.options import JobOptions as JobOptions
+from genmcp.tasks.queues import ExternalQueue as ExternalQueue
+from genmcp.tools import Tool as Tool
 from genmcp.version import __version__ as __version__
 
-if TYPE_CHECKING:
-    from genmcp._core.client.events import SendMessage
-    from genmcp._transports.stdio import serve_stdio
-    from genmcp.client.client import Client
-    from genmcp.client.errors import (
-        AuthorizationFailed,
-        ClientError,
-        ConnectError,
-        Forbidden,
-        OutcomeUnknown,
-        RequestTimeout,
-        ServerError,
-        Unauthorized,
-    )
-    from genmcp.client.handler import ClientHandler, DefaultHandler, Denied
-    from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
-    from genmcp.client.sync import SyncClient
-    from genmcp.client.transports.base import Transport, TransportSink
-    from genmcp.composite.errors import (
-        AlreadyRegistered,
-        CompositeError,
-        ReconnectError,
-        RegistrySessionNotFound,
-        ServerDisabled,
-        UnknownServer,
-        UnknownTool,
-    )
-    from genmcp.composite.server import CompositeServer
-    from genmcp.hub.config import Backoff, HubLimits, Retry, ServerConfig, load_servers
-    from genmcp.hub.hub import Hub
-    from genmcp.registry.endpoint import RegistryEndpoint
-    from genmcp.registry.live import LiveRegistry, SessionRegistries
-    from genmcp.registry.registry import Registry
-    from genmcp.stores.sqlite.store import SQLiteStore
+if _typing.TYPE_CHECKING:
+    from genmcp._core.client.events import SendMessage as SendMessage
+    from genmcp._transports.stdio import serve_stdio as serve_stdio
+    from genmcp.client.client import Client as Client
+    from genmcp.client.errors import AuthorizationFailed as AuthorizationFailed
+    from genmcp.client.errors import ClientError as ClientError
+    from genmcp.client.errors import ConnectError as ConnectError
+    from genmcp.client.errors import Forbidden as Forbidden
+    from genmcp.client.errors import OutcomeUnknown as OutcomeUnknown
+    from genmcp.client.errors import RequestTimeout as RequestTimeout
+    from genmcp.client.errors import ServerError as ServerError
+    from genmcp.client.errors import Unauthorized as Unauthorized
+    from genmcp.client.handler import ClientHandler as ClientHandler
+    from genmcp.client.handler import DefaultHandler as DefaultHandler
+    from genmcp.client.handler import Denied as Denied
+    from genmcp.client.options import ClientOptions as ClientOptions
+    from genmcp.client.options import Command as Command
+    from genmcp.client.options import HttpOptions as HttpOptions
+    from genmcp.client.options import StdioOptions as StdioOptions
+    from genmcp.client.sync import SyncClient as SyncClient
+    from genmcp.client.transports.base import Transport as Transport
+    from genmcp.client.transports.base import TransportSink as TransportSink
+    from genmcp.composite.errors import AlreadyRegistered as AlreadyRegistered
+    from genmcp.composite.errors import CompositeError as CompositeError
+    from genmcp.composite.errors import ReconnectError as ReconnectError
+    from genmcp.composite.errors import RegistrySessionNotFound as RegistrySessionNotFound
+    from genmcp.composite.errors import ServerDisabled as ServerDisabled
+    from genmcp.composite.errors import UnknownServer as UnknownServer
+    from genmcp.composite.errors import UnknownTool as UnknownTool
+    from genmcp.hub.config import HubLimits as HubLimits
+    from genmcp.hub.config import Retry as Retry
+    from genmcp.hub.config import ServerConfig as ServerConfig
+    from genmcp.hub.config import load_servers as load_servers
+    from genmcp.hub.hub import Hub as Hub
+    from genmcp.registry.endpoint import RegistryEndpoint as RegistryEndpoint
+    from genmcp.registry.live import LiveRegistry as LiveRegistry
+    from genmcp.registry.live import SessionRegistries as SessionRegistries
+    from genmcp.registry.registry import Registry as Registry
+    from genmcp.stores.sqlite.store import SQLiteStore as SQLiteStore
 else:
+    # The modules of names that a server seldom needs: importing it does not wait for them.
+    _LATER = {
+        "SendMessage": "genmcp._core.client.events",
+        "serve_stdio": "genmcp._transports.stdio",
+        "Client": "genmcp.client.client",
+        "AuthorizationFailed": "genmcp.client.errors",
+        "ClientError": "genmcp.client.errors",
+        "ConnectError": "genmcp.client.errors",
+        "Forbidden": "genmcp.client.errors",
+        "OutcomeUnknown": "genmcp.client.errors",
+        "RequestTimeout": "genmcp.client.errors",
+        "ServerError": "genmcp.client.errors",
+        "Unauthorized": "genmcp.client.errors",
+        "ClientHandler": "genmcp.client.handler",
+        "DefaultHandler": "genmcp.client.handler",
+        "Denied": "genmcp.client.handler",
+        "ClientOptions": "genmcp.client.options",
+        "Command": "genmcp.client.options",
+        "HttpOptions": "genmcp.client.options",
+        "StdioOptions": "genmcp.client.options",
+        "SyncClient": "genmcp.client.sync",
+        "Transport": "genmcp.client.transports.base",
+        "TransportSink": "genmcp.client.transports.base",
+        "AlreadyRegistered": "genmcp.composite.errors",
+        "CompositeError": "genmcp.composite.errors",
+        "ReconnectError": "genmcp.composite.errors",
+        "RegistrySessionNotFound": "genmcp.composite.errors",
+        "ServerDisabled": "genmcp.composite.errors",
+        "UnknownServer": "genmcp.composite.errors",
+        "UnknownTool": "genmcp.composite.errors",
+        "HubLimits": "genmcp.hub.config",
+        "Retry": "genmcp.hub.config",
+        "ServerConfig": "genmcp.hub.config",
+        "load_servers": "genmcp.hub.config",
+        "Hub": "genmcp.hub.hub",
+        "RegistryEndpoint": "genmcp.registry.endpoint",
+        "LiveRegistry": "genmcp.registry.live",
+        "SessionRegistries": "genmcp.registry.live",
+        "Registry": "genmcp.registry.registry",
+        "SQLiteStore": "genmcp.stores.sqlite.store",
+    }
 
-    def __getattr__(name: str) -> Any:
+    def __getattr__(name: str) -> _typing.Any:
         """Import the value of *name* at its first access (PEP 562).
 
         Hidden from type checkers: otherwise every name would exist for them.
@@ -170,250 +175,9 @@ else:
         place = _LATER.get(name)
         if place is None:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(place), name)
+        value = globals()[name] = getattr(_import_module(place), name)
         return value
 
     def __dir__() -> list[str]:
         """Return all public names, also those that are imported later, for completion."""
         return sorted({*globals(), *_LATER})
-
-
-__all__ = [
-    "FOREIGN_LIMITS",
-    "Accepted",
-    "Access",
-    "AlreadyRegistered",
-    "Annotations",
-    "Append",
-    "ArgumentFaults",
-    "AssignUnavailable",
-    "Audio",
-    "AuthorizationFailed",
-    "Backlog",
-    "Backoff",
-    "BodyTimeout",
-    "CallToolRequestParams",
-    "CallToolResult",
-    "Cancelled",
-    "CapabilityMissing",
-    "ChangeNotifier",
-    "Channel",
-    "Client",
-    "ClientError",
-    "ClientHandler",
-    "ClientLogHandler",
-    "ClientOptions",
-    "Command",
-    "Completion",
-    "CompositeError",
-    "CompositeServer",
-    "ConfigurationError",
-    "Conflict",
-    "ConnectError",
-    "Continuation",
-    "Continue",
-    "ContractError",
-    "Declined",
-    "DefaultHandler",
-    "Delete",
-    "Deliveries",
-    "Denied",
-    "Depends",
-    "Directory",
-    "Done",
-    "Endpoint",
-    "ExternalJob",
-    "ExternalQueue",
-    "ExternalStatus",
-    "Failed",
-    "Forbidden",
-    "ForeignSeal",
-    "FoundEntry",
-    "GenmcpError",
-    "GetPromptRequestParams",
-    "GetPromptResult",
-    "HeaderMismatch",
-    "Health",
-    "HttpOptions",
-    "HttpRejected",
-    "Hub",
-    "HubLimits",
-    "Icon",
-    "IllegalTransition",
-    "Image",
-    "Implementation",
-    "InsufficientScope",
-    "InternalError",
-    "InvalidParams",
-    "InvalidRequest",
-    "InvalidSeal",
-    "Job",
-    "JobExpired",
-    "JobOptions",
-    "Limits",
-    "ListPromptsResult",
-    "ListResourceTemplatesResult",
-    "ListResourcesResult",
-    "ListToolsResult",
-    "LiveRegistry",
-    "LocalIllegalTransition",
-    "LogTruncated",
-    "LoggingTelemetry",
-    "MalformedParams",
-    "McpError",
-    "MemoryStore",
-    "MethodNotFound",
-    "Middleware",
-    "MissingCapability",
-    "Mux",
-    "NotAllowed",
-    "Outcome",
-    "OutcomeUnknown",
-    "OverShare",
-    "Overloaded",
-    "PaginatedResult",
-    "ParseError",
-    "Prompt",
-    "PromptArgument",
-    "PromptDefinition",
-    "PromptError",
-    "PromptMessage",
-    "PromptNotFound",
-    "PromptRepo",
-    "PromptRequest",
-    "PromptTemplate",
-    "PromptsCapability",
-    "Provider",
-    "Put",
-    "Question",
-    "ReadResourceRequestParams",
-    "ReadResourceResult",
-    "ReconnectError",
-    "Registry",
-    "RegistryEndpoint",
-    "RegistrySessionNotFound",
-    "Request",
-    "RequestTimeout",
-    "Resource",
-    "ResourceContents",
-    "ResourceDefinition",
-    "ResourceError",
-    "ResourceNotFound",
-    "ResourceRepo",
-    "ResourceRequest",
-    "ResourceTemplateDefinition",
-    "ResourcesCapability",
-    "Result",
-    "Retry",
-    "Route",
-    "Run",
-    "SQLiteStore",
-    "Schedule",
-    "SchemaLimits",
-    "SealError",
-    "SealExpired",
-    "Security",
-    "SendMessage",
-    "SendStatus",
-    "Server",
-    "ServerCapabilities",
-    "ServerConfig",
-    "ServerDisabled",
-    "ServerError",
-    "SessionNotFound",
-    "SessionRegistries",
-    "SoftTimeLimit",
-    "StdioOptions",
-    "Store",
-    "StoreError",
-    "StoreFull",
-    "StoreUnavailable",
-    "Suite",
-    "SyncClient",
-    "TaskNotFound",
-    "Telemetry",
-    "TextContent",
-    "TooLarge",
-    "Tool",
-    "ToolAnnotations",
-    "ToolDefinition",
-    "ToolError",
-    "ToolNotFound",
-    "ToolRequest",
-    "ToolsCapability",
-    "Transport",
-    "TransportSink",
-    "Unauthorized",
-    "UnknownFormat",
-    "UnknownServer",
-    "UnknownTool",
-    "UnsupportedVersion",
-    "Usage",
-    "WaitCancelled",
-    "WaitError",
-    "WaitTimedOut",
-    "WorkRaised",
-    "WorkerLost",
-    "assistant",
-    "elicit",
-    "elicit_url",
-    "embedded_resource",
-    "gather",
-    "job",
-    "load_servers",
-    "prefix_matches",
-    "prompt",
-    "resource",
-    "resource_link",
-    "result",
-    "roots",
-    "sample",
-    "serve_stdio",
-    "tool",
-    "user",
-    "wait_for",
-]
-
-_LATER: Final = {
-    "Client": "genmcp.client.client",
-    "ClientError": "genmcp.client.errors",
-    "OutcomeUnknown": "genmcp.client.errors",
-    "ServerError": "genmcp.client.errors",
-    "RequestTimeout": "genmcp.client.errors",
-    "Unauthorized": "genmcp.client.errors",
-    "AuthorizationFailed": "genmcp.client.errors",
-    "Forbidden": "genmcp.client.errors",
-    "ConnectError": "genmcp.client.errors",
-    "ClientHandler": "genmcp.client.handler",
-    "DefaultHandler": "genmcp.client.handler",
-    "Denied": "genmcp.client.handler",
-    "HttpOptions": "genmcp.client.options",
-    "ClientOptions": "genmcp.client.options",
-    "Command": "genmcp.client.options",
-    "StdioOptions": "genmcp.client.options",
-    "SyncClient": "genmcp.client.sync",
-    "Transport": "genmcp.client.transports.base",
-    "TransportSink": "genmcp.client.transports.base",
-    "SendMessage": "genmcp._core.client.events",
-    "AlreadyRegistered": "genmcp.composite.errors",
-    "CompositeError": "genmcp.composite.errors",
-    "ReconnectError": "genmcp.composite.errors",
-    "RegistrySessionNotFound": "genmcp.composite.errors",
-    "ServerDisabled": "genmcp.composite.errors",
-    "UnknownServer": "genmcp.composite.errors",
-    "UnknownTool": "genmcp.composite.errors",
-    "CompositeServer": "genmcp.composite.server",
-    "Backoff": "genmcp.hub.config",
-    "HubLimits": "genmcp.hub.config",
-    "Retry": "genmcp.hub.config",
-    "ServerConfig": "genmcp.hub.config",
-    "load_servers": "genmcp.hub.config",
-    "Hub": "genmcp.hub.hub",
-    "RegistryEndpoint": "genmcp.registry.endpoint",
-    "LiveRegistry": "genmcp.registry.live",
-    "SessionRegistries": "genmcp.registry.live",
-    "Registry": "genmcp.registry.registry",
-    "SQLiteStore": "genmcp.stores.sqlite.store",
-    "serve_stdio": "genmcp._transports.stdio",
-}
-"""Where those names are that a server seldom needs: importing it does not wait for them."""

@@ -14,14 +14,7 @@ from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
 from genmcp.content import json_of
 from genmcp.errors import ConfigurationError, ContractError
-from genmcp.hook import (
-    HasSteps,
-    check_hooks,
-    check_words,
-    function_of,
-    hint_of,
-    is_step,
-)
+from genmcp.hook import HasSteps, check_hooks, check_words, function_of, hint_of, is_step
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.tools import ToolAnnotations
 from genmcp.protocol.value import CacheScope
@@ -278,6 +271,20 @@ def definition_of(kind: type[V], owner: str, values: Mapping[str, Any], **member
         return msgspec.json.decode(json_of(kind(**given)), type=kind)
     except (ContractError, msgspec.ValidationError) as error:
         raise ConfigurationError(f"{owner} cannot be listed: {error}") from None
+
+
+def set_options(
+    component: object, owner: str, options: Mapping[str, Any], known: Collection[str]
+) -> None:
+    """Set *options*, keyword arguments, as attributes of *component*.
+
+    Raises:
+        ConfigurationError: an option is not *known*; the message begins with *owner*.
+    """
+    if unknown := options.keys() - {*known}:
+        raise ConfigurationError(f"{owner} takes no {', '.join(sorted(unknown))}")
+    for key, value in options.items():
+        setattr(component, key, value)
 
 
 def attributes_of(kind: type) -> Sequence[str]:

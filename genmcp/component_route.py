@@ -1,24 +1,10 @@
-"""The routes of components: they call the hooks of a component and resume a call after its wait.
-
-Completion is here too (2026-07-28, server/utilities, "Completion"): a client asks for the possible
-values of an argument of a prompt, or of a variable of a resource template, while the user types.
-A component suggests values with a hook:
-
-    async def complete(self, argument, value, context, channel):
-        return [city for city in cities if city.startswith(value)]
-
-*argument* is the name of the argument, *value* is the text that the user has typed, and *context*
-has the values of other arguments. The hook returns a list of texts, the likeliest first; or a
-`Completion`, which also states how many values there are in all; or None, upon which those fixed
-values of the argument that begin with *value* are suggested.
-"""
+"""The routes of components: they call the hooks of a component and resume a call after its wait."""
 
 import inspect
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any
 
-import msgspec
 from msgspec.structs import replace
 
 from genmcp._core.access import checked_scopes
@@ -27,9 +13,10 @@ from genmcp._core.outcome import Done, Failed, Outcome
 from genmcp._core.request import Request
 from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
+from genmcp.completion import Completer
 from genmcp.component import ServerComponent, missing_step
 from genmcp.dependencies import injected
-from genmcp.errors import ContractError, InvalidParams, PromptNotFound, ToolError
+from genmcp.errors import ContractError, ToolError
 from genmcp.hook import (
     FunctionStep,
     HasSteps,
@@ -41,60 +28,9 @@ from genmcp.hook import (
     step_value,
     visibility,
 )
-from genmcp.protocol.prompts import (
-    CompleteRequestParams,
-    CompleteResult,
-    Completion,
-    PromptReference,
-)
 from genmcp.protocol.resources import ResourceTemplateDefinition
 from genmcp.protocol.value import CacheScope, Result
 from genmcp.server import Route
-
-#: The most values that a completion may return (2026-07-28, "Completion Results").
-MOST_VALUES: Final = 100
-
-
-class Completer(msgspec.Struct, frozen=True, kw_only=True):
-    """Completes the arguments of one prompt, or the variables of one resource template.
-
-    Attributes:
-        owner: the name of the prompt or template in errors.
-        names: the names of the arguments; None if only the hook knows them.
-        hook: the `complete` of the component; None if the component does not override it.
-        options: fixed values by argument. They are used if the hook is None or returns None.
-        scopes: the scopes of the component, which its completions need as well.
-    """
-
-    owner: str
-    names: Collection[str] | None = None
-    hook: Hook | None = None
-    options: Mapping[str, Sequence[str]] = {}
-    scopes: tuple[str, ...] = ()
-
-    async def complete(self, params: CompleteRequestParams, channel: Channel) -> CompleteResult:
-        """Return the completions of the argument of *params*.
-
-        Raises:
-            InvalidParams: the argument does not exist.
-            InsufficientScope: the client lacks a scope of the component.
-            ContractError: the hook did not return texts.
-        """
-        if self.scopes:
-            channel._sink.require_scopes(self.scopes)
-        name, value = params.argument.name, params.argument.value
-        if self.names is not None and name not in self.names:
-            raise InvalidParams(f"Unknown argument of {self.owner}: {name}", {"argument": name})
-        found = None
-        if self.hook is not None:
-            context = dict(params.context.arguments or {}) if params.context else {}
-            found = await self.hook(channel, name, value, context, channel)
-        if found is None:
-            found = prefix_matches(self.options.get(name, ()), value)
-        try:
-            return complete_result(found)
-        except ContractError as error:
-            raise ContractError(f"complete of {self.owner}: {error}") from None
 
 
 class ComponentRoute(Route, frozen=True, kw_only=True):
@@ -347,55 +283,3 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
     def broken(self, hook: str, value: Any, why: str) -> ContractError:
         """Return the error for a *value* that *hook* must not return; *why* is the reason."""
         return ContractError(f"{self.hook_name(hook)} returned {type(value).__name__}: {why}")
-
-
-async def complete(
-    request: Request, channel: Channel, completer: Completer | None
-) -> CompleteResult:
-    """Return the result of a `completion/complete` request.
-
-    *completer* is that of the prompt or template that *request* names; None if that does not exist.
-
-    Raises:
-        InvalidParams: the prompt, template or argument does not exist.
-    """
-    params = request.params
-    assert isinstance(params, CompleteRequestParams)
-    if completer is not None:
-        return await completer.complete(params, channel)
-    if isinstance(params.ref, PromptReference):
-        raise PromptNotFound(params.ref.name)
-    raise InvalidParams(f"Unknown resource template: {params.ref.uri}", {"uri": params.ref.uri})
-
-
-def complete_result(found: Any) -> CompleteResult:
-    """Convert *found*, which a `complete` hook returned, to a result of at most 100 values.
-
-    Raises:
-        ContractError: *found* is not a list of texts, a Completion or a CompleteResult.
-    """
-    if isinstance(found, CompleteResult):
-        return CompleteResult(completion=_bounded(found.completion), meta=found.meta)
-    if not isinstance(found, Completion):
-        found = Completion(found, None, None)
-    return CompleteResult(completion=_bounded(found))
-
-
-def prefix_matches(options: Iterable[str], value: str) -> list[str]:
-    """Return those *options* that begin with *value*, in their order; case is ignored."""
-    typed = value.casefold()
-    return [option for option in options if option.casefold().startswith(typed)]
-
-
-def _bounded(given: Completion) -> Completion:
-    values = given.values
-    if not isinstance(values, list | tuple) or not all(isinstance(each, str) for each in values):
-        raise ContractError("return a list of texts, a Completion, or None")
-    more = len(values) > MOST_VALUES
-    if given.has_more is None and given.total is not None:
-        more = given.total > len(values) or more
-    return Completion(
-        values=values[:MOST_VALUES],
-        total=len(values) if given.total is None and not given.has_more else given.total,
-        has_more=given.has_more or more,
-    )

@@ -40,9 +40,7 @@ import msgspec
 
 from genmcp._core.outcome import Done, Failed
 from genmcp._core.waiting import ExternalJob, Job, JobGroup, returned
-from genmcp.errors import (
-    ContractError,
-)
+from genmcp.errors import ContractError
 from genmcp.protocol.client_features import (
     CreateMessageRequest,
     ElicitRequest,
@@ -59,10 +57,7 @@ from genmcp.protocol.content import (
     Role,
     TextContent,
 )
-from genmcp.protocol.prompts import (
-    GetPromptResult,
-    PromptMessage,
-)
+from genmcp.protocol.prompts import GetPromptResult, PromptMessage
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.question.question import Question

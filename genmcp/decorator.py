@@ -3,16 +3,7 @@
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import (
-    Any,
-    ClassVar,
-    Concatenate,
-    Literal,
-    ParamSpec,
-    Protocol,
-    TypeVar,
-    overload,
-)
+from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from typing_extensions import Unpack
 
@@ -20,7 +11,7 @@ from genmcp._core.request import OnLost, TaskUse
 from genmcp._schema.arguments import Extra
 from genmcp._schema.schema import Formats
 from genmcp.channel import Channel
-from genmcp.component import Metadata, ServerComponent, check_continues
+from genmcp.component import Metadata, ServerComponent, check_continues, set_options
 from genmcp.dependencies import signature_of, with_context
 from genmcp.errors import ConfigurationError
 from genmcp.hook import FunctionStep, HasSteps, StepValue, Visible, hint_of
@@ -262,9 +253,6 @@ class FunctionComponent(HasSteps, ServerComponent):
         self, function: Any, options: Mapping[str, Any], steps: dict[str, FunctionStep]
     ) -> None:
         owner = name_of(function)
-        if unknown := options.keys() - self._known:
-            names = ", ".join(sorted(unknown))
-            raise ConfigurationError(f"{owner}: @{self._decorator} takes no {names}")
         closed = options.get("extra_arguments", "forbid") == "forbid"
         if options.get("input_schema") is not None:
             signature: Signature = SchemaSignature.of_schema(function, options["input_schema"])
@@ -282,8 +270,7 @@ class FunctionComponent(HasSteps, ServerComponent):
         setattr(self, self._arguments, signature.arguments)
         if "output_schema" in self._known and "output_schema" not in options:
             self.output_schema = signature.output
-        for key, value in options.items():
-            setattr(self, key, value)
+        set_options(self, f"{owner}: @{self._decorator}", options, self._known)
         # Checks the options now, so that the traceback shows the decorated function.
         self._route.of(self)
 

@@ -14,12 +14,7 @@ ends. The parameter is no argument of a client: no schema contains it.
 import asyncio
 import inspect
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from contextlib import (
-    AsyncExitStack,
-    ExitStack,
-    asynccontextmanager,
-    contextmanager,
-)
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from functools import cache, partial, wraps
 from typing import Annotated, Any, TypeVar, cast, get_args, get_origin, get_type_hints
 
@@ -137,33 +132,29 @@ def with_context(function: Callable[..., Any], context: type) -> Callable[..., A
     for each in wanted.values():
         _check(function, each.function, context, in_loop=in_loop)
 
-    async def call_async(given: Any, /, *args: Any, **kwargs: Any) -> Any:
+    async def call(given: Any, /, *args: Any, **kwargs: Any) -> Any:
         async with AsyncExitStack() as stack:
             try:
-                values = _CallScope(context, given, stack)
+                values = _CallScope(context, given, stack, in_loop=in_loop)
                 for name, each in wanted.items():
                     if name not in kwargs:  # a direct call may pass it
-                        kwargs[name] = await values.get_async(each.function)
-                return await function(*args, **kwargs)
+                        kwargs[name] = await values.get(each.function)
+                value = function(*args, **kwargs)
+                return await value if in_loop else value
             except BaseException as error:
                 failure = error
                 raise
         raise failure  # a dependency has caught it, but the call has no result
 
-    def call(given: Any, /, *args: Any, **kwargs: Any) -> Any:
-        with ExitStack() as stack:
-            try:
-                values = _CallScope(context, given, stack)
-                for name, each in wanted.items():
-                    if name not in kwargs:
-                        kwargs[name] = values.get(each.function)
-                return function(*args, **kwargs)
-            except BaseException as error:
-                failure = error
-                raise
-        raise failure
+    def call_in_thread(given: Any, /, *args: Any, **kwargs: Any) -> Any:
+        # There is nothing to wait for in a thread, so that the coroutine runs to its end at once.
+        try:
+            call(given, *args, **kwargs).send(None)
+        except StopIteration as done:
+            return done.value
+        raise AssertionError(f"{function!r} has waited in a thread")
 
-    return call_async if in_loop else call
+    return call if in_loop else call_in_thread
 
 
 def _instance(kind: type, arguments: tuple[Any, ...]) -> Any:
@@ -293,52 +284,44 @@ def _type_of(hint: Any) -> Any:
 class _CallScope:
     """The dependencies of one call, each created at its first use and closed by *stack*."""
 
-    def __init__(self, context: type, given: Any, stack: AsyncExitStack | ExitStack) -> None:
+    def __init__(self, context: type, given: Any, stack: AsyncExitStack, *, in_loop: bool) -> None:
         self._context = context
         self._given = given
-        self._stack: Any = stack
+        self._stack = stack
+        self._in_loop = in_loop
         self._made: dict[Any, Any] = {}
 
-    def get(self, function: Any) -> Any:
-        """Return the value of *function*, in this thread."""
-        if function not in self._made:
-            arguments = self._own_arguments(function)
-            for name, each in dependencies_of(_used(function)).items():
-                arguments[name] = self.get(each.function)
-            self._made[function] = self._enter(_used(function), arguments)
-        return self._made[function]
-
-    async def get_async(self, function: Any) -> Any:
-        """Return the value of *function*; a `def` runs in a thread."""
+    async def get(self, function: Any) -> Any:
+        """Return the value of *function*. On the event loop, a `def` runs in a thread."""
         if function not in self._made:
             used = _used(function)
-            arguments = self._own_arguments(function)
+            arguments = self._own_arguments(used)
             for name, each in dependencies_of(used).items():
-                arguments[name] = await self.get_async(each.function)
-            code = _code_of(used)
-            if inspect.isasyncgenfunction(code):
-                context = asynccontextmanager(used)(**arguments)
-                value = await self._stack.enter_async_context(context)
-            elif inspect.isgeneratorfunction(code):
-                context = _in_threads(contextmanager(used)(**arguments))
-                value = await self._stack.enter_async_context(context)
-            elif inspect.iscoroutinefunction(code):
-                value = await used(**arguments)
-            else:
-                value = await asyncio.to_thread(used, **arguments)
-            self._made[function] = value
+                arguments[name] = await self.get(each.function)
+            self._made[function] = await self._enter(used, arguments)
         return self._made[function]
 
-    def _enter(self, function: Any, arguments: Mapping[str, Any]) -> Any:
-        if _is_async(function):
+    async def _enter(self, function: Any, arguments: Mapping[str, Any]) -> Any:
+        if not self._in_loop and _is_async(function):
             raise ConfigurationError(f"{function!r} is async, and replaces a def in a thread")
-        if inspect.isgeneratorfunction(_code_of(function)):
-            return self._stack.enter_context(contextmanager(function)(**arguments))
+        code = _code_of(function)
+        if inspect.isasyncgenfunction(code):
+            context = asynccontextmanager(function)(**arguments)
+            return await self._stack.enter_async_context(context)
+        if inspect.iscoroutinefunction(code):
+            return await function(**arguments)
+        if inspect.isgeneratorfunction(code):
+            blocking = contextmanager(function)(**arguments)
+            if self._in_loop:
+                return await self._stack.enter_async_context(_in_threads(blocking))
+            return self._stack.enter_context(blocking)
+        if self._in_loop:
+            return await asyncio.to_thread(function, **arguments)
         return function(**arguments)
 
     def _own_arguments(self, function: Any) -> dict[str, Any]:
         """Return the channel or run for the parameters of *function* that are annotated so."""
-        hints = hints_of(_used(function))
+        hints = hints_of(function)
         return {
             name: self._given
             for name, hint in hints.items()

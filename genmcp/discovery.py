@@ -23,28 +23,27 @@ import inspect
 import itertools
 import logging
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from importlib.machinery import SourceFileLoader
-from importlib.util import module_from_spec, resolve_name, spec_from_file_location
+from importlib.util import (
+    cache_from_source,
+    module_from_spec,
+    resolve_name,
+    spec_from_file_location,
+)
 from pathlib import Path
-from types import CodeType, ModuleType
-from typing import Any, Final, Literal, NamedTuple
+from types import ModuleType
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from genmcp.decorator import FunctionPrompt, FunctionResource, FunctionTool, function_component
 from genmcp.errors import ConfigurationError
-from genmcp.prompts.prompt import Prompt, PromptRepo, PromptRoute
-from genmcp.resources.resource import Resource, ResourceRepo
-from genmcp.resources.route import ResourceRoute, TemplateRoute
+from genmcp.suite.collection import KINDS, ComponentKind
 from genmcp.suite.suite import Suite
-from genmcp.tools import Tool, ToolRoute
 
 __all__ = [
     "BrokenSource",
     "DiscoveredComponent",
-    "DiscoveredKind",
     "Discovery",
     "Rediscovery",
     "reload",
@@ -52,44 +51,13 @@ __all__ = [
     "suite",
 ]
 
-DiscoveredKind = Literal["tools", "resources", "prompts"]
-
 logger = logging.getLogger("genmcp")
-
-
-class _ComponentBase(NamedTuple):
-    """A base class of components, and how to check one.
-
-    labels: the attributes that may hold the name of a component; the first that is set counts. A
-        class without a name is a base of others.
-    """
-
-    kind: DiscoveredKind
-    base: type
-    check: Callable[[Any], object]
-    labels: Sequence[str]
-
-    def label(self, value: Any) -> str | None:
-        """Return the name of *value*, a class or an instance; None if it has none."""
-        values = (getattr(value, label, None) for label in self.labels)
-        name = next((each for each in values if each is not None), None)
-        return None if name is None else str(name)
-
-
-_BASES: Final = (
-    _ComponentBase("tools", Tool, ToolRoute.of, ("name",)),
-    _ComponentBase("resources", Resource, ResourceRoute.of, ("uri",)),
-    _ComponentBase("resources", ResourceRepo, ResourceRoute.of, ("prefix", "template")),
-    _ComponentBase("resources", FunctionResource, TemplateRoute.of, ("uri",)),
-    _ComponentBase("prompts", Prompt, PromptRoute.of, ("name",)),
-    _ComponentBase("prompts", PromptRepo, PromptRoute.of, ("prefix",)),
-)
-_DECORATED: Final = (FunctionTool, FunctionPrompt, FunctionResource)
-_KINDS: Final[Sequence[DiscoveredKind]] = ("tools", "resources", "prompts")
 
 # The code of a file may raise anything while it is imported, `sys.exit` included. That file is then
 # left out.
 _FAILURES: Final = (Exception, SystemExit)
+# The attributes that may name a component. A class without any of them is a base of others.
+_LABELS: Final = ("name", "uri", "prefix", "template")
 
 _numbers = itertools.count(1)
 
@@ -99,12 +67,12 @@ class DiscoveredComponent(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         kind: `tools`, `resources` or `prompts`.
-        name: the name, URI or template; of a repository, its prefix.
+        name: the name, URI, template, or prefix of a repository, as `Suite.remove` takes it.
         value: the instance to give to a suite. For a class or a function, the instance of it.
         source: the path of the file.
     """
 
-    kind: DiscoveredKind
+    kind: str
     name: str
     value: Any
     source: str
@@ -117,25 +85,27 @@ class BrokenSource(msgspec.Struct, frozen=True, eq=False):
     error: BaseException
 
 
-class _Source(msgspec.Struct, frozen=True):
+class _Source(NamedTuple):
     """A file to import, as *module*, or under a new name if that is None.
 
     *kinds* are the kinds of components that the file may define.
     """
 
     path: str
-    kinds: tuple[DiscoveredKind, ...]
+    kinds: tuple[ComponentKind, ...]
     module: str | None = None
 
-    def read(self) -> bytes:
-        """Return the contents; empty for a module that is not a Python file."""
-        return Path(self.path).read_bytes() if self.path.endswith(".py") else b""
+    def read(self) -> bytes | None:
+        """Return the contents; None if it cannot be read, or is not a Python file."""
+        with suppress(OSError):
+            return Path(self.path).read_bytes() if self.path.endswith(".py") else None
+        return None
 
 
-class _LoadedSource(msgspec.Struct, frozen=True, eq=False):
+class _LoadedSource(NamedTuple):
     """The components of a file, its *contents* when it was imported, and its module's name."""
 
-    contents: bytes
+    contents: bytes | None
     module: str | None
     components: Sequence[DiscoveredComponent]
     broken: Sequence[BrokenSource]
@@ -170,7 +140,7 @@ class Discovery(msgspec.Struct, frozen=True, eq=False):
         """The prompts and their repositories, for `Suite(prompts=...)`."""
         return self._of("prompts")
 
-    def _of(self, kind: DiscoveredKind) -> list[Any]:
+    def _of(self, kind: str) -> list[Any]:
         return [each.value for each in self.components if each.kind == kind]
 
 
@@ -210,9 +180,15 @@ def suite(
             `resources` and `prompts`, or an argument of the suite is invalid.
     """
     found = scan(location)
-    values = {"tools": found.tools, "resources": found.resources, "prompts": found.prompts}
-    given: dict[str, Any] = {kind: each for kind, each in values.items() if each}
-    return Suite(name=name, version=version, title=title, instructions=instructions, **given)
+    return Suite(
+        name,
+        version=version,
+        title=title,
+        instructions=instructions,
+        tools=found.tools,
+        resources=found.resources,
+        prompts=found.prompts,
+    )
 
 
 def scan(location: str | Path | ModuleType) -> Discovery:
@@ -247,13 +223,13 @@ def reload(found: Discovery) -> Rediscovery:
     sources: dict[_Source, _LoadedSource] = {}
     for source in _sources(found.location):
         known = found._sources.get(source)
-        if known is None or known.contents != _contents(source):
-            _forget(known)
+        if known is None or known.contents != source.read():
+            _forget(source, known)
             known = _load(source, None)
         sources[source] = known
     # Modules of removed files would otherwise stay in `sys.modules` for the life of the process.
     for source in found._sources.keys() - sources.keys():
-        _forget(found._sources[source])
+        _forget(source, found._sources[source])
     current = _discovery(found.location, sources)
     added = [each for each in current.components if each not in found.components]
     removed = [each for each in found.components if each not in current.components]
@@ -275,14 +251,13 @@ def _discovery(location: Path | ModuleType, sources: dict[_Source, _LoadedSource
 
     If components of one kind have the same name, the first is kept, and the others are broken.
     """
-    first: dict[tuple[_ComponentBase | None, str], DiscoveredComponent] = {}
+    first: dict[tuple[str, str], DiscoveredComponent] = {}
     broken = [each for source in sources.values() for each in source.broken]
-    for source in sources.values():
-        for each in source.components:
-            known = first.setdefault((_base_of(each.value), each.name), each)
-            if known is not each:
-                words = f"{each.kind[:-1]} {each.name!r} is in {known.source} already"
-                broken.append(BrokenSource(each.source, ConfigurationError(words)))
+    for each in (component for source in sources.values() for component in source.components):
+        known = first.setdefault((each.kind, each.name), each)
+        if known is not each:
+            words = f"{each.kind[:-1]} {each.name!r} is in {known.source} already"
+            broken.append(BrokenSource(each.source, ConfigurationError(words)))
     return Discovery(location, list(first.values()), broken, sources)
 
 
@@ -291,13 +266,13 @@ def _sources(place: Path | ModuleType) -> list[_Source]:
         return list(_module_sources(place))
     if not place.is_dir():
         raise ConfigurationError(f"discovery: the folder {place} does not exist")
-    folders = {kind: place / kind for kind in _KINDS if (place / kind).is_dir()}
-    if not folders:
-        raise ConfigurationError(f"discovery: {place} has none of {', '.join(_KINDS)}")
+    kinds = [kind for kind in KINDS if (place / kind.name).is_dir()]
+    if not kinds:
+        raise ConfigurationError(f"discovery: {place} has none of tools, resources, prompts")
     return [
         _Source(str(file), (kind,))
-        for kind, folder in folders.items()
-        for file, steps in _files(folder)
+        for kind in kinds
+        for file, steps in _files(place / kind.name)
         if steps[-1] != "__init__"
     ]
 
@@ -305,11 +280,11 @@ def _sources(place: Path | ModuleType) -> list[_Source]:
 def _module_sources(module: ModuleType) -> Iterator[_Source]:
     name = module.__name__
     if not hasattr(module, "__path__"):
-        yield _Source(getattr(module, "__file__", None) or name, tuple(_KINDS), name)
+        yield _Source(getattr(module, "__file__", None) or name, KINDS, name)
     for folder in getattr(module, "__path__", ()):
         for file, steps in _files(Path(folder)):
             below = steps[:-1] if steps[-1] == "__init__" else steps
-            yield _Source(str(file), tuple(_KINDS), ".".join([name, *below]))
+            yield _Source(str(file), KINDS, ".".join([name, *below]))
 
 
 def _files(folder: Path) -> Iterator[tuple[Path, Sequence[str]]]:
@@ -320,40 +295,32 @@ def _files(folder: Path) -> Iterator[tuple[Path, Sequence[str]]]:
             yield file, steps
 
 
-def _contents(source: _Source) -> bytes | None:
-    with suppress(OSError):
-        return source.read()
-    return None
-
-
 def _load(source: _Source, place: Path | ModuleType | None) -> _LoadedSource:
     """Import *source*, and return its components. If *place* is its module, use that module."""
-    contents, module = b"", None
+    contents = source.read()
     try:
-        contents = source.read()
         if isinstance(place, ModuleType) and place.__name__ == source.module:
             module = place
         elif source.module is not None:
             module = importlib.import_module(source.module)
         else:
-            module = _new_module(source.path)
-        components, broken = _components(source, _defined(module, ast.parse(contents)))
+            module = _import_file(source.path)
+        values = _defined(module, ast.parse(contents or b""))
     except _FAILURES as error:
         return _LoadedSource(contents, None, (), [BrokenSource(source.path, error)])
+    components, broken = list[DiscoveredComponent](), list[BrokenSource]()
+    for value in values:
+        try:
+            components += _components_of(source, value, values)
+        except _FAILURES as error:
+            broken.append(BrokenSource(source.path, error))
     return _LoadedSource(contents, module.__name__, components, broken)
 
 
-class _Loader(SourceFileLoader):
-    """A loader without the bytecode cache, which would miss a second edit within one second."""
-
-    def get_code(self, fullname: str) -> CodeType:
-        return self.source_to_code(self.get_data(self.path), self.path)
-
-
-def _new_module(path: str) -> ModuleType:
+def _import_file(path: str) -> ModuleType:
     """Import the file at *path* under a unique name."""
     name = f"genmcp_component_{next(_numbers)}_{Path(path).stem}"
-    spec = spec_from_file_location(name, path, loader=_Loader(name, path))
+    spec = spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None
     # Registered before it runs: dataclasses and pickle look up the module of a class.
     module = sys.modules[name] = module_from_spec(spec)
@@ -365,9 +332,12 @@ def _new_module(path: str) -> ModuleType:
     return module
 
 
-def _forget(source: _LoadedSource | None) -> None:
-    if source is not None and source.module is not None:
-        sys.modules.pop(source.module, None)
+def _forget(source: _Source, loaded: _LoadedSource | None) -> None:
+    """Remove the module of *source*, and its bytecode: a second edit within a second is missed."""
+    if loaded is not None and loaded.module is not None:
+        sys.modules.pop(loaded.module, None)
+    if source.path.endswith(".py"):
+        Path(cache_from_source(source.path)).unlink(missing_ok=True)
 
 
 def _defined(module: ModuleType, tree: ast.Module) -> list[Any]:
@@ -378,8 +348,7 @@ def _defined(module: ModuleType, tree: ast.Module) -> list[Any]:
         for name, value in vars(module).items()
         if not name.startswith("_") and id(value) not in imported
     }
-    # A class or function that was defined in another module, and came here by `import module` and
-    # an assignment, is left out. Its `__module__` shows this.
+    # A class or function that came here by `import module` and an assignment is left out, too.
     return [
         value
         for value in values.values()
@@ -396,9 +365,9 @@ def _imported(module: ModuleType, tree: ast.Module) -> Iterator[Any]:
     """
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom):
-            package = getattr(module, "__package__", None)
             relative = "." * node.level + (node.module or "")
-            origin = sys.modules.get(resolve_name(relative, package) if node.level else relative)
+            package = module.__package__ if node.level else None
+            origin = sys.modules.get(resolve_name(relative, package))
             for alias in node.names:
                 if alias.name == "*":
                     yield from vars(origin).values() if origin else ()
@@ -406,44 +375,26 @@ def _imported(module: ModuleType, tree: ast.Module) -> Iterator[Any]:
                     yield getattr(origin, alias.name, None)
 
 
-def _components(
-    source: _Source, values: Sequence[Any]
-) -> tuple[Sequence[DiscoveredComponent], Sequence[BrokenSource]]:
-    components, broken = [], []
-    for value in values:
-        try:
-            component = _component(source, value, values)
-        except _FAILURES as error:
-            broken.append(BrokenSource(source.path, error))
-            continue
-        if component is not None:
-            components.append(component)
-    return components, broken
-
-
-def _component(source: _Source, value: Any, values: Sequence[Any]) -> DiscoveredComponent | None:
-    """Return the component for *value*; None if *value* is not a component.
+def _components_of(
+    source: _Source, value: Any, values: Sequence[Any]
+) -> Sequence[DiscoveredComponent]:
+    """Return the components that *value* is: several for a function under several decorators.
 
     Raises:
         ConfigurationError: the component is invalid, or belongs in another folder.
     """
     if inspect.isclass(value):
         value = _instance(value, values)
-    elif inspect.isroutine(value):
-        value = _decorated(value)
-    base = _base_of(value)
-    if base is None:
-        return None
-    base.check(value)
-    name = str(base.label(value))
-    if base.kind not in source.kinds:
-        raise ConfigurationError(f"{base.kind[:-1]} {name!r} belongs below {base.kind}/")
-    return DiscoveredComponent(base.kind, name, value, source.path)
-
-
-def _base_of(value: Any) -> _ComponentBase | None:
-    fits = issubclass if inspect.isclass(value) else isinstance
-    return next((each for each in _BASES if fits(value, each.base)), None)
+    found = []
+    for kind in KINDS:
+        if kind.accepts(value):
+            route = kind.route_of(value)
+            if kind not in source.kinds:
+                raise ConfigurationError(
+                    f"{kind.name[:-1]} {route.pattern!r} belongs below {kind.name}/"
+                )
+            found.append(DiscoveredComponent(kind.name, route.pattern, route.provider, source.path))
+    return found
 
 
 def _instance(cls: type, values: Sequence[Any]) -> Any:
@@ -455,25 +406,20 @@ def _instance(cls: type, values: Sequence[Any]) -> Any:
     Raises:
         ConfigurationError: *cls* is a component that needs arguments.
     """
-    base = _base_of(cls)
-    if base is None or inspect.isabstract(cls) or any(type(each) is cls for each in values):
+    is_kind = any(kind.accepts(cls) for kind in KINDS)
+    if not is_kind or inspect.isabstract(cls) or any(type(each) is cls for each in values):
         return None
     try:
         made = cls()
     except TypeError as error:
         is_base = any(cls in getattr(each, "__mro__", ())[1:] for each in values)
-        if is_base or base.label(cls) is None:
+        if is_base or not _is_named(cls):
             return None
         raise ConfigurationError(
             f"{cls.__name__} takes arguments; define an instance of it in the file: {error}"
         ) from error
-    return None if base.label(made) is None else made
+    return made if _is_named(made) else None
 
 
-def _decorated(function: Any) -> Any:
-    """Return the component of a decorated *function*, else None."""
-    # A decorator leaves the function as it is, and attaches the component to it.
-    for kind in _DECORATED:
-        with suppress(ConfigurationError):
-            return function_component(kind, function)
-    return None
+def _is_named(value: Any) -> bool:
+    return any(getattr(value, label, None) is not None for label in _LABELS)

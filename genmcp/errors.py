@@ -1,17 +1,18 @@
-"""The exceptions of genmcp, with their JSON-RPC codes and HTTP statuses; exported by `genmcp`.
+"""The exceptions of genmcp, with their JSON-RPC codes and HTTP statuses.
 
     GenmcpError
     ├── McpError               sent to the client as a JSON-RPC error, with its code:
     │     -32700               ParseError
     │     -32600               InvalidRequest: HttpRejected (NotAllowed), TooLarge, BodyTimeout,
-    │                            SessionNotFound, InsufficientScope (genmcp._core.access)
+    │                            SessionNotFound, InsufficientScope
     │     -32601               MethodNotFound
-    │     -32602               InvalidParams: MalformedParams, InvalidArguments (genmcp.faults),
-    │                            ToolNotFound, PromptNotFound, ResourceNotFound, TaskNotFound
+    │     -32602               InvalidParams: MalformedParams, InvalidArguments, ToolNotFound,
+    │                            PromptNotFound, ResourceNotFound, TaskNotFound
     │     -32603               ResourceError, PromptError, InternalError: Overloaded
     │     -32020 to -32022     HeaderMismatch, MissingCapability, UnsupportedVersion
     ├── ToolError              raised by a tool: the model gets its text in an `isError` result
-    ├── WaitError            WorkRaised, WorkerLost, WaitTimedOut, WaitCancelled, CapabilityMissing
+    ├── WaitError              WorkRaised, WorkerLost, WaitTimedOut (JobExpired), WaitCancelled,
+    │                            CapabilityMissing
     ├── ConfigurationError     an option is invalid; raised at construction, never per request
     ├── ContractError          a hook returned or did something that its contract forbids
     ├── IllegalTransition      LocalIllegalTransition
@@ -20,7 +21,7 @@
     ├── SealError              InvalidSeal (ForeignSeal), SealExpired
     ├── StoreError             Conflict, UnknownFormat, LogTruncated,
     │                            StoreUnavailable (StoreFull, OverShare)
-    ├── InvalidToken, AuthorizationUnavailable (genmcp._core.access)
+    ├── InvalidToken, AuthorizationUnavailable (genmcp.auth)
     ├── ClientError            raised by a client (genmcp.client.errors)
     └── CompositeError         raised by a hub or registry (genmcp.composite.errors)
 
@@ -31,55 +32,7 @@ defines its code and status; the shape of `data` is in docs/endpoint.md, "Errors
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
-__all__ = [
-    "ArgumentFaults",
-    "AssignUnavailable",
-    "BodyTimeout",
-    "CapabilityMissing",
-    "ConfigurationError",
-    "Conflict",
-    "ContractError",
-    "ForeignSeal",
-    "GenmcpError",
-    "HeaderMismatch",
-    "HttpRejected",
-    "IllegalTransition",
-    "InternalError",
-    "InvalidParams",
-    "InvalidRequest",
-    "InvalidSeal",
-    "LocalIllegalTransition",
-    "LogTruncated",
-    "MalformedParams",
-    "McpError",
-    "MethodNotFound",
-    "MissingCapability",
-    "NotAllowed",
-    "OverShare",
-    "Overloaded",
-    "ParseError",
-    "PromptError",
-    "PromptNotFound",
-    "ResourceError",
-    "ResourceNotFound",
-    "SealError",
-    "SealExpired",
-    "SessionNotFound",
-    "StoreError",
-    "StoreFull",
-    "StoreUnavailable",
-    "TaskNotFound",
-    "TooLarge",
-    "ToolError",
-    "ToolNotFound",
-    "UnknownFormat",
-    "UnsupportedVersion",
-    "WaitCancelled",
-    "WaitError",
-    "WaitTimedOut",
-    "WorkRaised",
-    "WorkerLost",
-]
+from genmcp.faults import error_data
 
 
 class GenmcpError(Exception):
@@ -176,6 +129,25 @@ class SessionNotFound(InvalidRequest):
     status = 404
 
 
+class InsufficientScope(McpError):
+    """The access token lacks scopes. The client gets HTTP 403, and may ask its user for them.
+
+    A hook raises it for a need that it finds in the arguments:
+    `raise InsufficientScope("parts:bulk")`.
+
+    Args:
+        scopes: the scopes that are needed, also those that were granted.
+    """
+
+    code = -32600
+    status = 403
+
+    def __init__(self, *scopes: str) -> None:
+        self.scopes = scopes
+        needed = " ".join(scopes)
+        super().__init__(f"The access token lacks a scope; needed: {needed}", {"scopes": [*scopes]})
+
+
 class MethodNotFound(McpError):
     """The method is unknown, or not offered by the server (2026-07-28: HTTP 404)."""
 
@@ -201,6 +173,21 @@ class MalformedParams(InvalidParams):
     """The params do not conform to the schema of the specification; no handler was called."""
 
     status = 400
+
+
+class InvalidArguments(InvalidParams):
+    """The arguments of a tool call were rejected by the input schema or by `validate`.
+
+    The client gets an `isError` result, which a model can read and act on (2025-11-25, tools,
+    "Error Handling", SEP-1303; earlier revisions permit it). The result has `data` in its `_meta`.
+    """
+
+    def __init__(self, tool: str, faults: Sequence[str], data: Any = None) -> None:
+        self.faults = tuple(faults)
+        super().__init__(
+            "\n".join([f"Invalid arguments for tool {tool}:", *(f"- {fault}" for fault in faults)]),
+            error_data(faults, name=tool) if data is None else data,
+        )
 
 
 class ToolNotFound(InvalidParams):
@@ -383,6 +370,12 @@ class WaitTimedOut(WaitError):
     """The timeout of the wait expired."""
 
     _text = "it took too long"
+
+
+class JobExpired(WaitTimedOut):
+    """The job was not started within its `expires`."""
+
+    _text = "it was not started in time"
 
 
 class WaitCancelled(WaitError):

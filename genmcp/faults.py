@@ -7,8 +7,6 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from genmcp.errors import InvalidParams
-
 
 class Fault(str):
     """One fault, as a sentence that begins with its JSON Pointer.
@@ -47,21 +45,6 @@ class Mismatch(str):
         words.expected = expected
         words.actual = actual
         return words
-
-
-class InvalidArguments(InvalidParams):
-    """The arguments of a tool call were rejected by the input schema or by `validate`.
-
-    The client gets an `isError` result, which a model can read and act on (2025-11-25, tools,
-    "Error Handling", SEP-1303; earlier revisions permit it). The result has `data` in its `_meta`.
-    """
-
-    def __init__(self, tool: str, faults: Sequence[str], data: Any = None) -> None:
-        self.faults = tuple(faults)
-        super().__init__(
-            "\n".join([f"Invalid arguments for tool {tool}:", *(f"- {fault}" for fault in faults)]),
-            error_data(faults, name=tool) if data is None else data,
-        )
 
 
 def error_data(faults: Sequence[str], **named: str) -> dict[str, Any]:

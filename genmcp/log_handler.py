@@ -3,15 +3,13 @@
 import asyncio
 import copy
 import logging
-import threading
 from collections import deque
 from collections.abc import Coroutine, Mapping
 from contextlib import suppress
-from contextvars import ContextVar, copy_context
+from contextvars import ContextVar
 from typing import Any, ClassVar, Final, TypeVar
 
 from genmcp.channel import Channel
-from genmcp.errors import ConfigurationError
 from genmcp.protocol.params import SEVERITY, LoggingLevel
 
 logger = logging.getLogger("genmcp")
@@ -29,6 +27,8 @@ _LEVELS: Final[tuple[tuple[int, LoggingLevel], ...]] = (
 )
 
 _MAX_CHARACTERS: Final = 16_384  # of a message or traceback
+_MAX_PENDING: Final = 256  # records of one request that wait to be sent
+_FLUSH_TIMEOUT: Final = 1.0  # seconds that a response waits for them
 
 
 class ClientLogHandler(logging.Handler):
@@ -43,40 +43,22 @@ class ClientLogHandler(logging.Handler):
     if it has one; `"exception"` is the type of a logged exception. Records of this package are not
     forwarded.
 
-    Logging never waits for the client. A response waits for the records logged before it, for
-    *flush_timeout* at most. Records that are logged after the response are dropped.
+    Logging never waits for the client. If more than 256 records of a request wait to be sent,
+    further ones are dropped, and the client gets a warning with their number. A response waits for
+    the records logged before it, for one second at most. Records that are logged after the response
+    are dropped.
 
     Args:
         level: the least severe level to forward. Default: every level.
         traceback: whether to send the text of tracebacks, which may show secrets to the client.
-        pending: the number of records of one request that may wait to be sent, default 256. Further
-            records are dropped, and the client gets a warning with their number.
-        flush_timeout: seconds that a response waits for records, default 1.
-
-    Raises:
-        ConfigurationError: *pending* or *flush_timeout* is not positive.
     """
 
     created: ClassVar[bool] = False
     """Whether a handler was ever created. Until then, calls skip the preparation for it."""
 
-    def __init__(
-        self,
-        level: int | str = logging.NOTSET,
-        *,
-        traceback: bool = False,
-        pending: int = 256,
-        flush_timeout: float = 1.0,
-    ) -> None:
+    def __init__(self, level: int | str = logging.NOTSET, *, traceback: bool = False) -> None:
         super().__init__(level)
-        for name, value in (("pending", pending), ("flush_timeout", flush_timeout)):
-            if value <= 0:
-                raise ConfigurationError(
-                    f"ClientLogHandler: {name} must be positive, not {value!r}"
-                )
         self._traceback = traceback
-        self._pending = pending
-        self._flush_timeout = flush_timeout
         ClientLogHandler.created = True
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -90,7 +72,7 @@ class ClientLogHandler(logging.Handler):
         # A formatter that logs would otherwise forward its own records, without end.
         token = _current_queue.set(None)
         try:
-            queue.put((level, self._data(record), record.name), self._pending, self._flush_timeout)
+            queue.put((level, self._data(record), record.name))
         except Exception:
             self.handleError(record)
         finally:
@@ -121,10 +103,7 @@ class _RecordQueue:
         self._channel = channel
         self._entries: deque[Entry] = deque()
         self._dropped = 0
-        self._flush_timeout = 0.0  # the longest of the handlers that have put a record here
-        self._lock = threading.Lock()
         self._loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
         self._sending: asyncio.Task[None] | None = None
 
     def accepts(self, level: LoggingLevel) -> bool:
@@ -135,52 +114,41 @@ class _RecordQueue:
             return not self.closed
         return request.log_level is not None and SEVERITY[level] >= SEVERITY[request.log_level]
 
-    def put(self, entry: Entry, limit: int, flush_timeout: float) -> None:
-        """Queue *entry* unless *limit* entries are queued already. May be called in any thread."""
-        with self._lock:
-            self._flush_timeout = max(self._flush_timeout, flush_timeout)
-            if len(self._entries) >= limit:
-                self._dropped += 1
-                return
+    def put(self, entry: Entry) -> None:
+        """Queue *entry*, unless too many wait. May be called in any thread."""
+        if len(self._entries) < _MAX_PENDING:
             self._entries.append(entry)
-        if threading.get_ident() == self._thread:
-            self._start_sending()
         else:
-            with suppress(RuntimeError):  # the loop was closed, and the request with it
-                self._loop.call_soon_threadsafe(self._start_sending)
+            self._dropped += 1
+        with suppress(RuntimeError):  # the loop was closed, and the request with it
+            self._loop.call_soon_threadsafe(self._send)
 
-    def _start_sending(self) -> None:
-        if self._sending is None and not self.closed:
-            # The task runs in a context without the queue, so that records that are logged by the
-            # sending itself are not forwarded.
-            context = copy_context()
-            context.run(_current_queue.set, None)
-            self._sending = self._loop.create_task(self._send(), context=context)
+    def _send(self) -> None:
+        if not self.closed and (self._sending is None or self._sending.done()):
+            self._sending = self._loop.create_task(self._send_all())
 
-    async def _send(self) -> None:
+    async def _send_all(self) -> None:
+        _current_queue.set(None)  # records that are logged by the sending are not forwarded
         try:
             while (self._entries or self._dropped) and not self._channel.closed:
                 await self._channel.log(*self._next())
         except Exception:
             self.closed = True
             logger.exception("log records cannot be forwarded to the client")
-        finally:
-            self._sending = None
 
     def _next(self) -> Entry:
-        with self._lock:
-            if self._entries:
-                return self._entries.popleft()
-            dropped, self._dropped = self._dropped, 0
+        if self._entries:
+            return self._entries.popleft()
+        dropped, self._dropped = self._dropped, 0
         text = f"{dropped} log records were dropped: the client did not keep up"
         return "warning", {"message": text}, logger.name
 
     async def flush(self) -> None:
-        """Wait until all entries are sent, for the flush timeout at most."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(self._flush_timeout):
-                while self._sending is not None:
-                    await asyncio.wait([self._sending])
+        """Wait until all entries are sent, for `_FLUSH_TIMEOUT` at most."""
+        if self._entries:
+            self._send()
+        if self._sending is not None:
+            await asyncio.wait([self._sending], timeout=_FLUSH_TIMEOUT)
 
     def close(self) -> None:
         """Drop the entries that are left."""

@@ -54,12 +54,7 @@ class Signature(msgspec.Struct, frozen=True):
             ConfigurationError: the function is a generator, a parameter cannot be passed by name,
                 or the type of a parameter has no JSON form.
         """
-        owner = name_of(function)
-        check_call(owner, function)
-        hints = _hints(owner, function, decorator)
-        parameters = signature_of(function).parameters
-        channels = [name for name in parameters if is_channel(hints.get(name))]
-        passed = [each for name, each in parameters.items() if name not in channels]
+        owner, hints, passed, channels = _parameters(function, decorator)
         fields = [_field(owner, each, hints.get(each.name, Any)) for each in passed]
         if any(map(_needs_pydantic, fields)):
             arguments = _pydantic_arguments(owner, fields)
@@ -86,25 +81,18 @@ class Signature(msgspec.Struct, frozen=True):
 
         The hook is an `async def` if *function* is.
         """
-        if dependencies_of(function):
-            return self._hook_with_dependencies(function)
-        if not inspect.iscoroutinefunction(function):
-            return lambda request, channel: function(**self.given(request.arguments, channel))
+        # A function without dependencies is called without a further call in between.
+        injected = with_context(function, Channel) if dependencies_of(function) else None
 
-        async def hook(request: Request, channel: Channel) -> Any:
-            return await function(**self.given(request.arguments, channel))
+        def call(request: Request, channel: Channel) -> Any:
+            given = self.given(request.arguments, channel)
+            return function(**given) if injected is None else injected(channel, **given)
 
-        return hook
+        async def call_async(request: Request, channel: Channel) -> Any:
+            given = self.given(request.arguments, channel)
+            return await (function(**given) if injected is None else injected(channel, **given))
 
-    def _hook_with_dependencies(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        call = with_context(function, Channel)
-        if not inspect.iscoroutinefunction(call):
-            return lambda request, channel: call(channel, **self.given(request.arguments, channel))
-
-        async def hook(request: Request, channel: Channel) -> Any:
-            return await call(channel, **self.given(request.arguments, channel))
-
-        return hook
+        return call_async if inspect.iscoroutinefunction(function) else call
 
 
 class SchemaSignature(Signature, frozen=True):
@@ -128,17 +116,12 @@ class SchemaSignature(Signature, frozen=True):
             ConfigurationError: *schema* is not a mapping, the function is a generator, or a
                 parameter and a property do not fit each other.
         """
-        owner = name_of(function)
-        check_call(owner, function)
+        owner, hints, passed, channels = _parameters(function, "@tool")
         if not isinstance(schema, Mapping):
             raise ConfigurationError(
                 f"{owner}: input_schema is a JSON Schema, not {schema!r}; types are read from the "
                 f"hints of the parameters, without input_schema"
             )
-        hints = _hints(owner, function, "@tool")
-        parameters = signature_of(function).parameters
-        channels = [name for name in parameters if is_channel(hints.get(name))]
-        passed = [each for name, each in parameters.items() if name not in channels]
         rest = [each for each in passed if each.kind is each.VAR_KEYWORD]
         named = [each for each in passed if each not in rest]
         properties = schema.get("properties") or {}
@@ -180,14 +163,27 @@ def is_channel(hint: Any) -> bool:
     return any(each is Channel or get_origin(each) is Channel for each in (hint, *get_args(hint)))
 
 
-def _hints(owner: str, function: Callable[..., Any], decorator: str) -> dict[str, Any]:
+def _parameters(
+    function: Callable[..., Any], decorator: str
+) -> tuple[str, Mapping[str, Any], Sequence[inspect.Parameter], Sequence[str]]:
+    """Return the name and the hints of *function*, its parameters for arguments, and for channels.
+
+    Raises:
+        ConfigurationError: the function is a generator, or its hints cannot be read.
+    """
+    owner = name_of(function)
+    check_call(owner, function)
     try:
-        return get_type_hints(function, include_extras=True)
+        hints = get_type_hints(function, include_extras=True)
     except (NameError, TypeError, AttributeError, SyntaxError) as error:
         raise ConfigurationError(
             f"{owner}: its type hints cannot be read: {error}. {decorator} needs them at run time, "
             f"by names of the module"
         ) from error
+    parameters = signature_of(function).parameters
+    channels = [name for name in parameters if is_channel(hints.get(name))]
+    passed = [each for name, each in parameters.items() if name not in channels]
+    return owner, hints, passed, channels
 
 
 _Field = tuple[str, Any, Any]

@@ -10,8 +10,8 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._schema.arguments import arguments_of
-from genmcp.errors import ArgumentFaults, ConfigurationError
-from genmcp.faults import Fault
+from genmcp.errors import ArgumentFaults, ConfigurationError, InvalidParams
+from genmcp.faults import Fault, error_data
 from genmcp.protocol.prompts import PromptArgument
 
 
@@ -28,6 +28,19 @@ class TextArguments(msgspec.Struct, frozen=True):
     listed: Sequence[PromptArgument]
     decode: Callable[[Mapping[str, Any]], Any]
     options: Mapping[str, Sequence[str]]
+
+    def read(self, given: Mapping[str, Any], rejected: str, **named: str) -> Any:
+        """Return the arguments of hooks for *given*, the received texts.
+
+        Raises:
+            InvalidParams: they are invalid (2026-07-28, server/prompts, "Error Handling"): the
+                message is *rejected* and the faults, the data has the members *named*.
+        """
+        try:
+            return self.decode(given)
+        except ArgumentFaults as error:
+            text = "\n".join([f"{rejected}:", *(f"- {each}" for each in error.faults)])
+            raise InvalidParams(text, error_data(error.faults, **named)) from None
 
 
 _WORDS: Final = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}

@@ -50,10 +50,10 @@ from genmcp.errors import (
     ArgumentFaults,
     ConfigurationError,
     ContractError,
+    InvalidArguments,
     InvalidParams,
     ToolError,
 )
-from genmcp.faults import InvalidArguments
 from genmcp.hook import Hook, check_call, overrides
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition

@@ -13,7 +13,6 @@ import pytest
 from genmcp import (
     Audio,
     Channel,
-    ContractError,
     Done,
     ExternalJob,
     Failed,
@@ -31,6 +30,7 @@ from genmcp import (
     user,
 )
 from genmcp.content import to_result
+from genmcp.errors import ContractError
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.content import Annotations, TextContent
 from genmcp.protocol.prompts import GetPromptResult

@@ -12,7 +12,6 @@ from starlette.requests import Request
 from genmcp import (
     Channel,
     ConfigurationError,
-    ContractError,
     Depends,
     Endpoint,
     Prompt,
@@ -27,6 +26,7 @@ from genmcp import (
     resource,
     tool,
 )
+from genmcp.errors import ContractError
 from genmcp.testing import connect
 
 

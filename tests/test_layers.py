@@ -17,6 +17,7 @@ LAYERS = [
     {"cancellation", "dependencies", "stores", "tasks"},
     {
         "channel",
+        "completion",
         "component_route",
         "component",
         "content",

@@ -18,7 +18,6 @@ from genmcp import (
     Channel,
     ConfigurationError,
     Continue,
-    ContractError,
     InvalidParams,
     McpError,
     Outcome,
@@ -30,6 +29,7 @@ from genmcp import (
     wait_for,
 )
 from genmcp._core.request import Request
+from genmcp.errors import ContractError
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.tools import ToolAnnotations, ToolDefinition
 from genmcp.testing import connect

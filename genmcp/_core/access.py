@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp.errors import ConfigurationError, GenmcpError, McpError
+from genmcp.errors import ConfigurationError, GenmcpError
 
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")  # RFC 6749, 3.3
 
@@ -76,25 +76,6 @@ class AuthorizationUnavailable(GenmcpError):
     def __init__(self, message: str, *, retry_after: int = 5) -> None:
         self.retry_after = retry_after
         super().__init__(message)
-
-
-class InsufficientScope(McpError):
-    """The access token lacks scopes. The client gets HTTP 403, and may ask its user for them.
-
-    A hook raises it for a need that it finds in the arguments:
-    `raise InsufficientScope("parts:bulk")`.
-
-    Args:
-        scopes: the scopes that are needed, also those that were granted.
-    """
-
-    code = -32600
-    status = 403
-
-    def __init__(self, *scopes: str) -> None:
-        self.scopes = scopes
-        needed = " ".join(scopes)
-        super().__init__(f"The access token lacks a scope; needed: {needed}", {"scopes": [*scopes]})
 
 
 def check_text(access: Access) -> None:

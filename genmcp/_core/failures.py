@@ -8,12 +8,13 @@ JSON-RPC error.
 from collections.abc import Mapping
 from typing import Any
 
-from genmcp._core.access import InsufficientScope
 from genmcp._core.request import Request
 from genmcp.errors import (
     CapabilityMissing,
     ContractError,
+    InsufficientScope,
     InternalError,
+    InvalidArguments,
     McpError,
     MissingCapability,
     Overloaded,
@@ -24,7 +25,6 @@ from genmcp.errors import (
     UnknownFormat,
     WaitError,
 )
-from genmcp.faults import InvalidArguments
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.params import ERROR_DATA

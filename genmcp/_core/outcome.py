@@ -15,6 +15,7 @@ from typing_extensions import TypeVar
 from genmcp.errors import (
     CapabilityMissing,
     ContractError,
+    JobExpired,
     WaitCancelled,
     WaitError,
     WaitTimedOut,
@@ -56,12 +57,6 @@ class Failed(msgspec.Struct, frozen=True):
 
 Outcome: TypeAlias = Done[Any] | Failed
 """The outcome of a wait."""
-
-
-class JobExpired(WaitTimedOut):
-    """The job was not started within its `expires`."""
-
-    _text = "it was not started in time"
 
 
 class _Packed(msgspec.Struct, omit_defaults=True):

@@ -18,7 +18,6 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.access import InsufficientScope
 from genmcp._core.client_key import ClientKey
 from genmcp._core.failures import failure_outcome, http_status_of, is_expected, store_failure
 from genmcp._core.outcome import Outcome
@@ -50,6 +49,7 @@ from genmcp.channel import ChangeNotifier, Channel, hint_of_name
 from genmcp.errors import (
     CapabilityMissing,
     ConfigurationError,
+    InsufficientScope,
     InternalError,
     InvalidParams,
     McpError,

@@ -24,8 +24,13 @@ from genmcp._mux.telemetry import OnStep
 from genmcp._mux.waits import answers_outcome
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import Channel
-from genmcp.errors import ConfigurationError, IllegalTransition, McpError, ToolError
-from genmcp.faults import InvalidArguments
+from genmcp.errors import (
+    ConfigurationError,
+    IllegalTransition,
+    InvalidArguments,
+    McpError,
+    ToolError,
+)
 from genmcp.hook import UnknownTag
 from genmcp.protocol.value import Result
 from genmcp.server import resolve_route

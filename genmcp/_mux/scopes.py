@@ -11,10 +11,11 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from genmcp._core.access import Access, InsufficientScope
+from genmcp._core.access import Access
 from genmcp._core.request import Request, RouteFacts
 from genmcp._wire.jsonrpc import printable
 from genmcp.channel import Channel
+from genmcp.errors import InsufficientScope
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.prompts import (
     CompleteRequestParams,

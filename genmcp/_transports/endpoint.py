@@ -5,7 +5,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from genmcp._core.access import InsufficientScope
 from genmcp._core.server import Reject
 from genmcp._core.server_dispatch import SESSION_HEADER, plain_request
 from genmcp._mux.mux import EncodedResponse, Mux, error_of, mux_of
@@ -28,7 +27,7 @@ from genmcp._transports.shutdown import JobsAtWork, Shutdown
 from genmcp._transports.writing import START, reply, write
 from genmcp._wire import jsonrpc
 from genmcp._wire.http import Security, check_post_headers, prefers_html, preflight_headers
-from genmcp.errors import ConfigurationError, NotAllowed
+from genmcp.errors import ConfigurationError, InsufficientScope, NotAllowed
 from genmcp.server import Server
 from genmcp.stores import log_problems
 

@@ -17,7 +17,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from genmcp._core.access import Access, InsufficientScope
+from genmcp._core.access import Access
 from genmcp._core.client_key import ClientKey, address_of, key_of
 from genmcp._core.request import Request
 from genmcp._core.server import Reject
@@ -28,7 +28,7 @@ from genmcp._mux.telemetry import Rejection
 from genmcp._transports.running_call import Caller
 from genmcp._transports.shutdown import LAST_WORDS, Shutdown
 from genmcp._transports.timers import AdjustableTimeout
-from genmcp.errors import ConfigurationError
+from genmcp.errors import ConfigurationError, InsufficientScope
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.revision import Revision

@@ -13,7 +13,6 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from genmcp._core.access import InsufficientScope
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Outcome
 from genmcp._core.request import Request
@@ -23,6 +22,7 @@ from genmcp.channel import ChangeNotifier, Channel, Listener
 from genmcp.composite.member import Alternative, Certainty, CompositeRoute, Member
 from genmcp.errors import (
     ConfigurationError,
+    InsufficientScope,
     InvalidParams,
     McpError,
     MethodNotFound,

@@ -99,7 +99,7 @@ class MemberCatalog(msgspec.Struct, frozen=True, dict=True):
     """The lists of one server, as they were read last. Owned by its member.
 
     headers: for each tool name, the rules of the HTTP headers that repeat arguments.
-    matchers: the parsed templates, without invalid templates.
+    matchers: the parsed templates, without invalid and ambiguous ones.
     readable: whether there may be resources that are not listed.
     subscribable: whether the server sends updates of resources.
     policy: when a call of a tool becomes a task of the hub.
@@ -333,6 +333,6 @@ async def _updated(
 def _matchers(texts: Sequence[str]) -> Sequence[UriTemplate]:
     templates = []
     for text in texts:
-        with suppress(ConfigurationError):  # an invalid template matches nothing
+        with suppress(ConfigurationError):  # an invalid or ambiguous template
             templates.append(UriTemplate(text))
     return templates

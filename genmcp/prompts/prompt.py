@@ -28,6 +28,7 @@ from typing_extensions import TypeVar
 from genmcp._core.request import PromptRequest, Request
 from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
+from genmcp.completion import Completer
 from genmcp.component import (
     DescribedComponent,
     ServerComponent,
@@ -38,22 +39,11 @@ from genmcp.component import (
     instance_attributes,
     type_argument,
 )
-from genmcp.component_route import Completer, ComponentRoute
+from genmcp.component_route import ComponentRoute
 from genmcp.content import prompt_result
-from genmcp.errors import (
-    ArgumentFaults,
-    ConfigurationError,
-    ContractError,
-    InvalidParams,
-    PromptNotFound,
-)
-from genmcp.faults import error_data
+from genmcp.errors import ConfigurationError, ContractError, PromptNotFound
 from genmcp.hook import Hook
-from genmcp.protocol.prompts import (
-    GetPromptResult,
-    PromptArgument,
-    PromptDefinition,
-)
+from genmcp.protocol.prompts import GetPromptResult, PromptArgument, PromptDefinition
 from genmcp.protocol.value import CacheScope
 from genmcp.text_arguments import TextArguments, text_arguments
 
@@ -221,22 +211,21 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
     async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
         """Run `get` for the arguments of *request*, and return the messages or a wait."""
         request = await self.begin(request, channel)
-        value = await self.get(channel, request, channel)
+        value = await self.get(channel, *self.inputs(request), channel)
         if type(value) is Continue:
             return self.waiting("get", value)
         return self.result_of("get", value, request)
 
+    def inputs(self, request: Request) -> tuple[Any, ...]:
+        """Return the arguments of `get` before the channel."""
+        return (request,)
+
     async def prepare(self, request: Request, channel: Channel) -> Request:
         """Return a copy of *request* with decoded arguments."""
         assert self.arguments is not None
-        name = self.key
-        try:
-            arguments = self.arguments.decode(request.params.arguments or {})  # type: ignore[attr-defined]
-        # Invalid arguments have the error -32602 (2026-07-28, server/prompts, "Error Handling").
-        except ArgumentFaults as error:
-            lines = [f"Invalid arguments for prompt {name}:", *(f"- {x}" for x in error.faults)]
-            raise InvalidParams("\n".join(lines), error_data(error.faults, name=name)) from None
-        return replace(request, arguments=arguments)
+        given = request.params.arguments or {}  # type: ignore[attr-defined]
+        rejected = f"Invalid arguments for prompt {self.key}"
+        return replace(request, arguments=self.arguments.read(given, rejected, name=self.key))
 
     def result_of(self, hook: str, value: Any, request: Request) -> GetPromptResult:
         """Convert *value*, which *hook* has returned, to the result of the prompt."""
@@ -252,21 +241,20 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
 class PromptRepoRoute(PromptRoute, frozen=True, kw_only=True):
     """The route of a repository of prompts."""
 
-    async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
-        """Run `get` for the name in *request*, and return the messages or a wait."""
-        name: str = request.params.name  # type: ignore[attr-defined]
-        request = await self.begin(request, channel)
-        value = await self.get(channel, name, request.arguments, channel)
-        if value is None:
-            raise PromptNotFound(name)
-        if type(value) is Continue:
-            return self.waiting("get", value)
-        return self.result_of("get", value, request)
+    def inputs(self, request: Request) -> tuple[Any, ...]:
+        """Return the name of the prompt and its arguments."""
+        return request.params.name, request.arguments  # type: ignore[attr-defined]
 
     async def prepare(self, request: Request, channel: Channel) -> Request:
         """Return a copy of *request* with its arguments as a dict of texts."""
         arguments = request.params.arguments or {}  # type: ignore[attr-defined]
         return replace(request, arguments=dict(arguments))
+
+    def result_of(self, hook: str, value: Any, request: Request) -> GetPromptResult:
+        """Convert *value*; None, which `get` returned, is an unknown prompt."""
+        if value is None and hook == "get":
+            raise PromptNotFound(request.params.name)  # type: ignore[attr-defined]
+        return super().result_of(hook, value, request)
 
     def key_of(self, definition: Any) -> str:
         """Return the name in *definition*, which the `list` hook of the repository returned."""

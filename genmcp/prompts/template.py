@@ -20,7 +20,7 @@ from typing_extensions import Unpack
 
 from genmcp._core.request import PromptRequest
 from genmcp.channel import Channel
-from genmcp.component import Metadata
+from genmcp.component import Metadata, set_options
 from genmcp.content import prompt_result
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.prompts.prompt import Prompt
@@ -163,10 +163,7 @@ class PromptTemplate(Prompt[dict[str, str]]):
 
     def __init__(self, **options: Unpack[TemplateOptions]) -> None:
         owner = type(self).__name__
-        if unknown := options.keys() - TemplateOptions.__annotations__.keys():
-            raise ConfigurationError(f"{owner} takes no {', '.join(sorted(unknown))}")
-        for key, value in options.items():
-            setattr(self, key, value)
+        set_options(self, owner, options, TemplateOptions.__annotations__)
         try:
             given = prompt_result(self.messages).messages
             self._messages = [_template_of(message) for message in given]

@@ -1,5 +1,11 @@
-"""The entities of the protocol, and the table of its methods.
+"""The structs of the specification, in its newest revision."""
 
-Inside genmcp there is one set of entities, those of revision 2026-07-28. `revisions` has the
-differences of older ones and translates where messages are read and written.
-"""
+from genmcp.protocol.capabilities import *
+from genmcp.protocol.client_features import *
+from genmcp.protocol.content import *
+from genmcp.protocol.params import *
+from genmcp.protocol.prompts import *
+from genmcp.protocol.resources import *
+from genmcp.protocol.tasks import *
+from genmcp.protocol.tools import *
+from genmcp.protocol.value import *

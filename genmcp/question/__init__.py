@@ -3,3 +3,5 @@
 A hook makes a question with the functions in `elicitation` and `sampling`. The base class of
 questions is in `question`.
 """
+
+from genmcp.question.question import Question as Question

@@ -1,15 +1,15 @@
 """`Directory` serves the files of a folder as resources, and no file outside of that folder."""
 
-import errno
 import os
+import re
 import stat
-import time
-from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
+from errno import EACCES, EINVAL, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, ENXIO, EPERM
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
 from msgspec.structs import replace
@@ -24,35 +24,19 @@ from genmcp.resources.resource import Description, ResourceRepo
 Names = tuple[str, ...]
 """A path within the folder, name by name."""
 
-_FORBIDDEN: Final = {"/", "\\", "\0", *(":" if os.name == "nt" else "")}
+# No name of a file, or none that a URI can have: half of a surrogate pair is no text.
+_FORBIDDEN: Final = re.compile("[/\\\\\0\ud800-\udfff" + (":]" if os.name == "nt" else "]"))
 
-_ABSENT: Final = {
-    errno.ENOENT,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ELOOP,
-    errno.ENAMETOOLONG,
-    errno.EACCES,
-    errno.EPERM,
-    errno.EINVAL,
-    errno.ENXIO,  # a socket, or a pipe without a reader
-}
+# Errors that mean that a file does not exist or cannot be read. ENXIO: a socket, or a pipe without
+# a reader.
+_ABSENT: Final = {EACCES, EINVAL, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, ENXIO, EPERM}
 
 # Windows has neither `dir_fd` nor O_NOFOLLOW: the whole path is opened at once there.
 _AT: Final = os.open in os.supports_dir_fd
 _NOFOLLOW: Final = getattr(os, "O_NOFOLLOW", 0)
 _READ: Final = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 
-_SETTLED: Final = 2.0
-"""Seconds after a change of a folder from which on any further change has a later timestamp.
-
-The listing of a folder is cached by that timestamp, so only older listings are cached."""
-
-_KEPT: Final = 100_000
-"""The maximum number of cached file names. Cached folders are not read again for each page."""
-
-_Entries = Sequence[tuple[str, bool]]
-"""The names in a folder, in order, and whether each is a folder itself."""
+_PAGE_SIZE: Final = 100  # files; a suite makes its own pages of them
 
 
 class Directory(ResourceRepo):
@@ -61,7 +45,9 @@ class Directory(ResourceRepo):
         Directory("handbook", prefix="handbook://", name="handbook")
 
     A file in UTF-8 is read as text, any other file as a blob. The media type is guessed from the
-    suffix. A file outside of the folder cannot be read by any URI, name or link.
+    suffix. A file outside of the folder cannot be read by any URI, name or link. Links are followed
+    only to targets within the folder; the list has links to files, but not the files behind a link
+    to a folder.
 
     Attributes:
         root: the folder. Required.
@@ -69,13 +55,12 @@ class Directory(ResourceRepo):
         hidden: whether to serve files and folders with names that begin with a dot. Default False.
         max_bytes: the size in bytes of the largest file that is read. Larger files are listed, but
             reading them is an error. Default 4 MiB.
-        page_size: the maximum number of files in one page of the list. Default 100.
         name: the name of the template in the list. Default: the name of the folder.
         title, description, icons, meta, annotations, mime_type, cache_ttl, cache_scope, scopes:
             as of `ResourceRepo`.
 
     Raises:
-        ConfigurationError: the folder does not exist, or a number is not positive.
+        ConfigurationError: the folder does not exist, or `max_bytes` is not positive.
     """
 
     description: str | None = None
@@ -83,9 +68,6 @@ class Directory(ResourceRepo):
     prefix: str = "file:///"
     hidden: bool = False
     max_bytes: int = 4 * 1024 * 1024
-    page_size: int = 100
-
-    _OPTIONS: ClassVar = ("root", "prefix", "hidden", "max_bytes", "page_size")
 
     def __init__(
         self,
@@ -94,12 +76,10 @@ class Directory(ResourceRepo):
         prefix: str | None = None,
         hidden: bool | None = None,
         max_bytes: int | None = None,
-        page_size: int | None = None,
         **attributes: Unpack[Description],
     ) -> None:
-        for key, value in zip(
-            self._OPTIONS, (root, prefix, hidden, max_bytes, page_size), strict=True
-        ):
+        options = {"root": root, "prefix": prefix, "hidden": hidden, "max_bytes": max_bytes}
+        for key, value in options.items():
             if value is not None:
                 setattr(self, key, value)
         self.describe(attributes)
@@ -107,16 +87,12 @@ class Directory(ResourceRepo):
         folder = getattr(self, "root", None)
         if folder is None or not Path(folder).is_dir():
             raise ConfigurationError(f"{owner}.root must be a folder, not {folder!r}")
-        for key in ("max_bytes", "page_size"):
-            if not isinstance(getattr(self, key), int) or getattr(self, key) < 1:
-                raise ConfigurationError(
-                    f"{owner}.{key} must be 1 or more, not {getattr(self, key)!r}"
-                )
-        path = Path(folder).absolute()
+        if not isinstance(self.max_bytes, int) or self.max_bytes < 1:
+            raise ConfigurationError(f"{owner}.max_bytes must be 1 or more, not {self.max_bytes!r}")
+        self._root = Path(folder).absolute()
         if self.name is None:
-            self.name = path.name or "files"
+            self.name = self._root.name or "files"
         self.template = self.prefix + "{+path}"
-        self._files = Files(str(path), hidden=self.hidden)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.root} as {self.prefix}>"
@@ -130,8 +106,8 @@ class Directory(ResourceRepo):
         last = () if cursor is None else self._names(cursor)
         if last is None:
             raise InvalidParams(f"Invalid cursor: {cursor}")
-        page = list(islice(self._files.after(last), self.page_size))
-        following = _quoted(page[-1][0]) if len(page) == self.page_size else None
+        page = [*islice(self._after(last), _PAGE_SIZE)]
+        following = _quoted(page[-1][0]) if len(page) == _PAGE_SIZE else None
         return [self._definition(names, status) for names, status in page], following
 
     def read(self, key: Names, channel: Channel, /) -> str | bytes | None:
@@ -140,16 +116,14 @@ class Directory(ResourceRepo):
         Raises:
             InvalidParams: the file has more than `max_bytes` bytes.
         """
-        data = self._files.read(key, self.max_bytes + 1)
-        if data is None:
-            return None
-        if len(data) > self.max_bytes:
+        data = self._data(key)
+        if data is not None and len(data) > self.max_bytes:
             raise InvalidParams(
                 f"Resource too large: more than {self.max_bytes} bytes",
                 {"uri": self.prefix + _quoted(key), "limit": self.max_bytes},
             )
         try:
-            return data if b"\0" in data else data.decode()
+            return data if data is None or b"\0" in data else data.decode()
         except UnicodeDecodeError:
             return data
 
@@ -161,7 +135,13 @@ class Directory(ResourceRepo):
             names = tuple(unquote_to_bytes(name).decode() for name in path.split("/"))
         except UnicodeDecodeError:  # overlong forms among others
             return None
-        return names if all(map(self._files.allows, names)) else None
+        return names if all(map(self._allows, names)) else None
+
+    def _allows(self, name: str) -> bool:
+        """Return whether *name* is the name of a file that may be served."""
+        if name in ("", ".", "..") or _FORBIDDEN.search(name):
+            return False
+        return self.hidden or not name.startswith(".")
 
     def _definition(self, names: Names, status: os.stat_result) -> ResourceDefinition:
         return ResourceDefinition(
@@ -174,90 +154,52 @@ class Directory(ResourceRepo):
             ),
         )
 
+    def _after(self, last: Names, parents: Names = ()) -> Iterator[tuple[Names, os.stat_result]]:
+        """Yield the files below *parents* that come after *last*, with their status.
 
-def _quoted(names: Names) -> str:
-    return "/".join(quote(name, safe="") for name in names)
-
-
-def _time(seconds: float) -> str | None:
-    """Return a Unix time in ISO 8601; None if the year is out of range."""
-    try:
-        moment = datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):
-        return None
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")
-
-
-class Files:
-    """The files below a folder. Links are followed only to targets below that folder.
-
-    A list includes links to files, but not the files behind a link to a folder.
-
-    Args:
-        root: the folder, or a link to one.
-        hidden: whether names that begin with a dot are included.
-    """
-
-    def __init__(self, root: str, *, hidden: bool) -> None:
-        self._root = root
-        self._hidden = hidden
-        # By folder: the time of its last change in ns, and its entries.
-        self._entries: dict[Path, tuple[int, _Entries]] = {}
-        self._kept = 0
-
-    def allows(self, name: str) -> bool:
-        """Return whether *name* is the name of a file that may be served."""
-        if name in ("", ".", "..") or not _FORBIDDEN.isdisjoint(name):
-            return False
-        return self._hidden or not name.startswith(".")
-
-    def status(self, names: Names) -> os.stat_result | None:
-        """Return the size and times of a file; None if it does not exist."""
-        try:
-            found = self._path(self._real(names)).lstat()
-        except OSError as error:
-            _check_absent(error)
-            return None
-        return found if stat.S_ISREG(found.st_mode) else None
-
-    def read(self, names: Names, limit: int) -> bytes | None:
-        """Return the first *limit* bytes of a file; None if it does not exist."""
-        try:
-            descriptor = self._open(self._real(names))
-        except OSError as error:
-            _check_absent(error)
-            return None
-        # Check the open file and not the path, which may have been replaced by a pipe meanwhile:
-        # reading a pipe could block.
-        try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return None
-            with os.fdopen(descriptor, "rb", closefd=False) as file:
-                return file.read(limit)
-        finally:
-            os.close(descriptor)
-
-    def after(self, last: Names) -> Iterator[tuple[Names, os.stat_result]]:
-        """Yield the files that come after *last* in the order of the list, with their status.
-
-        The list is sorted by name within each folder. *last* need not exist any more; `()` yields
-        all files.
+        They are sorted by name within each folder. *last* need not exist any more; `()` yields all
+        files. Both *last* and the names of the files begin at the root.
         """
-        folders: list[tuple[Names, Names, Iterator[tuple[str, bool]]]]
-        folders = [((), last, self._entries_from((), last))]
-        while folders:
-            parents, rest, entries = folders[-1]
-            entry = next(entries, None)
-            if entry is None:
-                folders.pop()
-                continue
-            name, is_folder = entry
+        first, rest = last[:1], last[1:]
+        for name, is_folder in self._entries(parents):
             names = (*parents, name)
-            inner = rest[1:] if rest[:1] == (name,) else ()
+            if first and name < first[0]:
+                continue
             if is_folder:
-                folders.append((names, inner, self._entries_from(names, inner)))
-            elif names != last and (status := self.status(names)) is not None:
+                yield from self._after(rest if first == (name,) else (), names)
+            elif last != (name,) and (status := self._status(names)) is not None:
                 yield names, status
+
+    def _entries(self, parents: Names) -> Sequence[tuple[str, bool]]:
+        """Return the names in a folder, in their order, and whether each is a folder itself."""
+        with _absent_is_empty(), os.scandir(self._path(parents)) as found:
+            return sorted(
+                (each.name, each.is_dir(follow_symlinks=False))
+                for each in found
+                if self._allows(each.name)
+            )
+        return ()
+
+    def _status(self, names: Names) -> os.stat_result | None:
+        """Return the size and times of a file; None if it does not exist."""
+        with _absent_is_empty():
+            found = self._path(self._real(names)).lstat()
+            return found if stat.S_ISREG(found.st_mode) else None
+        return None
+
+    def _data(self, names: Names) -> bytes | None:
+        """Return the bytes of a file, at most one more than `max_bytes`; None without a file."""
+        with _absent_is_empty():
+            descriptor = self._open(self._real(names))
+            try:
+                # The open file is checked and not the path, which may have been replaced by a pipe
+                # meanwhile: reading a pipe could block.
+                if stat.S_ISREG(os.fstat(descriptor).st_mode):
+                    with os.fdopen(descriptor, "rb", closefd=False) as file:
+                        return file.read(self.max_bytes + 1)
+            finally:
+                os.close(descriptor)
+        return None
 
     def _path(self, names: Names) -> Path:
         return Path(os.path.realpath(self._root), *names)
@@ -274,8 +216,8 @@ class Files:
         # Not `Path.resolve`, which raises another exception than OSError for a loop of links.
         path = Path(os.path.realpath(root.joinpath(*names), strict=True))
         found = path.relative_to(root).parts if path.is_relative_to(root) else ()
-        if not found or not all(map(self.allows, found)):
-            raise FileNotFoundError(errno.ENOENT, "outside, or hidden")
+        if not found or not all(map(self._allows, found)):
+            raise FileNotFoundError(ENOENT, "outside, or hidden")
         return found
 
     def _open(self, names: Names) -> int:
@@ -293,47 +235,25 @@ class Files:
             descriptor = inner
         return descriptor
 
-    def _entries_from(self, parents: Names, rest: Names) -> Iterator[tuple[str, bool]]:
-        try:
-            entries = self._entries_of(self._path(parents))
-        except OSError as error:
-            _check_absent(error)
-            return iter(())
-        first = bisect_left(entries, (rest[0], False)) if rest else 0
-        return map(entries.__getitem__, range(first, len(entries)))
 
-    def _entries_of(self, path: Path) -> _Entries:
-        changed = path.stat().st_mtime_ns
-        known, entries = self._entries.get(path, (None, ()))
-        if known == changed:
-            return entries
-        self._kept -= len(entries)
-        with os.scandir(path) as found:
-            entries = sorted(
-                (entry.name, entry.is_dir(follow_symlinks=False))
-                for entry in found
-                if self.allows(entry.name) and _is_text(entry.name)
-            )
-        self._kept += len(entries)
-        if self._kept > _KEPT:
-            self._entries.clear()
-            self._kept = len(entries)
-        # A second change within the resolution of the file system's clock would not be detected.
-        settled = time.time() - changed / 1e9 > _SETTLED
-        self._entries[path] = (changed if settled else -1, entries)
-        return entries
-
-
-def _is_text(name: str) -> bool:
-    """Return whether *name* can be encoded in UTF-8, as a URI requires."""
+@contextmanager
+def _absent_is_empty() -> Iterator[None]:
+    """Leave the block at an error which means that a file does not exist or cannot be read."""
     try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+        yield
+    except OSError as error:
+        if error.errno not in _ABSENT:
+            raise
 
 
-def _check_absent(error: OSError) -> None:
-    """Raise *error* unless it means that the file does not exist or cannot be read."""
-    if error.errno not in _ABSENT:
-        raise error
+def _quoted(names: Names) -> str:
+    return "/".join(quote(name, safe="") for name in names)
+
+
+def _time(seconds: float) -> str | None:
+    """Return a Unix time in ISO 8601; None if the year is out of range."""
+    try:
+        moment = datetime.fromtimestamp(seconds, UTC)
+    except (OverflowError, ValueError, OSError):
+        return None
+    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

@@ -30,6 +30,7 @@ from genmcp.component import (
     annotations_of,
     check_continues,
     check_metadata,
+    set_options,
 )
 from genmcp.errors import ConfigurationError
 from genmcp.hook import Hook, check_call
@@ -86,10 +87,7 @@ class ReadableComponent(DescribedComponent):
         Raises:
             ConfigurationError: an attribute does not exist.
         """
-        for key, value in attributes.items():
-            if key not in Description.__annotations__:
-                raise ConfigurationError(f"{type(self).__name__} takes no {key}")
-            setattr(self, key, value)
+        set_options(self, type(self).__name__, attributes, Description.__annotations__)
 
     def check(self) -> None:
         """Check the attributes.

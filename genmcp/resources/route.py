@@ -14,17 +14,11 @@ from genmcp._core.outcome import Outcome
 from genmcp._core.request import Request
 from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
+from genmcp.completion import Completer
 from genmcp.component import check_continues, definition_of, instance_of
-from genmcp.component_route import Completer, ComponentRoute
+from genmcp.component_route import ComponentRoute
 from genmcp.content import contents_of, size_of
-from genmcp.errors import (
-    ArgumentFaults,
-    ConfigurationError,
-    ContractError,
-    InvalidParams,
-    ResourceNotFound,
-)
-from genmcp.faults import error_data
+from genmcp.errors import ConfigurationError, ContractError, ResourceNotFound
 from genmcp.hook import Hook
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
@@ -63,16 +57,16 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
             ConfigurationError: *provider* is neither of them, or an attribute is invalid.
         """
         made = instance_of(provider, ReadableComponent)
-        if isinstance(made, Resource) and "{" in str(getattr(made, "uri", "")):
-            return TemplateRoute.of(made)
-        if isinstance(made, Resource):
-            return _of_resource(made)
+        if made is None:
+            raise ConfigurationError(
+                f"{provider!r} is not a resource: give a Resource, a ResourceRepo or its class, or "
+                f"a function under @resource"
+            )
         if isinstance(made, ResourceRepo):
             return _of_repo(made)
-        raise ConfigurationError(
-            f"{provider!r} is not a resource: give a Resource, a ResourceRepo or its class, or a "
-            f"function under @resource"
-        )
+        if isinstance(made, Resource) and "{" not in str(getattr(made, "uri", "")):
+            return _of_resource(made)
+        return TemplateRoute.of(made)
 
     @property
     def pattern(self) -> str:
@@ -185,9 +179,7 @@ class TemplateRoute(ResourceRoute, frozen=True, kw_only=True):
             check_continues(owner, function, provider)
             signature = Signature.of(function, decorator="Resource")
         _check_variables(owner, uri, signature)
-        listed = _listed(provider)
-        listed["name"] = listed["name"] or function.__name__
-        listed["description"] = listed["description"] or inspect.getdoc(function)
+        listed = _listed(provider, function)
         variables = text_arguments(signature.arguments)
         route = cls(
             owner=owner,
@@ -231,11 +223,8 @@ class TemplateRoute(ResourceRoute, frozen=True, kw_only=True):
         found = self.uri.match(uri)
         if found is None:
             raise ResourceNotFound(uri)
-        try:
-            return replace(request, arguments=self.variables.decode(found))
-        except ArgumentFaults as error:
-            lines = [f"Invalid variables in {uri}:", *(f"- {each}" for each in error.faults)]
-            raise InvalidParams("\n".join(lines), error_data(error.faults, uri=uri)) from None
+        arguments = self.variables.read(found, f"Invalid variables in {uri}", uri=uri)
+        return replace(request, arguments=arguments)
 
 
 def _content_of(provider: Any) -> Any:
@@ -285,13 +274,8 @@ def _not_found(request: Request) -> ResourceNotFound:
 def _of_resource(resource: Resource) -> ResourceRoute:
     resource.check()
     owner = f"{type(resource).__name__} {resource.uri}"
-    listed = _listed(resource)
-    function = resource.content if isfunction(resource.content) else None
-    if function is not None and listed["description"] is None:
-        listed["description"] = inspect.getdoc(function)
-    if listed["name"] is None:
-        named = "" if function is None else function.__name__
-        listed["name"] = named if named.isidentifier() else resource.uri
+    listed = _listed(resource, resource.content if isfunction(resource.content) else None)
+    listed["name"] = listed["name"] or resource.uri
     reader = resource.reader
     route = ResourceRoute(
         owner=type(resource).__name__,
@@ -355,9 +339,16 @@ def _of_repo(repo: ResourceRepo) -> ResourceRoute:
     )
 
 
-def _listed(provider: ReadableComponent) -> dict[str, Any]:
-    """Return the attributes of *provider* that are listed for a resource or a template."""
+def _listed(provider: ReadableComponent, function: Any = None) -> dict[str, Any]:
+    """Return the attributes of *provider* that are listed for a resource or a template.
+
+    Its *function*, if it has one, has the default name and description.
+    """
     values = {key: getattr(provider, key) for key in Description.__annotations__}
+    if function is not None:
+        name = function.__name__
+        values["name"] = values["name"] or (name if name.isidentifier() else None)
+        values["description"] = values["description"] or inspect.getdoc(function)
     return {**values, "annotations": provider.given_annotations}
 
 

@@ -11,10 +11,19 @@ from importlib.metadata import entry_points
 from typing import Any, Final
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
-from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Store
-
-__all__ = ["log_problems", "open_store"]
+from genmcp.stores.accounts import Usage as Usage
+from genmcp.stores.deliveries import Backlog as Backlog
+from genmcp.stores.deliveries import Deliveries as Deliveries
+from genmcp.stores.deliveries import Delivery as Delivery
+from genmcp.stores.memory import MemoryStore as MemoryStore
+from genmcp.stores.store import Append as Append
+from genmcp.stores.store import Delete as Delete
+from genmcp.stores.store import FoundEntry as FoundEntry
+from genmcp.stores.store import LogEvent as LogEvent
+from genmcp.stores.store import Put as Put
+from genmcp.stores.store import Store as Store
+from genmcp.stores.store import StoreEntry as StoreEntry
+from genmcp.stores.store import StoreTotals as StoreTotals
 
 logger = logging.getLogger("genmcp")
 

@@ -15,8 +15,9 @@ from msgspec.structs import replace
 
 from genmcp._core.access import Access
 from genmcp.channel import Channel
+from genmcp.completion import Completer
 from genmcp.component import instance_of
-from genmcp.component_route import Completer, ComponentRoute
+from genmcp.component_route import ComponentRoute
 from genmcp.content import json_of
 from genmcp.decorator import FunctionPrompt, FunctionResource, FunctionTool, function_component
 from genmcp.errors import (
@@ -33,7 +34,7 @@ from genmcp.protocol.prompts import ListPromptsResult
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from genmcp.protocol.tools import ListToolsResult
 from genmcp.protocol.value import CacheScope, PaginatedResult
-from genmcp.resources.resource import Resource, ResourceRepo
+from genmcp.resources.resource import ReadableComponent
 from genmcp.resources.route import ResourceRoute, TemplateRoute
 from genmcp.tools import Tool, ToolRoute
 
@@ -272,11 +273,10 @@ class Collection:
         completions.
         """
         route = self._templates.get(key) if self._kind is RESOURCES else self.find(key)
-        visible = route is not None and route.is_visible(access)
-        completer = route.completer_of(key) if route is not None and visible else None
-        if completer is not None and route is not None and route.scopes:
-            return replace(completer, scopes=route.scopes)
-        return completer
+        if route is None or not route.is_visible(access):
+            return None
+        completer = route.completer_of(key)
+        return None if completer is None else replace(completer, scopes=route.scopes)
 
     def _add(self, route: ComponentRoute) -> bool:
         """Add *route* and return True; return False if an earlier route covers all of its keys.
@@ -336,9 +336,7 @@ def _prompt_route(given: object) -> ComponentRoute:
 def _resource_route(given: object) -> ComponentRoute:
     if hasattr(given, "__genmcp_resource__"):
         given = function_component(FunctionResource, given)
-    return (
-        TemplateRoute.of(given) if isinstance(given, FunctionResource) else ResourceRoute.of(given)
-    )
+    return ResourceRoute.of(given)
 
 
 TOOLS: Final = ComponentKind(
@@ -349,8 +347,6 @@ TOOLS: Final = ComponentKind(
     ToolNotFound,
     (Tool,),
 )
-
-
 RESOURCES: Final = ComponentKind(
     "resources",
     "resources/read",
@@ -360,10 +356,8 @@ RESOURCES: Final = ComponentKind(
     },
     _resource_route,
     ResourceNotFound,
-    (Resource, ResourceRepo, FunctionResource),
+    (ReadableComponent,),
 )
-
-
 PROMPTS: Final = ComponentKind(
     "prompts",
     "prompts/get",
@@ -372,6 +366,4 @@ PROMPTS: Final = ComponentKind(
     PromptNotFound,
     (Prompt, PromptRepo),
 )
-
-
 KINDS: Final = (TOOLS, RESOURCES, PROMPTS)

@@ -19,9 +19,8 @@ from genmcp._core.request import HOLD, RESULT_TOOL, Request
 from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.component import check_metadata, instance_of
-from genmcp.component_route import complete
 from genmcp.decorator import tool
-from genmcp.errors import ConfigurationError, MethodNotFound
+from genmcp.errors import ConfigurationError, InvalidParams, MethodNotFound, PromptNotFound
 from genmcp.hook import overrides
 from genmcp.protocol.capabilities import (
     TASKS,
@@ -435,18 +434,22 @@ class Suite(Server):
         return private(page)
 
     async def _complete(self, request: Request, channel: Channel) -> CompleteResult:
-        if not isinstance(request.params, CompleteRequestParams):
+        params, snapshot = request.params, self._snapshot
+        if not isinstance(params, CompleteRequestParams):
             raise MethodNotFound(request.method)
-        ref, snapshot = request.params.ref, self._snapshot
-        if isinstance(ref, PromptReference):
-            kind, key = PROMPTS, ref.name
+        if isinstance(params.ref, PromptReference):
+            kind, key = PROMPTS, params.ref.name
         else:
-            kind, key = RESOURCES, ref.uri
+            kind, key = RESOURCES, params.ref.uri
         completer = snapshot.collections[kind].completer(key, channel.access)
         if completer is None and kind.name in snapshot.extended:
             look = methodcaller("completer", key, channel.access)
             completer = await snapshot.providers.first(kind, channel, look)
-        return await complete(request, channel, completer)
+        if completer is not None:
+            return await completer.complete(params, channel)
+        if kind is PROMPTS:
+            raise PromptNotFound(key)
+        raise InvalidParams(f"Unknown resource template: {key}", {"uri": key})
 
     def _replace(self, registrations: Sequence[Registration]) -> None:
         self._snapshot = ComponentSnapshot(registrations, result_tool=self._result_tool)

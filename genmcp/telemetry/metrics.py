@@ -1,12 +1,11 @@
 """OpenTelemetry metrics of a server, by the semantic conventions for MCP (extra `otel`).
 
-The names, units, attributes and buckets of `mcp.server.*` follow
-open-telemetry/semantic-conventions-genai, "Semantic conventions for Model Context Protocol",
-"Metrics", which are in development. The names that begin with `genmcp.` are our own.
+The names, units and buckets of `mcp.server.*` are those of the conventions, "Metrics". The names
+that begin with `genmcp.` are our own.
 """
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from opentelemetry import metrics
@@ -22,7 +21,14 @@ from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Result
 from genmcp.stores.deliveries import Backlog
 from genmcp.stores.outages import StoreFailure
-from genmcp.telemetry.otel import CLIENT_FAULTS, HTTP, job_error_type, method_name
+from genmcp.telemetry.conventions import (
+    HTTP,
+    failure_attributes,
+    job_attributes,
+    job_error_type,
+    method_name,
+    request_attributes,
+)
 
 __all__ = ["OpenTelemetryMetrics"]
 
@@ -34,7 +40,6 @@ BUCKETS: Final = (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 30, 60, 120, 300
 _CACHED: Final = 4096
 
 Attributes = Mapping[str, str]
-Observe = Callable[[CallbackOptions], Iterable[Observation]]
 
 
 class OpenTelemetryMetrics(Telemetry):
@@ -123,13 +128,7 @@ class OpenTelemetryMetrics(Telemetry):
 
     def request_failed(self, request: Request, failure: RequestFailure, mark: float) -> None:
         """Record the duration, with the error."""
-        attributes = {**self._describe(request)}
-        if failure.code is None:
-            attributes["error.type"] = failure.kind
-        else:
-            attributes["rpc.response.status_code"] = str(failure.code)
-            if failure.code not in CLIENT_FAULTS:
-                attributes["error.type"] = str(failure.code)
+        attributes = {**self._describe(request), **failure_attributes(failure)}
         self._operations.record(time.perf_counter() - mark, attributes)
 
     def request_rejected(self, rejection: Rejection) -> None:
@@ -147,12 +146,12 @@ class OpenTelemetryMetrics(Telemetry):
 
     def job_began(self, job: JobAttempt) -> float:
         """Record how long the job has waited, and return the start time."""
-        self._waits.record(job.queued, _job_attributes(job))
+        self._waits.record(job.queued, job_attributes(job))
         return time.perf_counter()
 
     def job_ended(self, job: JobAttempt, error: BaseException | None, mark: float) -> None:
         """Record the duration."""
-        attributes = _job_attributes(job)
+        attributes = job_attributes(job)
         if error is not None:
             attributes["error.type"] = job_error_type(error)
         self._jobs.record(time.perf_counter() - mark, attributes)
@@ -166,22 +165,15 @@ class OpenTelemetryMetrics(Telemetry):
         self._store_errors.add(1, {"error.type": type(error).__name__})
 
     def _describe(self, request: Request) -> Attributes:
-        params = request.params
-        is_call = isinstance(params, CallToolRequestParams)
-        name: str | None = None
+        params, name = request.params, None
         if isinstance(params, CallToolRequestParams | GetPromptRequestParams):
             name = params.name
         key = request.method, request.revision.version, name
         found = self._cache.get(key)
         if found is None:
-            attributes = {"mcp.method.name": key[0], "mcp.protocol.version": key[1]}
-            if name is not None:
-                attributes["gen_ai.tool.name" if is_call else "gen_ai.prompt.name"] = name
-            if is_call:
-                attributes["gen_ai.operation.name"] = "execute_tool"
             if len(self._cache) >= _CACHED:
                 self._cache.clear()
-            found = self._cache[key] = {**self._attributes, **attributes}
+            found = self._cache[key] = {**self._attributes, **request_attributes(*key)}
         return found
 
     def _open_calls(self, options: CallbackOptions) -> Iterable[Observation]:
@@ -231,7 +223,3 @@ def duration_histogram(meter: Meter, name: str, description: str) -> metrics.His
     return meter.create_histogram(
         name, "s", description, explicit_bucket_boundaries_advisory=BUCKETS
     )
-
-
-def _job_attributes(job: JobAttempt) -> dict[str, str]:
-    return {"genmcp.job.name": job.name, "genmcp.queue": job.queue, "gen_ai.tool.name": job.tool}

@@ -1,12 +1,7 @@
-"""OpenTelemetry spans of requests, by the semantic conventions for MCP (extra `otel`).
-
-Span names and attributes follow open-telemetry/semantic-conventions-genai, "Semantic conventions
-for Model Context Protocol", which are in development.
-"""
+"""OpenTelemetry spans of requests, by the semantic conventions for MCP (extra `otel`)."""
 
 from collections.abc import Mapping
 from contextvars import Token
-from typing import Final
 
 from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.context import Context
@@ -15,24 +10,20 @@ from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, Tracer
 from genmcp._core.request import Request
 from genmcp._mux.telemetry import JobAttempt, Rejection, RequestFailure, Resumed, Telemetry
 from genmcp.channel import Channel
-from genmcp.errors import WorkRaised
 from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams
-from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Result
+from genmcp.telemetry.conventions import (
+    HTTP,
+    failure_attributes,
+    job_attributes,
+    job_error_type,
+    method_name,
+    request_attributes,
+)
 
 __all__ = ["OpenTelemetry"]
-
-HTTP: Final = {"network.transport": "tcp", "network.protocol.name": "http"}
-
-# Faults of the client do not make the span an error (conventions, `rpc.response.status_code`).
-CLIENT_FAULTS: Final = frozenset({-32700, -32600, -32601, -32602, -32002})
-
-_METHODS: Final = frozenset(name for each in REVISIONS.values() for name in each.methods)
-# The name for methods that MCP does not have. Names sent by clients are not used, since they would
-# create any number of span names.
-_UNKNOWN_METHOD: Final = "_OTHER"
 
 Mark = tuple[Span, Context, Token[Context]]
 
@@ -62,14 +53,10 @@ class OpenTelemetry(Telemetry):
     def request_began(self, request: Request, channel: Channel) -> Mark:
         """Start the span, and make it the current one."""
         ambient = context.get_current()
-        target, attributes = _describe(request)
         parent = _parent(request, ambient)
+        name, attributes = self._describe(request)
         span = self._tracer.start_span(
-            f"{request.method} {target}" if target else request.method,
-            context=parent,
-            kind=SpanKind.SERVER,
-            attributes={**self._attributes, **attributes},
-            links=_links(parent, ambient),
+            name, parent, SpanKind.SERVER, attributes, links=_links(parent, ambient)
         )
         return _attached(span, parent)
 
@@ -91,11 +78,10 @@ class OpenTelemetry(Telemetry):
 
     def resume_began(self, request: Request, trace: Mapping[str, str] | None) -> Mark:
         """Start the span of the step, and make it the current one."""
-        target, attributes = _describe(request)
         # A call that was stored without a trace context: by an earlier release, for example.
         parent = propagate.extract(trace, Context()) if trace else _parent(request, Context())
-        name = f"{request.method} {target}" if target else request.method
-        return self._consume(name, parent, {**self._attributes, **attributes})
+        name, attributes = self._describe(request)
+        return self._consume(name, parent, attributes)
 
     def request_resumed(self, resumed: Resumed) -> None:
         """End the span of the step."""
@@ -109,54 +95,49 @@ class OpenTelemetry(Telemetry):
 
     def job_began(self, job: JobAttempt) -> Mark:
         """Start the span of the attempt, and make it the current one."""
-        attributes: dict[str, str | int] = {
-            "genmcp.job.id": job.id,
-            "genmcp.job.name": job.name,
-            "genmcp.job.attempt": job.number,
-            "genmcp.queue": job.queue,
-            "gen_ai.tool.name": job.tool,
-        }
+        own: dict[str, str | int] = {"genmcp.job.id": job.id, "genmcp.job.attempt": job.number}
         parent = propagate.extract(job.trace or {}, Context())
-        return self._consume(f"job {job.name}", parent, attributes)
+        return self._consume(f"job {job.name}", parent, {**own, **job_attributes(job)})
 
     def job_ended(self, job: JobAttempt, error: BaseException | None, mark: Mark) -> None:
         """End the span of the attempt."""
         if error is not None:
-            _set_error(mark[0], job_error_type(error), str(error))
+            set_error(mark[0], {"error.type": job_error_type(error)}, str(error))
         _end(mark)
 
     def _consume(self, name: str, parent: Context, attributes: Mapping[str, str | int]) -> Mark:
         # The current span of this process belongs to other work, so it is not a parent.
-        span = self._tracer.start_span(
-            name, context=parent, kind=SpanKind.CONSUMER, attributes=attributes
-        )
+        span = self._tracer.start_span(name, parent, SpanKind.CONSUMER, attributes)
         return _attached(span, parent)
 
     def request_rejected(self, rejection: Rejection) -> None:
         """Create a span without duration. Its name is the method, or `_OTHER` if MCP lacks it."""
-        method = method_name(rejection.method)
-        attributes: dict[str, str] = {"mcp.method.name": method}
+        method, error = method_name(rejection.method), rejection.error
+        attributes = {**self._attributes, "mcp.method.name": method}
         if rejection.id is not None:
             attributes["jsonrpc.request.id"] = str(rejection.id)
         if rejection.session is not None:
             attributes["mcp.session.id"] = rejection.session
-        span = self._tracer.start_span(
-            method,
-            kind=SpanKind.SERVER,
-            attributes={**self._attributes, **attributes},
-        )
-        _set_code(span, rejection.error.code, rejection.error.message)
+        span = self._tracer.start_span(method, None, SpanKind.SERVER, attributes)
+        _set_failure(span, RequestFailure(kind="error", code=error.code, message=error.message))
         span.end()
 
-
-def method_name(method: str | None) -> str:
-    """Return *method*, or `_OTHER` if MCP lacks it."""
-    return method if method in _METHODS else _UNKNOWN_METHOD
-
-
-def job_error_type(error: BaseException) -> str:
-    """Return the value of `error.type` for a job that has ended with *error*."""
-    return error.type_name if isinstance(error, WorkRaised) else type(error).__name__
+    def _describe(self, request: Request) -> tuple[str, Mapping[str, str]]:
+        """Return the name and the attributes of the span of *request*."""
+        params, name = request.params, None
+        if isinstance(params, CallToolRequestParams | GetPromptRequestParams):
+            name = params.name
+        attributes = {
+            **self._attributes,
+            **request_attributes(request.method, request.revision.version, name),
+            "jsonrpc.request.id": str(request.id),
+        }
+        if request.session is not None:
+            attributes["mcp.session.id"] = request.session
+        if isinstance(params, ReadResourceRequestParams):
+            # Not in the name of the span: there may be any number of URIs.
+            attributes["mcp.resource.uri"] = params.uri
+        return f"{request.method} {name}" if name else request.method, attributes
 
 
 def _attached(span: Span, parent: Context) -> Mark:
@@ -168,28 +149,6 @@ def _end(mark: Mark) -> None:
     span, _, token = mark
     context.detach(token)
     span.end()
-
-
-def _describe(request: Request) -> tuple[str | None, dict[str, str]]:
-    """Return the tool or prompt to put into the span's name, else None; and its attributes."""
-    attributes = {
-        "mcp.method.name": request.method,
-        "mcp.protocol.version": request.revision.version,
-        "jsonrpc.request.id": str(request.id),
-    }
-    if request.session is not None:
-        attributes["mcp.session.id"] = request.session
-    match request.params:
-        case CallToolRequestParams(name=name):
-            attributes |= {"gen_ai.tool.name": name, "gen_ai.operation.name": "execute_tool"}
-            return name, attributes
-        case GetPromptRequestParams(name=name):
-            attributes["gen_ai.prompt.name"] = name
-            return name, attributes
-        case ReadResourceRequestParams(uri=uri):
-            # Not in the name of the span: there may be any number of URIs.
-            attributes["mcp.resource.uri"] = uri
-    return None, attributes
 
 
 def _parent(request: Request, ambient: Context) -> Context:
@@ -218,18 +177,11 @@ def _links(parent: Context, ambient: Context) -> list[Link]:
 def _set_failure(span: Span, failure: RequestFailure) -> None:
     if failure.raised is not None and failure.kind != "cancelled":
         span.record_exception(failure.raised)
-    if failure.code is None:
-        _set_error(span, failure.kind, failure.message)
-    else:
-        _set_code(span, failure.code, failure.message)
+    set_error(span, failure_attributes(failure), failure.message)
 
 
-def _set_code(span: Span, code: int, message: str) -> None:
-    span.set_attribute("rpc.response.status_code", str(code))
-    if code not in CLIENT_FAULTS:
-        _set_error(span, str(code), message)
-
-
-def _set_error(span: Span, type: str, message: str) -> None:
-    span.set_attribute("error.type", type)
-    span.set_status(Status(StatusCode.ERROR, message))
+def set_error(span: Span, attributes: Mapping[str, str], message: str) -> None:
+    """Set the *attributes* of a failure, and the status of *span* unless a client is at fault."""
+    span.set_attributes(attributes)
+    if "error.type" in attributes:
+        span.set_status(Status(StatusCode.ERROR, message))

@@ -1,7 +1,4 @@
-"""OpenTelemetry spans and metrics of a client, by the semantic conventions for MCP (extra `otel`).
-
-The conventions are those that `genmcp.telemetry.otel` and `genmcp.telemetry.metrics` cite.
-"""
+"""OpenTelemetry spans and metrics of a client, by the conventions for MCP (extra `otel`)."""
 
 import time
 from collections.abc import Mapping
@@ -12,12 +9,13 @@ from urllib.parse import urlsplit
 from opentelemetry import context, metrics, propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import Span, SpanKind, Status, StatusCode, TracerProvider
+from opentelemetry.trace import Span, SpanKind, TracerProvider
 
 from genmcp._mux.telemetry import RequestFailure
 from genmcp.telemetry.client import ClientTelemetry, SentRequest
+from genmcp.telemetry.conventions import HTTP, request_attributes
 from genmcp.telemetry.metrics import duration_histogram
-from genmcp.telemetry.otel import HTTP
+from genmcp.telemetry.otel import set_error
 
 __all__ = ["OpenTelemetryClient"]
 
@@ -69,14 +67,9 @@ class OpenTelemetryClient(ClientTelemetry):
     def request_began(self, request: SentRequest) -> _Sent:
         """Start the span, and make it the current one."""
         attributes: dict[str, str | int] = {
-            "mcp.method.name": request.method,
             **_connection_attributes(request.server, request.revision),
+            **request_attributes(request.method, request.revision, request.name),
         }
-        if request.name is not None:
-            is_prompt = request.method == "prompts/get"
-            attributes["gen_ai.prompt.name" if is_prompt else "gen_ai.tool.name"] = request.name
-        if request.method == "tools/call":
-            attributes["gen_ai.operation.name"] = "execute_tool"
         # The URI is an attribute of the span only: there may be any number of them.
         uri = {} if request.uri is None else {"mcp.resource.uri": request.uri}
         name = f"{request.method} {request.name}" if request.name else request.method
@@ -100,8 +93,7 @@ class OpenTelemetryClient(ClientTelemetry):
         if failure is not None:
             error = _error_attributes(failure)
             attributes |= error
-            span.set_attributes(error)
-            span.set_status(Status(StatusCode.ERROR, failure.message))
+            set_error(span, error, failure.message)
         span.end()
         self._operations.record(seconds, attributes)
 

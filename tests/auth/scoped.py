@@ -11,18 +11,16 @@ from genmcp import (
     InsufficientScope,
     Mux,
     Prompt,
-    PromptArgument,
-    PromptDefinition,
     PromptRepo,
     PromptRequest,
     Resource,
-    ResourceDefinition,
     ResourceRepo,
     Suite,
     Tool,
     ToolRequest,
     tool,
 )
+from genmcp.protocol import PromptArgument, PromptDefinition, ResourceDefinition
 
 WRITE = ["parts:write"]
 RAN: list[str] = []

@@ -24,7 +24,6 @@ from genmcp import (
     Mux,
     Provider,
     Resource,
-    Route,
     Run,
     ServerConfig,
     Suite,
@@ -39,6 +38,7 @@ from genmcp import (
 )
 from genmcp.client.errors import ClientError
 from genmcp.registry.registry import Registry
+from genmcp.server import Route
 from genmcp.testing import connect
 from tests.auth.scoped import RAN, Parts, Reorder, close, endpoint, granted, look, suite
 from tests.support.asgi import ALL, LEGACIES, MODERN, PATIENCE, TASKS, Client, until

@@ -16,12 +16,12 @@ from genmcp import (
     Provider,
     Resource,
     ResourceRepo,
-    Route,
     Suite,
     Tool,
     prompt,
     tool,
 )
+from genmcp.server import Route
 from tests.auth.scoped import RAN, WRITE, Letters, Parts, close, endpoint, granted, suite
 from tests.support.asgi import ALL, LEGACIES, MODERN, TASKS, Client, Connection
 

@@ -16,7 +16,6 @@ from genmcp import (
     Image,
     Outcome,
     PromptTemplate,
-    ResourceDefinition,
     ResourceRepo,
     Suite,
     Tool,
@@ -25,6 +24,7 @@ from genmcp import (
     elicit,
     tool,
 )
+from genmcp.protocol import ResourceDefinition
 
 
 @tool

@@ -18,10 +18,11 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from genmcp import Endpoint, Mux, StoreUnavailable, Suite
+from genmcp import Endpoint, Mux, Suite
 from genmcp._transports.stdio import Streams
 from genmcp.cli.command import main
 from genmcp.cli.serve import ServeOptions, create_app, serve_http, serve_until_stopped
+from genmcp.errors import StoreUnavailable
 from tests.support.asgi import PATIENCE, until
 from tests.support.pipes import line, modern
 from tests.support.sockets import Connection, called

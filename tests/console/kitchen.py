@@ -16,7 +16,6 @@ from genmcp import (
     Channel,
     Continue,
     Image,
-    PromptMessage,
     Resource,
     ResourceRepo,
     Suite,
@@ -30,6 +29,7 @@ from genmcp import (
     tool,
     user,
 )
+from genmcp.protocol import PromptMessage
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="

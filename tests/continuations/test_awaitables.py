@@ -15,7 +15,6 @@ import pytest
 from genmcp import (
     Channel,
     Continue,
-    ContractError,
     Done,
     Failed,
     McpError,
@@ -28,6 +27,7 @@ from genmcp import (
     WorkRaised,
     elicit,
 )
+from genmcp.errors import ContractError
 from tests.support.asgi import ALL, Client, serving, until
 from tests.support.asking import Waits, text_of
 

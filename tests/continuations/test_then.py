@@ -18,13 +18,11 @@ from genmcp import (
     Channel,
     ConfigurationError,
     Continue,
-    ContractError,
     Declined,
     Done,
     Endpoint,
     ExternalJob,
     ExternalQueue,
-    ExternalStatus,
     Failed,
     MemoryStore,
     Mux,
@@ -45,6 +43,8 @@ from genmcp import (
     roots,
     wait_for,
 )
+from genmcp.errors import ContractError
+from genmcp.tasks import ExternalStatus
 from tests.prompts.answering import ASKABLE, request
 from tests.support.asgi import MODERN, PATIENCE, TASKS, Client, Connection
 from tests.support.asking import AnsweringClient, failure_of, muxed, text_of

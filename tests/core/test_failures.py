@@ -10,6 +10,7 @@ from genmcp.errors import (
     CapabilityMissing,
     ContractError,
     InternalError,
+    InvalidArguments,
     InvalidParams,
     McpError,
     MissingCapability,
@@ -25,7 +26,7 @@ from genmcp.errors import (
     WorkerLost,
     WorkRaised,
 )
-from genmcp.faults import Fault, InvalidArguments, Mismatch
+from genmcp.faults import Fault, Mismatch
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.params import RequestParams

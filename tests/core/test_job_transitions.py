@@ -3,7 +3,7 @@
 import pytest
 
 from genmcp._core.job_transitions import expire_job, retry_task
-from genmcp._core.outcome import Failed, JobExpired, unpack
+from genmcp._core.outcome import Failed, unpack
 from genmcp._core.parts import report_part
 from genmcp._core.task import FailedStep, Task
 from genmcp._core.waiting import (
@@ -15,7 +15,7 @@ from genmcp._core.waiting import (
     Work,
     Working,
 )
-from genmcp.errors import IllegalTransition
+from genmcp.errors import IllegalTransition, JobExpired
 
 JOB = Job(name="m:work", arguments={"url": "x"}, delay=5.0, expires=60.0)
 

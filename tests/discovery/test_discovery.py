@@ -84,7 +84,7 @@ def faults(found: discovery.Discovery) -> list[str]:
     return [f"{Path(each.source).stem}: {each.error}" for each in found.broken]
 
 
-async def test_discovery_makes_a_suite_of_a_folder(tmp_path: Path) -> None:
+async def test_suite_is_made_of_a_folder(tmp_path: Path) -> None:
     """Components below its folders are served, at any depth, without registration."""
     write(
         tmp_path,
@@ -146,8 +146,8 @@ def test_discovery_logs_each_component(tmp_path: Path, caplog: pytest.LogCapture
     ]
 
 
-def test_discovery_adds_only_modules(tmp_path: Path) -> None:
-    """Two files of one name do not meet, and `sys.path` stays."""
+def test_files_with_one_name_are_two_modules(tmp_path: Path) -> None:
+    """Two files may have one name; `sys.path` is unchanged."""
     write(tmp_path, tools__a__same=ADD, tools__b__same=GREET)
     path, before = list(sys.path), set(sys.modules)
 
@@ -161,7 +161,7 @@ def test_discovery_adds_only_modules(tmp_path: Path) -> None:
 
 
 def test_discovery_ignores_imported_names(tmp_path: Path) -> None:
-    """Imported classes, functions and instances are not components, whatever their name."""
+    """Imported classes, functions and instances are not components, also under another name."""
     write(
         tmp_path,
         lending=f"""
@@ -242,7 +242,7 @@ def test_discovery_ignores_imported_names(tmp_path: Path) -> None:
         ("def plain(): ...\nclass Plain: ...\nvalue = 5\nbuiltin = len", []),
     ],
 )
-def test_discovery_knows_components_from_their_bases(
+def test_class_without_a_name_is_not_a_component(
     source: str, expected: list[str], tmp_path: Path
 ) -> None:
     """A class without a name, or a base class, is not a component."""
@@ -284,7 +284,7 @@ def test_discovery_skips_a_broken_file_with_its_traceback(
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "error"),
     [
         ("class Odd(Tool):\n name = 'odd'", "odd: Odd has no call"),
         (
@@ -302,7 +302,7 @@ def test_discovery_skips_a_broken_file_with_its_traceback(
         ("class Odd(Tool):\n name = 'add'\n call = call", "odd: tool 'add' is in {add} already"),
     ],
 )
-def test_discovery_leaves_out_invalid_components(source: str, said: str, tmp_path: Path) -> None:
+def test_invalid_component_is_left_out(source: str, error: str, tmp_path: Path) -> None:
     """It is reported, and the other components of the file are found."""
     head = "from genmcp.tools import Tool\nasync def call(self, request, channel): ...\n"
     tail = "\nclass Fine(Tool):\n name = 'fine'\n call = call\n"
@@ -312,11 +312,11 @@ def test_discovery_leaves_out_invalid_components(source: str, said: str, tmp_pat
 
     assert names(found) == [("tools", "add"), ("tools", "fine")]
     (fault,) = faults(found)
-    assert fault.startswith(said.format(add=tmp_path / "tools" / "add.py"))
+    assert fault.startswith(error.format(add=tmp_path / "tools" / "add.py"))
 
 
-def test_discovery_leaves_out_files_with_an_underscore(tmp_path: Path) -> None:
-    """Private files and folders, and those of a package's own, are not looked at."""
+def test_private_files_are_left_out(tmp_path: Path) -> None:
+    """Names that begin with `_` or `.`, and the cache of bytecode."""
     write(tmp_path, tools___private="raise RuntimeError", tools___more__add=ADD)
     write(tmp_path / "tools" / "__pycache__", x="raise RuntimeError")
     write(tmp_path / "tools" / ".hidden", x="raise RuntimeError")
@@ -337,10 +337,10 @@ def test_discovery_rejects_a_folder_without_components(tmp_path: Path) -> None:
         discovery.suite(tmp_path, name="found", version="1")
 
 
-def test_discovery_path_is_relative_to_the_current_folder(
+def test_path_is_relative_to_the_current_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As every path is."""
+    """A relative path, as everywhere."""
     write(tmp_path, here__tools__add=ADD)
     monkeypatch.chdir(tmp_path)
 
@@ -349,7 +349,7 @@ def test_discovery_path_is_relative_to_the_current_folder(
     assert (tmp_path / "here", [("tools", "add")]) == (found.location, names(found))
 
 
-def test_discovery_finds_what_a_package_defines(tmp_path: Path) -> None:
+def test_components_of_a_package_are_found(tmp_path: Path) -> None:
     """Its modules are imported as usual, so that they may import each other; kinds may mix."""
     write(
         tmp_path,
@@ -374,7 +374,7 @@ def test_discovery_finds_what_a_package_defines(tmp_path: Path) -> None:
     assert len(found.broken) == 1
 
 
-def test_discovery_finds_what_a_module_defines(tmp_path: Path) -> None:
+def test_components_of_a_module_are_found(tmp_path: Path) -> None:
     """A module is one file; a module without a file has no imports to inspect."""
     write(tmp_path, found_module=ADD + GREET)
     sys.path.insert(0, str(tmp_path))
@@ -421,7 +421,7 @@ def test_discovery_reload_returns_changes(tmp_path: Path, caplog: pytest.LogCapt
     ) == ([], [])
 
 
-def test_discovery_reload_follows_a_file_through_being_broken(tmp_path: Path) -> None:
+def test_reload_removes_a_broken_file_until_it_is_mended(tmp_path: Path) -> None:
     """Its components are removed with it, and return, even within a second."""
     write(tmp_path, tools__add=ADD)
     first = discovery.scan(tmp_path)
@@ -436,7 +436,7 @@ def test_discovery_reload_follows_a_file_through_being_broken(tmp_path: Path) ->
     assert third.current.broken == []
 
 
-def test_discovery_reload_imports_modules_of_a_package_anew(tmp_path: Path) -> None:
+def test_reload_imports_changed_modules_of_a_package(tmp_path: Path) -> None:
     """A component that a module no longer defines is not found."""
     write(tmp_path, reloaded__a=ADD, reloaded__b=GREET)
     (tmp_path / "reloaded" / "__init__.py").write_text("")

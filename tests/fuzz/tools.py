@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from genmcp import Channel, ContractError, McpError, Suite, Tool, ToolError, ToolRequest, tool
+from genmcp import Channel, McpError, Suite, Tool, ToolError, ToolRequest, tool
+from genmcp.errors import ContractError
 
 
 class Deliberate(Exception):

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 
 from genmcp import (
-    AssignUnavailable,
     Channel,
     Continue,
     Done,
@@ -22,7 +21,7 @@ from genmcp import (
     Tool,
     job,
 )
-from genmcp.errors import StoreFull, StoreUnavailable
+from genmcp.errors import AssignUnavailable, StoreFull, StoreUnavailable
 from genmcp.stores.store import Op, Put
 from tests.support.asgi import PATIENCE, TASKS, Client
 

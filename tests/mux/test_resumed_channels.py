@@ -10,14 +10,12 @@ from genmcp import (
     CapabilityMissing,
     Channel,
     Continue,
-    ContractError,
     Done,
     Endpoint,
     MemoryStore,
     Middleware,
     Mux,
     Run,
-    SendStatus,
     Server,
     Suite,
     Tool,
@@ -25,7 +23,8 @@ from genmcp import (
 )
 from genmcp._core.client_key import ClientKey
 from genmcp._core.outcome import Outcome
-from genmcp.errors import StoreUnavailable
+from genmcp.channel import SendStatus
+from genmcp.errors import ContractError, StoreUnavailable
 from genmcp.protocol.client_features import ElicitRequestParams
 from genmcp.server import Route
 from genmcp.stores.store import Append, Op

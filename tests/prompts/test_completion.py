@@ -10,7 +10,7 @@ import pytest
 
 from genmcp._core.request import ClientInfo, Request
 from genmcp.channel import Channel
-from genmcp.component_route import Completer, complete, complete_result, prefix_matches
+from genmcp.completion import Completer, complete_result, prefix_matches
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.hook import Hook
 from genmcp.prompts.prompt import Prompt, PromptRepo
@@ -26,6 +26,7 @@ from genmcp.protocol.prompts import (
 )
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.suite.collection import PROMPTS, Collection
+from genmcp.suite.suite import Suite
 
 
 class Sink:
@@ -46,10 +47,10 @@ async def ask(
     argument: str,
     value: str = "",
     context: CompletionContext | None = None,
-    prompts: Collection | None = None,
-    templates: Callable[[str], Completer | None] = lambda uri: None,
+    prompts: Sequence[object] = (),
+    completer: Completer | None = None,
 ) -> Completion:
-    """Complete as a suite does."""
+    """Return the completion of a suite with *prompts*, or of *completer*."""
     params = CompleteRequestParams(
         ref=ref, argument=CompletionArgument(argument, value), context=context
     )
@@ -62,11 +63,11 @@ async def ask(
         client=ClientInfo(LATEST.version),
     )
     channel = Channel(request, Sink())  # type: ignore[arg-type]
-    if isinstance(ref, PromptReference):
-        completer = (prompts or Collection(PROMPTS)).completer(ref.name, None)
-    else:
-        completer = templates(ref.uri)
-    return (await complete(request, channel, completer)).completion
+    if completer is not None:
+        return (await completer.complete(params, channel)).completion
+    result = await Suite("test", prompts=prompts).handle(request, channel)
+    assert isinstance(result, CompleteResult)
+    return result.completion
 
 
 class Level(IntEnum):
@@ -103,17 +104,17 @@ class Review(Prompt[Options]):
         ("note", "", []),
     ],
 )
-async def test_completion_knows_the_values_of_types(
+async def test_completion_uses_the_values_of_types(
     argument: str, value: str, values: list[str]
 ) -> None:
     """A Literal, an enum and a bool complete the typed prefix by themselves."""
-    found = await ask(PromptReference("review"), argument, value, prompts=prompts_of([Review]))
+    found = await ask(PromptReference("review"), argument, value, prompts=[Review])
 
     assert Completion(values, len(values), False) == found
 
 
-async def test_completion_hook_gets_what_is_typed_and_chosen() -> None:
-    """It runs first, with the context; None leaves the argument to its type."""
+async def test_completion_hook_gets_value_and_context() -> None:
+    """The hook runs first, with the context; after None the values of the type are used."""
     seen: list[Any] = []
 
     class Asks(Review):
@@ -123,7 +124,7 @@ async def test_completion_hook_gets_what_is_typed_and_chosen() -> None:
             seen.append((argument, value, context, channel.request.method))
             return ["found"] if argument == "note" else None
 
-    prompts = prompts_of([Asks])
+    prompts = [Asks]
     context = CompletionContext({"language": "rust"})
 
     assert (await ask(PromptReference("review"), "note", "x", context, prompts)).values == ["found"]
@@ -138,17 +139,15 @@ async def test_completion_hook_gets_what_is_typed_and_chosen() -> None:
     ]
 
 
-async def test_completion_takes_values_a_prompt_lists() -> None:
+async def test_completion_uses_the_completions_of_a_prompt() -> None:
     """`completions` are for arguments that are texts."""
     prompt = PromptTemplate(name="x", messages="{city}", completions={"city": ["Oslo", "Rome"]})
 
-    assert (await ask(PromptReference("x"), "city", "o", prompts=prompts_of([prompt]))).values == [
-        "Oslo"
-    ]
+    assert (await ask(PromptReference("x"), "city", "o", prompts=[prompt])).values == ["Oslo"]
 
 
-async def test_completion_of_a_repository_is_told_the_prompt() -> None:
-    """It has many prompts, and knows itself which arguments they take."""
+async def test_completion_of_a_repository_gets_the_prompt() -> None:
+    """A repository has many prompts; it decides which arguments each has."""
 
     class Library(PromptRepo):
         prefix = "lib/"
@@ -168,7 +167,7 @@ async def test_completion_of_a_repository_is_told_the_prompt() -> None:
         prefix = "silent/"
         complete = PromptRepo.complete
 
-    prompts = prompts_of([Library, Silent])
+    prompts = [Library, Silent]
 
     assert (await ask(PromptReference("lib/a"), "b", "c", prompts=prompts)).values == [
         "lib/a",
@@ -176,7 +175,7 @@ async def test_completion_of_a_repository_is_told_the_prompt() -> None:
         "c",
     ]
     assert (await ask(PromptReference("silent/a"), "b", "c", prompts=prompts)).values == []
-    assert prompts.completes
+    assert prompts_of(prompts).completes
     assert not prompts_of([Silent]).completes
 
 
@@ -194,21 +193,23 @@ def test_completion_is_declared_for_hooks_and_known_values(prompt: Any, complete
 
 
 @pytest.mark.parametrize(
-    ("ref", "argument", "said"),
+    ("ref", "argument", "error"),
     [
         (PromptReference("other"), "a", "Unknown prompt: other"),
         (ResourceTemplateReference("a://{b}"), "b", "Unknown resource template: a://{b}"),
         (PromptReference("review"), "a", "Unknown argument of prompt review: a"),
     ],
 )
-async def test_completion_of_what_is_unknown_is_invalid(ref: Any, argument: str, said: str) -> None:
+async def test_completion_of_an_unknown_argument_is_rejected(
+    ref: Any, argument: str, error: str
+) -> None:
     """2026-07-28, completion, "Error Handling": -32602."""
-    with pytest.raises(InvalidParams, match=f"^{re.escape(said)}$"):
-        await ask(ref, argument, prompts=prompts_of([Review]))
+    with pytest.raises(InvalidParams, match=f"^{re.escape(error)}$"):
+        await ask(ref, argument, prompts=[Review])
 
 
 async def test_completion_of_templates_needs_only_the_hook() -> None:
-    """A repository of resources needs nothing but `complete`, and not even that."""
+    """`complete` is the only hook that is needed, and it is optional."""
 
     class Books:
         async def complete(
@@ -216,19 +217,19 @@ async def test_completion_of_templates_needs_only_the_hook() -> None:
         ) -> Any:
             return (f"{value}!",)
 
-    def completer(provider: object) -> Callable[[str], Completer | None]:
+    def completer(provider: object) -> Completer:
         hook = Hook.of(provider, "complete", object)
-        return lambda uri: Completer(owner=f"template {uri}", names=["b"], hook=hook)
+        return Completer(owner="template a://{b}", names=["b"], hook=hook)
 
     ref = ResourceTemplateReference("a://{b}")
 
-    assert await ask(ref, "b", "x", templates=completer(Books())) == Completion(("x!",), 1, False)
-    assert await ask(ref, "b", "x", templates=completer(object())) == Completion([], 0, False)
+    assert await ask(ref, "b", "x", completer=completer(Books())) == Completion(("x!",), 1, False)
+    assert await ask(ref, "b", "x", completer=completer(object())) == Completion([], 0, False)
     with pytest.raises(InvalidParams, match=r"Unknown argument of template a://\{b\}: c"):
-        await ask(ref, "c", templates=completer(Books()))
+        await ask(ref, "c", completer=completer(Books()))
 
 
-def test_completion_hook_that_yields_is_refused() -> None:
+def test_completion_hook_that_yields_is_rejected() -> None:
     """It must return its suggestions."""
 
     class Yields(Review):
@@ -271,7 +272,7 @@ def test_completion_keeps_the_meta_of_a_result() -> None:
 
 
 @pytest.mark.parametrize("found", ["text", 5, {"a": 1}, ["a", 1], Completion("text")])
-async def test_completion_of_something_else_than_texts_is_told(found: Any) -> None:
+async def test_completion_that_is_not_text_is_an_error(found: Any) -> None:
     """It is a defect of the hook, logged with the argument."""
 
     class Odd(Review):
@@ -279,7 +280,7 @@ async def test_completion_of_something_else_than_texts_is_told(found: Any) -> No
             return found
 
     with pytest.raises(ContractError, match=r"^complete of prompt review: return a list of texts"):
-        await ask(PromptReference("review"), "note", prompts=prompts_of([Odd]))
+        await ask(PromptReference("review"), "note", prompts=[Odd])
 
 
 def test_completion_compares_without_case() -> None:

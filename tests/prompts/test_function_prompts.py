@@ -51,7 +51,7 @@ async def text(function: Any, **arguments: str) -> str:
     return message.content.text  # type: ignore[union-attr]
 
 
-async def test_function_prompt_takes_name_docstring_and_hints() -> None:
+async def test_prompt_has_name_docstring_and_hints_of_a_function() -> None:
     """The listing has the function's metadata, and arguments have the annotated types."""
 
     @prompt
@@ -78,8 +78,8 @@ async def test_function_prompt_takes_name_docstring_and_hints() -> None:
         await text(review, code="x", other="y")
 
 
-async def test_function_prompt_stays_a_function_and_may_block() -> None:
-    """It is called as if nothing had happened; attributes of Prompt are taken."""
+async def test_function_under_prompt_stays_callable() -> None:
+    """A call runs the function; the decorator accepts the attributes of Prompt."""
 
     @prompt(name="greet people", title="Greet", cache_ttl=5, cache_scope="private")
     def greet(name: str) -> str:
@@ -166,7 +166,7 @@ def _positional(*a: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
+    ("make", "error"),
     [
         (lambda: prompt(int), "@prompt is for functions, not for <class 'int'>"),
         (lambda: prompt(_yields), "_yields yields"),
@@ -176,9 +176,9 @@ def _positional(*a: str) -> str:
         (lambda: function_component(FunctionPrompt, plain), "is not a prompt: give a Prompt class"),
     ],
 )
-def test_function_prompt_that_is_wrong_is_refused(make: Callable[[], Any], said: str) -> None:
+def test_invalid_function_prompt_is_rejected(make: Callable[[], Any], error: str) -> None:
     """The error is raised where the decorator stands."""
-    with pytest.raises(ConfigurationError, match=re.escape(said)):
+    with pytest.raises(ConfigurationError, match=re.escape(error)):
         make()
 
 

@@ -95,7 +95,7 @@ async def test_prompt_text_becomes_a_message_of_the_user() -> None:
     assert got.messages == [PromptMessage("user", TextContent("Hello {}"))]
 
 
-def test_prompt_lists_what_it_says() -> None:
+def test_prompt_attributes_are_listed() -> None:
     """Each attribute is a member of the definition; the docstring is the description."""
 
     class Full(Plain):
@@ -122,7 +122,7 @@ def test_prompt_lists_what_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "said"),
+    ("attributes", "error"),
     [
         ({"name": ""}, "Odd.name is blank"),
         ({"name": 5}, "Odd.name must be a text, not 5"),
@@ -145,14 +145,14 @@ def test_prompt_lists_what_it_says() -> None:
         ({"completions": {"a": [1]}}, "Odd.completions must be lists of texts by argument"),
     ],
 )
-def test_prompt_is_refused_when_its_class_is_made(attributes: dict[str, Any], said: str) -> None:
+def test_prompt_class_is_checked_when_it_is_defined(attributes: dict[str, Any], error: str) -> None:
     """A wrong attribute is rejected when the class is made, with class and attribute."""
-    with pytest.raises(ConfigurationError, match=re.escape(said)):
+    with pytest.raises(ConfigurationError, match=re.escape(error)):
         type("Odd", (Plain,), attributes)
 
 
 @pytest.mark.parametrize(
-    ("attributes", "said"),
+    ("attributes", "error"),
     [
         ({"get": Plain.get}, "Odd has no name"),
         ({"name": "odd"}, "Odd has no get"),
@@ -165,9 +165,9 @@ def test_prompt_is_refused_when_its_class_is_made(attributes: dict[str, Any], sa
         ({"name": "odd", "get": Plain.get, "title": property(lambda self: 5)}, "Odd.title must be"),
     ],
 )
-def test_prompt_is_refused_when_it_is_registered(attributes: dict[str, Any], said: str) -> None:
+def test_prompt_is_checked_at_registration(attributes: dict[str, Any], error: str) -> None:
     """A fault that only an instance can show is raised when it is registered."""
-    with pytest.raises(ConfigurationError, match=re.escape(said)):
+    with pytest.raises(ConfigurationError, match=re.escape(error)):
         PromptRoute.of(type("Odd", (Prompt,), attributes)())
 
 
@@ -182,7 +182,7 @@ class Level(IntEnum):
 
 
 class Options(msgspec.Struct):
-    """Everything a text may stand for."""
+    """Types that are decoded from texts."""
 
     code: Annotated[str, msgspec.Meta(description="What to review.", title="The code")]
     language: Language = Language.PYTHON
@@ -241,7 +241,7 @@ def test_prompt_lists_the_fields_of_its_type() -> None:
         ({"unknown": "x"}, "lines", 10),
     ],
 )
-async def test_prompt_reads_texts_as_its_type_says(
+async def test_texts_are_decoded_to_the_type_of_a_prompt(
     given: dict[str, str], field: str, value: Any
 ) -> None:
     """A text is decoded to the type of the field; where that is a text, it is unchanged."""
@@ -269,15 +269,17 @@ async def test_prompt_reads_texts_as_its_type_says(
         ),
     ],
 )
-async def test_prompt_refuses_arguments_by_name(given: dict[str, str], faults: list[str]) -> None:
+async def test_fault_names_the_argument_of_a_prompt(
+    given: dict[str, str], faults: list[str]
+) -> None:
     """A missing or unreadable argument is -32602, each fault naming its argument."""
     with pytest.raises(InvalidParams, match=r"^Invalid arguments for prompt echo:\n- ") as caught:
         await get(Echo(), given)
 
     assert caught.value.code == -32602
     assert caught.value.data["name"] == "echo"
-    said = [f"{each['pointer']}: {each['message']}" for each in caught.value.data["faults"]]
-    for fault, came in zip(sorted(faults), sorted(said), strict=True):
+    found = [f"{each['pointer']}: {each['message']}" for each in caught.value.data["faults"]]
+    for fault, came in zip(sorted(faults), sorted(found), strict=True):
         assert came.startswith(fault)
 
 
@@ -315,7 +317,7 @@ class Model(pydantic.BaseModel):
 @pytest.mark.parametrize(
     ("kind", "got"), [(Point, Point(1)), (Row, {"x": 1}), (Model, Model.model_validate({"x": 1}))]
 )
-async def test_prompt_takes_any_type_a_tool_takes(kind: type, got: Any) -> None:
+async def test_prompt_accepts_every_type_of_a_tool(kind: type, got: Any) -> None:
     """Dataclasses, TypedDicts and pydantic models do as well as structs."""
     kept: list[Any] = []
 
@@ -372,8 +374,8 @@ def test_prompt_type_may_come_through_a_generic_class() -> None:
     assert Point is Other.arguments
 
 
-def test_prompt_type_is_said_once_and_not_by_name() -> None:
-    """Two descriptions, or a name where a type is wanted, are refused."""
+def test_prompt_type_is_given_once_and_not_by_name() -> None:
+    """Two descriptions are rejected, and so is the name of a type."""
     with pytest.raises(ConfigurationError, match=r"Twice: its arguments are described twice"):
 
         class Twice(Prompt[Point]):
@@ -427,7 +429,7 @@ async def test_prompt_return_values_become_messages(value: Any, messages: list[A
     assert messages == (await get(returning(value))).messages
 
 
-async def test_prompt_result_is_passed_on_as_it_is() -> None:
+async def test_prompt_result_is_unchanged() -> None:
     """A GetPromptResult may have a description, and no message."""
     given = GetPromptResult(messages=[], description="Empty.")
 
@@ -435,7 +437,7 @@ async def test_prompt_result_is_passed_on_as_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "said"),
+    ("value", "error"),
     [
         (None, "returned NoneType is no message"),
         ({"role": "user", "content": "x"}, "returned dict is no message"),
@@ -446,9 +448,9 @@ async def test_prompt_result_is_passed_on_as_it_is() -> None:
         ((b"x", "text/plain"), "is neither image nor audio"),
     ],
 )
-async def test_prompt_return_values_that_are_no_messages_are_told(value: Any, said: str) -> None:
+async def test_value_that_is_no_message_is_an_error(value: Any, error: str) -> None:
     """A forgotten `return`, or data, is a defect of the prompt, and names it."""
-    with pytest.raises(ContractError, match=re.escape(said)) as caught:
+    with pytest.raises(ContractError, match=re.escape(error)) as caught:
         await get(returning(value))
 
     assert str(caught.value).startswith("Odd.get (prompt 'odd') returned ")
@@ -464,8 +466,8 @@ class Letters(msgspec.Struct):
     language: Literal["English", "French"] = "English"
 
 
-async def test_prompt_choice_of_texts_is_asked_for_in_texts() -> None:
-    """An invalid choice is described as a string, whatever its text looks like."""
+async def test_invalid_choice_is_described_as_text() -> None:
+    """An invalid choice is described as a string, also if it looks like a number."""
 
     class Letter(Prompt[Letters]):
         name = "letter"

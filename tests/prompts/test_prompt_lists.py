@@ -27,9 +27,9 @@ def prompts_of(given: Sequence[object]) -> Collection:
     return Collection(PROMPTS, [PROMPTS.route_of(each) for each in given])
 
 
-def static(name: str, **said: Any) -> PromptTemplate:
+def static(name: str, **attributes: Any) -> PromptTemplate:
     prompt = PromptTemplate(name=name, messages=name)
-    for key, value in said.items():
+    for key, value in attributes.items():
         setattr(prompt, key, value)
     return prompt
 
@@ -37,15 +37,15 @@ def static(name: str, **said: Any) -> PromptTemplate:
 class Letters(PromptRepo):
     """Some prompts called by letters, in pages of two."""
 
-    def __init__(self, prefix: str, letters: Sequence[str], **said: Any) -> None:
+    def __init__(self, prefix: str, letters: Sequence[str], **attributes: Any) -> None:
         self.prefix = prefix
         self.letters = letters
-        self.asked: list[Any] = []
-        for key, value in said.items():
+        self.cursors: list[Any] = []
+        for key, value in attributes.items():
             setattr(self, key, value)
 
     async def list(self, cursor: Any, channel: Channel) -> Any:
-        self.asked.append(cursor)
+        self.cursors.append(cursor)
         start = cursor["from"] if cursor else 0
         page = [PromptDefinition(self.prefix + each) for each in self.letters[start : start + 2]]
         more = start + 2 < len(self.letters)
@@ -89,7 +89,7 @@ async def got(prompts: Collection, name: str, **arguments: str) -> Any:
     return message.content.text  # type: ignore[union-attr]
 
 
-async def test_prompts_lists_are_in_the_order_given_and_in_pages() -> None:
+async def test_prompts_are_listed_in_order_and_in_pages() -> None:
     """A page is filled up to its size; it ends where a repository's own page does."""
     prompts = prompts_of(
         [
@@ -107,17 +107,17 @@ async def test_prompts_lists_are_in_the_order_given_and_in_pages() -> None:
     assert repr(prompts) == "<Collection of 6 prompts>"
 
 
-async def test_prompts_page_costs_what_is_on_it() -> None:
+async def test_page_of_prompts_is_made_once() -> None:
     """Pages of fixed prompts are made once; a repository is listed on demand."""
     letters = Letters("x/", "pqrstu")
     prompts = prompts_of([static("a"), static("b"), letters])
 
     first = await page(prompts, size=2)
     assert first is await page(prompts, size=2)
-    assert letters.asked == []
+    assert letters.cursors == []
     second = await page(prompts, first.next_cursor)
     await page(prompts, second.next_cursor)
-    assert letters.asked == [None, {"from": 2}]
+    assert letters.cursors == [None, {"from": 2}]
 
 
 @pytest.mark.parametrize(
@@ -129,12 +129,12 @@ async def test_prompts_page_costs_what_is_on_it() -> None:
         ([static("a"), Letters("x/", "")], [["a"]]),
     ],
 )
-async def test_prompts_skip_a_repository_that_is_empty(given: Any, expected: Any) -> None:
-    """It leaves no page behind."""
+async def test_empty_repository_has_no_page(given: Any, expected: Any) -> None:
+    """An empty repository adds nothing to a list."""
     assert expected == await pages(prompts_of(given))
 
 
-async def test_prompts_first_definition_wins_and_is_listed_once() -> None:
+async def test_first_definition_of_a_prompt_takes_precedence() -> None:
     """An earlier name, or a prefix of it, hides a later one."""
     first, second = static("x/a", title="first"), static("x/a", title="second")
     prompts = prompts_of(
@@ -158,7 +158,7 @@ async def test_prompts_first_definition_wins_and_is_listed_once() -> None:
     assert await got(prompts, "z", k="v") == "z {'k': 'v'}"
 
 
-async def test_prompts_more_special_prefix_counts_if_it_is_given_first() -> None:
+async def test_longer_prefix_declared_first_takes_precedence() -> None:
     """The names it serves are not listed by a more general one after it."""
     prompts = prompts_of([Letters("x/y/", "a"), Letters("x/", ["b", "y/a"]), Letters("x", "c")])
 
@@ -181,14 +181,14 @@ async def test_prompts_unknown_name_is_not_found() -> None:
 @pytest.mark.parametrize(
     "cursor", ["", "x", "[0]", "[9,null]", "[-1,null]", '["0",null]', '[0,"x"]', "[" * 5000]
 )
-async def test_prompts_refuse_a_cursor_they_did_not_give(cursor: str) -> None:
-    """It is -32602, whatever the value."""
+async def test_invalid_cursor_of_prompts_is_rejected(cursor: str) -> None:
+    """A forged cursor is -32602."""
     with pytest.raises(InvalidParams, match=r"^Invalid cursor: "):
         await page(prompts_of([static("a")]), cursor)
 
 
-async def test_prompts_say_how_long_a_page_is_true_and_for_whom() -> None:
-    """The least time of all; public only if all are; the same on all pages."""
+async def test_page_of_prompts_has_ttl_and_cache_scope() -> None:
+    """The shortest time of all; public only if all are; the same on every page."""
     prompts = prompts_of(
         [static("a", cache_ttl=60), static("b", cache_ttl=1.5), Letters("x/", "a", cache_ttl=2)]
     )
@@ -213,7 +213,7 @@ class Wordless(Letters):
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "error"),
     [
         (Idle, "Idle has no list"),
         (type("Half", (Idle,), {"list": Letters.list}), "Half has no get"),
@@ -226,14 +226,14 @@ class Wordless(Letters):
         ("review", "'review' is not a prompt"),
     ],
 )
-def test_prompts_refuse_what_is_wrong(given: Any, said: str) -> None:
+def test_invalid_prompt_is_rejected(given: Any, error: str) -> None:
     """The error is raised when the collection is made."""
-    with pytest.raises(ConfigurationError, match=re.escape(said)):
+    with pytest.raises(ConfigurationError, match=re.escape(error)):
         prompts_of([given])
 
 
 @pytest.mark.parametrize(
-    ("returned", "said"),
+    ("returned", "error"),
     [
         (None, "Odd.list (prompts x/*) returned NoneType: it must return a list"),
         ({"a": 1}, "Odd.list (prompts x/*) returned dict"),
@@ -242,7 +242,7 @@ def test_prompts_refuse_what_is_wrong(given: Any, said: str) -> None:
         (([PromptDefinition("x/a")], {1j}), "is not JSON"),
     ],
 )
-async def test_prompts_tell_what_a_repository_lists_wrongly(returned: Any, said: str) -> None:
+async def test_invalid_page_of_a_repository_is_an_error(returned: Any, error: str) -> None:
     """An invalid page is a defect of the repository."""
 
     class Odd(Idle):
@@ -252,11 +252,11 @@ async def test_prompts_tell_what_a_repository_lists_wrongly(returned: Any, said:
         async def list(self, cursor: Any, channel: Channel) -> Any:
             return returned
 
-    with pytest.raises(ContractError, match=re.escape(said)):
+    with pytest.raises(ContractError, match=re.escape(error)):
         await page(prompts_of([Odd]))
 
 
-async def test_prompts_tell_what_a_repository_gets_wrongly() -> None:
+async def test_invalid_message_of_a_repository_is_an_error() -> None:
     """A value that is not a message is a defect, logged with the name."""
 
     class Odd(Letters):
@@ -267,8 +267,8 @@ async def test_prompts_tell_what_a_repository_gets_wrongly() -> None:
         await got(prompts_of([Odd("x/", "a")]), "x/a")
 
 
-async def test_prompts_hooks_may_be_asked_by_those_that_override_them() -> None:
-    """A hook that is not implemented returns nothing, or states so."""
+async def test_base_hooks_of_a_prompt_repository() -> None:
+    """A subclass may call them: they return None or raise NotImplementedError."""
     repo, one = PromptRepo(), Prompt()
 
     assert None is repo.complete("x", "a", "", {}, NOWHERE)

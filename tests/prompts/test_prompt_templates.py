@@ -65,13 +65,13 @@ async def filled(prompt: PromptTemplate, **values: str) -> list[Any]:
 def test_template_fills_places_and_sections(
     text: str, values: dict[str, str], expected: str
 ) -> None:
-    """A text is filled in once; braces that mean nothing stand for themselves."""
+    """Placeholders are replaced once; other braces are kept."""
     assert expected == Template(text).fill(values)
 
 
 @given(st.text(alphabet="ab{}?\n ", max_size=30), st.text(alphabet="{}?ab", min_size=1))
-def test_template_never_fills_in_a_value_again(text: str, value: str) -> None:
-    """A value is inserted unchanged, whatever it contains."""
+def test_placeholder_in_a_value_is_kept(text: str, value: str) -> None:
+    """A value is inserted unchanged, also if it contains braces."""
     try:
         template = Template(text)
     except ConfigurationError:
@@ -82,7 +82,7 @@ def test_template_never_fills_in_a_value_again(text: str, value: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "error"),
     [
         ("a {?b? c", "line 1: `{?b?` is never ended"),
         ("a\n{{b", "line 2: `{{` is never ended"),
@@ -92,11 +92,11 @@ def test_template_never_fills_in_a_value_again(text: str, value: str) -> None:
         ("{ {?a? x", "line 1: `{?a?` is never ended"),
     ],
 )
-def test_template_that_cannot_be_read_is_refused(text: str, said: str) -> None:
+def test_unclosed_section_is_rejected(text: str, error: str) -> None:
     """An unclosed section or a doubled brace is reported with its line."""
-    with pytest.raises(ConfigurationError, match=re.escape(said)):
+    with pytest.raises(ConfigurationError, match=re.escape(error)):
         Template(text)
-    with pytest.raises(ConfigurationError, match=re.escape(f"PromptTemplate.messages: {said}")):
+    with pytest.raises(ConfigurationError, match=re.escape(f"PromptTemplate.messages: {error}")):
         PromptTemplate(name="x", messages=text)
 
 
@@ -119,7 +119,7 @@ def test_template_arguments_are_those_of_its_texts() -> None:
     ]
 
 
-def test_template_has_no_description_but_its_own() -> None:
+def test_template_does_not_use_the_docstring_of_its_class() -> None:
     """The docstring of the class is not the description of each prompt."""
     assert None is PromptRoute.of(PromptTemplate(name="x", messages="")).definition.description
 
@@ -150,7 +150,7 @@ async def test_template_may_be_a_subclass() -> None:
 
 
 @pytest.mark.parametrize(
-    ("attributes", "said"),
+    ("attributes", "error"),
     [
         ({}, "PromptTemplate.messages: NoneType is no message"),
         ({"messages": 5}, "PromptTemplate.messages: int is no message"),
@@ -165,7 +165,7 @@ async def test_template_may_be_a_subclass() -> None:
         ),
     ],
 )
-def test_template_that_is_wrong_is_refused(attributes: dict[str, Any], said: str) -> None:
+def test_invalid_prompt_template_is_rejected(attributes: dict[str, Any], error: str) -> None:
     """The error is raised where it is made."""
-    with pytest.raises(ConfigurationError, match=re.escape(said)):
+    with pytest.raises(ConfigurationError, match=re.escape(error)):
         PromptTemplate(name="x", **attributes)

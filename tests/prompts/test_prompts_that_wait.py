@@ -84,7 +84,7 @@ NO = {"action": "decline"}
 
 
 @pytest.mark.parametrize("version", ASKABLE)
-async def test_prompt_asks_its_client_in_the_way_of_every_revision(version: str) -> None:
+async def test_prompt_sends_questions_on_every_revision(version: str) -> None:
     """One class without a revision continues with each answer of its client, step by step."""
     params = {"name": "trip", "arguments": {"days": "4"}}
 
@@ -94,15 +94,15 @@ async def test_prompt_asks_its_client_in_the_way_of_every_revision(version: str)
 
 
 @pytest.mark.parametrize("version", ASKABLE)
-async def test_prompt_may_have_no_messages_in_the_end(version: str) -> None:
-    """A prompt may return from a step the values that `get` may return; `[]` is a result."""
+async def test_prompt_may_end_without_messages(version: str) -> None:
+    """A step may return the values that `get` may return; `[]` is a result."""
     answered = await request(serving(Trip), version, "prompts/get", NO, name="trip")
 
     assert texts(answered) == []
 
 
-async def test_prompt_that_cannot_ask_says_what_is_missing() -> None:
-    """Failed(CapabilityMissing) that is raised on is -32021 with the capability (2026-07-28)."""
+async def test_missing_capability_of_a_prompt_is_named() -> None:
+    """CapabilityMissing that is raised again is -32021 with the capability (2026-07-28)."""
     suite = Suite(name="test", version="1", prompts=[Trip])
 
     async with connect(suite) as client:
@@ -171,12 +171,12 @@ class Library(PromptRepo):
             case Done(Accepted(City("Rome"))):
                 raise PromptNotFound("somewhere else")
             case Done(Accepted(city)):
-                said = channel.request
-                return f"{said.params.name} to {city.name}, {said.arguments}"  # type: ignore[attr-defined]
+                request = channel.request
+                return f"{request.params.name} to {city.name}, {request.arguments}"  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("version", ASKABLE)
-async def test_prompt_of_a_repository_asks_too(version: str) -> None:
+async def test_prompt_of_a_repository_sends_questions(version: str) -> None:
     """Its `continue_` finds the name in the request's params, and the texts in its arguments."""
     params = {"name": "letter/long", "arguments": {"tone": "kind"}}
 
@@ -185,7 +185,7 @@ async def test_prompt_of_a_repository_asks_too(version: str) -> None:
     assert texts(answered) == ["letter/long to Oslo, {'tone': 'kind'}"]
 
 
-async def test_prompt_of_a_repository_may_turn_out_not_to_exist() -> None:
+async def test_prompt_not_found_after_a_wait() -> None:
     """PromptNotFound from `continue_` is the error; None is not."""
     rome = {"action": "accept", "content": {"name": "Rome"}}
 
@@ -199,7 +199,7 @@ async def test_prompt_of_a_repository_may_turn_out_not_to_exist() -> None:
 @pytest.mark.parametrize(
     ("given", "where"), [(Trip, r"Trip.continue_ (prompt 'trip')"), (Library, "(prompts letter/*)")]
 )
-async def test_prompt_that_says_nothing_in_the_end_is_told(
+async def test_unmatched_tag_of_a_prompt_is_an_error(
     given: Any, where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """An unmatched `match` is an error that names tag and outcome, not an empty prompt."""
@@ -213,7 +213,7 @@ async def test_prompt_that_says_nothing_in_the_end_is_told(
     assert "and Done: add a case for them, or return [] for an empty result" in caplog.text
 
 
-async def test_prompt_that_returns_no_messages_later_is_told(
+async def test_invalid_value_after_a_wait_is_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """An invalid value of `continue_` is reported by name."""
@@ -272,7 +272,7 @@ async def test_prompt_without_continuation_fails_when_it_waits(
     assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
 
 
-async def test_prompt_that_waited_needs_its_continue_later_too(
+async def test_state_of_a_prompt_without_continue_is_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A state for a prompt that no longer waits is an error."""
@@ -296,7 +296,7 @@ async def test_prompt_that_waited_needs_its_continue_later_too(
     assert "Plain has no continue_ (prompt 'trip')" in caplog.text
 
 
-def test_prompt_annotated_to_wait_is_refused_without_a_continue_() -> None:
+def test_prompt_that_waits_needs_a_step() -> None:
     """It is reported when the class is made, and of a function when that is registered."""
     with pytest.raises(ConfigurationError, match=r"Waits\.get is annotated to return Continue"):
 

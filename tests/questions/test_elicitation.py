@@ -67,7 +67,7 @@ class Size(Enum):
 
 
 class Number(IntEnum):
-    """No text, so no choice of a form."""
+    """Not a text, and therefore not a choice of a form."""
 
     ONE = 1
 
@@ -180,7 +180,7 @@ def faults(question: Question, answer: Any) -> tuple[str, ...]:
     return refused.value.faults
 
 
-def test_a_schema_is_sent_as_it_is() -> None:
+def test_schema_is_sent_unchanged() -> None:
     """Every kind of property of the specification is taken, and the order of all keys is kept."""
     question = elicit("Who are you?", EVERYTHING)
 
@@ -192,7 +192,7 @@ def test_a_schema_is_sent_as_it_is() -> None:
     }
 
 
-def test_a_schema_does_not_change_with_the_dict_it_was_given_as() -> None:
+def test_question_keeps_the_schema_it_was_made_with() -> None:
     """The question has the values at the time it was made."""
     schema: dict[str, Any] = {"type": "object", "properties": {"a": {"type": "string"}}}
     question = elicit("?", schema)
@@ -223,9 +223,7 @@ def test_a_schema_does_not_change_with_the_dict_it_was_given_as() -> None:
         ({"type": "string", "enum": ["x"], "default": "y"}, 'default: at /a: expected "x"'),
     ],
 )
-def test_what_a_form_may_not_ask_for_is_refused_at_once(
-    property_: dict[str, Any], fault: str
-) -> None:
+def test_property_that_no_form_has_is_rejected(property_: dict[str, Any], fault: str) -> None:
     """The error names the place in the schema."""
     with pytest.raises(ConfigurationError) as refused:
         elicit("?", {"type": "object", "properties": {"a": property_}})
@@ -244,7 +242,7 @@ def test_what_a_form_may_not_ask_for_is_refused_at_once(
         ({"type": "object", "properties": {}, "$schema": "http://x"}, "'http://x' is not supp"),
     ],
 )
-def test_a_schema_that_is_no_form_is_refused_at_once(schema: dict[str, Any], fault: str) -> None:
+def test_schema_that_is_no_form_is_rejected(schema: dict[str, Any], fault: str) -> None:
     """The root of a form is an object of properties, and nothing else."""
     with pytest.raises(ConfigurationError) as refused:
         elicit("?", schema)
@@ -252,7 +250,7 @@ def test_a_schema_that_is_no_form_is_refused_at_once(schema: dict[str, Any], fau
     assert fault in str(refused.value)
 
 
-def test_a_type_is_asked_for_as_a_flat_form() -> None:
+def test_form_of_a_type_is_flat() -> None:
     """No references, no null, no exclusive bounds; choices as they are declared, not sorted."""
     assert requested(elicit("?", Order)) == {
         "type": "object",
@@ -284,7 +282,7 @@ def test_a_type_is_asked_for_as_a_flat_form() -> None:
     }
 
 
-def test_a_dataclass_is_asked_for() -> None:
+def test_form_of_a_dataclass() -> None:
     """Null among its choices is a choice left empty, and an int or float is a number."""
     assert requested(elicit("?", Person)) == {
         "type": "object",
@@ -298,7 +296,7 @@ def test_a_dataclass_is_asked_for() -> None:
     }
 
 
-def test_a_typed_dict_is_asked_for() -> None:
+def test_form_of_a_typed_dict() -> None:
     """Fields that are not required may be left empty."""
     question = elicit("?", Flags)
 
@@ -313,7 +311,7 @@ def test_a_typed_dict_is_asked_for() -> None:
     assert accepted(question, loud=True, quick=None) == {"loud": True}
 
 
-def test_a_pydantic_model_is_asked_for() -> None:
+def test_form_of_a_pydantic_model() -> None:
     """With the titles and bounds of its fields."""
     assert requested(elicit("?", Model)) == {
         "type": "object",
@@ -354,7 +352,7 @@ def test_a_pydantic_model_is_asked_for() -> None:
         (complex, "cannot describe JSON"),
     ],
 )
-def test_a_type_that_is_no_form_is_refused_at_once(kind: Any, fault: str) -> None:
+def test_type_that_is_no_form_is_rejected(kind: Any, fault: str) -> None:
     """The error names the type and the property."""
     with pytest.raises(ConfigurationError) as refused:
         elicit("?", kind)
@@ -362,8 +360,8 @@ def test_a_type_that_is_no_form_is_refused_at_once(kind: Any, fault: str) -> Non
     assert fault in str(refused.value)
 
 
-def test_type_that_cannot_be_imported_is_refused() -> None:
-    """A type that is local to a function, or whose name has another meaning now."""
+def test_type_that_cannot_be_imported_is_rejected() -> None:
+    """A type that is local to a function, or a name that means another type now."""
 
     class Local(msgspec.Struct):
         a: int
@@ -375,7 +373,7 @@ def test_type_that_cannot_be_imported_is_refused() -> None:
             elicit("?", kind)
 
 
-def test_an_accepted_form_is_the_type_asked_for() -> None:
+def test_accepted_form_is_an_instance_of_its_type() -> None:
     """Null and missing members are empty, also where the type requires a null."""
     question = elicit("?", Order)
 
@@ -395,7 +393,7 @@ def test_an_accepted_form_is_the_type_asked_for() -> None:
     assert accepted(elicit("?", Outer.Inner), a=3) == Outer.Inner(3)
 
 
-def test_an_accepted_schema_is_a_dict_with_its_defaults() -> None:
+def test_accepted_schema_is_a_dict_with_defaults() -> None:
     """In the order of the form; other members are ignored."""
     question = elicit("?", EVERYTHING)
     content = accepted(question, age=40.0, mail="a@example.com", admin=True, legacy=None)
@@ -414,8 +412,8 @@ def test_an_accepted_schema_is_a_dict_with_its_defaults() -> None:
     assert accepted(question, mail="a@example.com")["several"] == ["Red"]
 
 
-def test_empty_text_leaves_out_a_property_that_is_not_text() -> None:
-    """As some clients send it; where a text may be empty it is one."""
+def test_empty_text_is_an_empty_number_or_choice() -> None:
+    """Some clients send it; where a text may be empty, it is the text."""
     content = accepted(elicit("?", EVERYTHING), mail="a@example.com", age="", legacy="", plain="")
 
     assert (content["age"], content["plain"]) == (30, "Red")
@@ -426,7 +424,7 @@ def test_empty_text_leaves_out_a_property_that_is_not_text() -> None:
     assert accepted(elicit("?", Person), name="", age="") == Person("")
 
 
-def test_a_required_property_with_a_default_may_be_left_empty() -> None:
+def test_required_property_may_have_a_default() -> None:
     """A missing member has its default."""
     schema = {
         "type": "object",
@@ -438,7 +436,7 @@ def test_a_required_property_with_a_default_may_be_left_empty() -> None:
 
 
 def test_declining_and_dismissing_are_answers() -> None:
-    """Whatever content the client sends."""
+    """Content that the client sends is ignored."""
     question = elicit("?", Order)
 
     assert question.read({"action": "decline", "content": {"size": {}}}) == Declined()
@@ -446,8 +444,8 @@ def test_declining_and_dismissing_are_answers() -> None:
     assert question.read(msgspec.Raw(b'{"action":"decline","content":null}')) == Declined()
 
 
-def test_nothing_but_agreement_may_be_asked_for() -> None:
-    """The form is empty, and so is its content."""
+def test_confirmation_has_an_empty_form() -> None:
+    """A question without a form has an empty one."""
     question = elicit("Delete 3 files?")
 
     assert requested(question) == {"type": "object", "properties": {}}
@@ -455,10 +453,10 @@ def test_nothing_but_agreement_may_be_asked_for() -> None:
     assert question.read({"action": "accept", "content": {"x": 1}}) == Accepted({})
 
 
-def test_answers_are_matched() -> None:
+def test_answers_match_patterns() -> None:
     """As values of `Done`, with and without their content."""
 
-    def told(outcome: Outcome) -> str:
+    def reply_to(outcome: Outcome) -> str:
         match outcome:
             case Done(Accepted(Person(name))):
                 return f"I am {name}"
@@ -471,8 +469,8 @@ def test_answers_are_matched() -> None:
         return "?"
 
     outcomes = (Done(Accepted(Person("Ann"))), Done(Accepted()), Done(Declined()))
-    assert [told(each) for each in outcomes] == ["I am Ann", "yes", "no"]
-    assert told(Done(Cancelled())) == "closed"
+    assert [reply_to(each) for each in outcomes] == ["I am Ann", "yes", "no"]
+    assert reply_to(Done(Cancelled())) == "closed"
 
 
 @pytest.mark.parametrize(
@@ -491,7 +489,7 @@ def test_answers_are_matched() -> None:
         (7, ["/content: expected an object, got the number 7"]),
     ],
 )
-def test_what_does_not_fit_a_schema_is_explained(content: Any, expected: list[str]) -> None:
+def test_faults_of_a_schema_name_its_titles(content: Any, expected: list[str]) -> None:
     """In the words of the form: its titles where it has some, no pointers."""
     found = faults(elicit("?", EVERYTHING), {"action": "accept", "content": content})
 
@@ -500,33 +498,33 @@ def test_what_does_not_fit_a_schema_is_explained(content: Any, expected: list[st
         assert line.startswith(begins)
 
 
-def test_what_does_not_fit_a_type_is_explained() -> None:
+def test_faults_of_a_type_are_explained() -> None:
     """Also constraints that a form cannot express, and errors of the type's own code."""
     good = {"fullName": "Ann", "size": "large", "amount": 2}
 
-    def said(kind: type, **content: Any) -> tuple[str, ...]:
+    def faults_of(kind: type, **content: Any) -> tuple[str, ...]:
         return faults(elicit("?", kind), {"action": "accept", "content": content})
 
-    assert said(Order, **good, price=9.5) == (
+    assert faults_of(Order, **good, price=9.5) == (
         "price: expected a number less than 9.5, got the number 9.5",
     )
-    (named,) = said(Order, **{**good, "fullName": "ann"})
+    (named,) = faults_of(Order, **{**good, "fullName": "ann"})
     assert named.startswith("Name: expected text that matches")
-    assert said(Model, name="Bob") == ("Name: not Bob again",)
-    assert said(Model, name="Ann", age=99) == ("the form: nobody is that old",)
+    assert faults_of(Model, name="Bob") == ("Name: not Bob again",)
+    assert faults_of(Model, name="Ann", age=99) == ("the form: nobody is that old",)
 
 
 @pytest.mark.parametrize(
     "answer", [None, 3, "yes", [], {}, {"action": "maybe"}, {"content": {}}, {"action": None}]
 )
-def test_what_is_no_answer_is_refused(answer: Any) -> None:
-    """The question is then asked again."""
+def test_invalid_elicit_result_is_rejected(answer: Any) -> None:
+    """The question is then sent again."""
     for question in (elicit("?"), elicit_url("?", "https://example.com/")):
         assert faults(question, answer)
 
 
-def test_a_url_is_asked_to_be_visited() -> None:
-    """A confirmation has no content, whatever the client sends."""
+def test_url_question_has_no_content() -> None:
+    """Content that the client sends with a confirmation is dropped."""
     question = elicit_url("Your key, please.", "https://example.com/key?q=1")
 
     assert msgspec.json.decode(msgspec.json.encode(question.request)) == {
@@ -563,7 +561,7 @@ def test_a_url_is_asked_to_be_visited() -> None:
         None,
     ],
 )
-def test_elicit_url_refuses_dangerous_urls(url: Any) -> None:
+def test_elicit_url_rejects_dangerous_urls(url: Any) -> None:
     """2026-07-28, client/elicitation: `url` MUST contain a valid URL, and SHOULD be https."""
     with pytest.raises(ConfigurationError, match="elicit_url: the user"):
         elicit_url("?", url)
@@ -586,8 +584,8 @@ def test_elicit_url_allows_https_and_loopback(url: str) -> None:
     assert params.url == url
 
 
-def test_elicit_url_allows_schemes_that_are_asked_for() -> None:
-    """None by which a URL runs code."""
+def test_elicit_url_allows_given_schemes() -> None:
+    """But no scheme by which a URL runs code."""
     assert elicit_url("?", "vscode://x/y", schemes=["vscode"])
     assert elicit_url("?", "http://example.com/", schemes=["http"])
     for schemes in (["javascript"], ["data"], ["HTTP"], "http", [5], [""]):
@@ -596,8 +594,8 @@ def test_elicit_url_allows_schemes_that_are_asked_for() -> None:
 
 
 @pytest.mark.parametrize("message", ["", " ", None, 3])
-def test_a_message_that_says_nothing_is_refused_at_once(message: Any) -> None:
-    """The user must know the question."""
+def test_empty_message_is_rejected(message: Any) -> None:
+    """The user must be able to read the question."""
     with pytest.raises(ContractError, match="message must be a non-empty str"):
         elicit(message)
     with pytest.raises(ContractError, match="message must be a non-empty str"):
@@ -614,7 +612,7 @@ def test_a_message_that_says_nothing_is_refused_at_once(message: Any) -> None:
         (ElicitationCapability(form={}, url={}), {}, {}),
     ],
 )
-def test_a_client_is_asked_only_in_the_modes_it_declares(
+def test_question_needs_the_declared_mode(
     declared: ElicitationCapability | None, for_form: Any, for_url: Any
 ) -> None:
     """2026-07-28, client/elicitation, "Capabilities": an empty object is forms only."""
@@ -634,15 +632,15 @@ def test_a_client_is_asked_only_in_the_modes_it_declares(
         elicit_url("Where?", "https://example.com/"),
     ],
 )
-def test_a_packed_question_is_the_same_again(question: Question) -> None:
-    """And asks the same."""
+def test_packed_question_is_restored(question: Question) -> None:
+    """It is equal, and has the same request."""
     again = unpack(question.pack())
 
     assert question == again
     assert msgspec.json.encode(question.request) == msgspec.json.encode(again.request)
 
 
-def test_what_a_type_asks_is_not_packed() -> None:
+def test_only_the_name_of_a_type_is_packed() -> None:
     """Only its name is; the rest is made again."""
     packed = elicit("What?", Order).pack()
 
@@ -652,7 +650,7 @@ def test_what_a_type_asks_is_not_packed() -> None:
 
 
 @pytest.mark.parametrize("name", ["no.such.module:A", f"{__name__}:Gone", f"{__name__}:Outer.Gone"])
-def test_a_type_that_is_not_there_fails_clearly(name: str) -> None:
+def test_packed_type_that_is_missing_is_an_error(name: str) -> None:
     """In a process that runs other code, the question cannot be unpacked."""
     packed = FormQuestion("?", type_name=name).pack()
 
@@ -662,7 +660,7 @@ def test_a_type_that_is_not_there_fails_clearly(name: str) -> None:
         unpack(packed)
 
 
-def test_a_name_that_is_no_form_fails_clearly() -> None:
+def test_packed_name_of_another_type_is_rejected() -> None:
     """The name must refer to a type that elicit accepts."""
     with pytest.raises(ConfigurationError, match="cannot be a form"):
         unpack(FormQuestion("?", type_name=f"{__name__}:Row").pack())
@@ -670,7 +668,7 @@ def test_a_name_that_is_no_form_fails_clearly() -> None:
         unpack(FormQuestion("?", type_name=f"{__name__}:EVERYTHING").pack())
 
 
-def test_what_is_not_packed_is_refused() -> None:
+def test_value_that_is_no_packed_question_is_rejected() -> None:
     """A value that is not a question."""
     for packed in (b"", b"{}", b'{"kind":"riddle"}'):
         with pytest.raises(msgspec.DecodeError):

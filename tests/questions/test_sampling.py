@@ -41,13 +41,13 @@ def faults(question: Question, answer: Any) -> tuple[str, ...]:
     return refused.value.faults
 
 
-def messages(*said: Any) -> list[SamplingMessage]:
-    request = sample(list(said)).request
+def messages(*given: Any) -> list[SamplingMessage]:
+    request = sample(list(given)).request
     assert isinstance(request, CreateMessageRequest)
     return list(request.params.messages)
 
 
-def test_a_text_is_one_message_of_the_user() -> None:
+def test_text_is_one_message_of_the_user() -> None:
     """The specification's own example."""
     question = sample("What is the capital of France?", max_tokens=100)
 
@@ -98,7 +98,7 @@ def test_every_option_is_sent() -> None:
     ] == {"costPriority": 0.3}
 
 
-def test_a_conversation_is_made_of_what_is_at_hand() -> None:
+def test_messages_are_converted() -> None:
     """Messages, pairs, the helpers of prompts, and earlier responses of the model."""
     answered = CreateMessageResult("assistant", TextContent("Paris"), model="m", stop_reason="x")
     picture = ImageContent("AA==", "image/png")
@@ -124,7 +124,7 @@ def test_a_conversation_is_made_of_what_is_at_hand() -> None:
     ]
 
 
-def test_a_tool_loop_goes_on_with_the_results() -> None:
+def test_tool_results_follow_tool_uses() -> None:
     """2026-07-28, client/sampling, "Multi-turn Tool Loop"."""
     assert messages(("user", "Weather?"), ("assistant", [USE]), ("user", [RESULT])) == [
         SamplingMessage("user", TextContent("Weather?")),
@@ -134,7 +134,7 @@ def test_a_tool_loop_goes_on_with_the_results() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "fault"),
+    ("given", "fault"),
     [
         ([], "messages must be a str or a list"),
         (None, "messages must be a str or a list"),
@@ -161,10 +161,10 @@ def test_a_tool_loop_goes_on_with_the_results() -> None:
         ),
     ],
 )
-def test_what_is_no_conversation_is_refused_at_once(said: Any, fault: str) -> None:
+def test_invalid_messages_are_rejected(given: Any, fault: str) -> None:
     """2026-07-28, client/sampling, "Message Content Constraints"."""
     with pytest.raises(ContractError) as refused:
-        sample(said)
+        sample(given)
 
     assert fault in str(refused.value)
 
@@ -182,7 +182,7 @@ def test_what_is_no_conversation_is_refused_at_once(said: Any, fault: str) -> No
         ({"model_preferences": {"speedPriority": 2}}, "speed_priority must be from 0 to 1"),
     ],
 )
-def test_a_wrong_option_is_refused_at_once(options: dict[str, Any], fault: str) -> None:
+def test_unknown_option_of_sample_is_rejected(options: dict[str, Any], fault: str) -> None:
     """The error names it."""
     with pytest.raises(ContractError) as refused:
         sample("?", **options)
@@ -190,7 +190,7 @@ def test_a_wrong_option_is_refused_at_once(options: dict[str, Any], fault: str) 
     assert fault in str(refused.value)
 
 
-def test_what_the_model_answered_is_read() -> None:
+def test_answer_of_the_model_is_decoded() -> None:
     """With one content, or several."""
     answer = {
         "role": "assistant",
@@ -208,8 +208,8 @@ def test_what_the_model_answered_is_read() -> None:
 
 
 @pytest.mark.parametrize("answer", [None, 3, {}, {"role": "assistant", "content": "x"}])
-def test_what_the_model_cannot_have_answered_is_refused(answer: Any) -> None:
-    """The question is then asked again."""
+def test_invalid_answer_of_the_model_is_rejected(answer: Any) -> None:
+    """The question is then sent again."""
     assert faults(sample("?"), answer)
 
 
@@ -235,8 +235,8 @@ def test_options_need_the_capabilities_of_their_client(options: Any, needed: Any
     assert question.missing_capabilities(ClientCapabilities(sampling=able)) == {}
 
 
-def test_roots_are_asked_for() -> None:
-    """Of a client that has some."""
+def test_roots_need_their_capability() -> None:
+    """The request is sent to clients that declare roots."""
     question = roots()
 
     assert question.method == "roots/list"
@@ -261,7 +261,7 @@ def test_roots_are_read() -> None:
     "question",
     [roots(), sample([("assistant", USE), ("user", RESULT)], tools=[WEATHER], temperature=1)],
 )
-def test_a_packed_question_is_the_same_again(question: Question) -> None:
-    """And asks the same."""
+def test_packed_question_is_restored(question: Question) -> None:
+    """It is equal, and has the same request."""
     assert question == unpack(question.pack())
     assert sent(question) == sent(unpack(question.pack()))

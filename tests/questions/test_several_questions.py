@@ -13,13 +13,13 @@ from genmcp.question.sampling import roots
 
 
 def test_one_question_has_the_tag_for_its_key() -> None:
-    """A tool that asks one thing needs no key."""
+    """A single question needs no key."""
     question = elicit("Sure?")
 
     assert questions_of("asked", question) == {"asked": question}
 
 
-def test_several_questions_have_keys_of_their_own() -> None:
+def test_several_questions_have_keys() -> None:
     """In the order in which they are given, and not changed with the dict afterwards."""
     given = {"b": elicit("Sure?"), "a" * 64: roots()}
     questions = questions_of("asked", given)
@@ -39,7 +39,7 @@ def test_several_questions_have_keys_of_their_own() -> None:
         ({"a": roots(), "b": "Sure?"}, "the value of key 'b' must be a question, not str"),
     ],
 )
-def test_what_cannot_be_asked_is_refused(on: Any, fault: str) -> None:
+def test_invalid_question_of_several_is_rejected(on: Any, fault: str) -> None:
     """The error names the tag and the key."""
     with pytest.raises(ContractError, match=r"Continue\('asked', \.\.\.\)") as refused:
         questions_of("asked", on)
@@ -47,14 +47,14 @@ def test_what_cannot_be_asked_is_refused(on: Any, fault: str) -> None:
     assert fault in str(refused.value)
 
 
-def test_a_tag_that_is_no_key_is_refused() -> None:
-    """It is the key where one question is asked alone."""
+def test_tag_that_is_no_key_is_rejected() -> None:
+    """The tag is the key of a single question."""
     with pytest.raises(ContractError, match="1 to 64 characters"):
         questions_of("", roots())
 
 
-def test_a_question_is_one_of_those_there_are() -> None:
-    """The class alone asks nothing, needs nothing and reads nothing."""
+def test_base_class_of_questions_is_abstract() -> None:
+    """Its methods are not implemented."""
     question = Question()
 
     with pytest.raises(NotImplementedError):

@@ -19,7 +19,6 @@ from genmcp import (
     Done,
     PromptTemplate,
     Provider,
-    ResourceDefinition,
     ResourceRepo,
     Suite,
     Tool,
@@ -27,6 +26,7 @@ from genmcp import (
     tool,
 )
 from genmcp.client.errors import ServerError
+from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from genmcp.registry.endpoint import RegistryEndpoint
 from genmcp.registry.live import LiveRegistry

@@ -21,7 +21,6 @@ from genmcp import (
     Registry,
     RegistryEndpoint,
     Resource,
-    ResourceDefinition,
     ResourceRepo,
     SessionRegistries,
     Suite,
@@ -32,6 +31,7 @@ from genmcp import (
 )
 from genmcp.client.errors import ServerError
 from genmcp.errors import ContractError, InternalError, InvalidParams
+from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from genmcp.testing import connect
 from tests.support.asgi import PATIENCE, Client

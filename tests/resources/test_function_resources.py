@@ -17,13 +17,13 @@ from genmcp import (
     Depends,
     Directory,
     Resource,
-    ResourceDefinition,
     ServerError,
     Suite,
     elicit,
-    prefix_matches,
     resource,
 )
+from genmcp.completion import prefix_matches
+from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.prompts import ResourceTemplateReference
 from genmcp.testing import connect
 
@@ -179,7 +179,7 @@ async def test_function_continues_in_a_step() -> None:
 
 
 async def test_method_of_an_instance_is_a_resource() -> None:
-    """As for tools: the class itself cannot be asked."""
+    """As with tools: the method of the class has no instance."""
     assert await text_of("desk://4", Desk().drawer) == "drawer 4"
     with pytest.raises(ConfigurationError, match=r"instance\.drawer"):
         suite(Desk.drawer)

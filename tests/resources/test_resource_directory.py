@@ -3,7 +3,7 @@
 import os
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -22,7 +22,7 @@ from genmcp.resources.resource import Resource
 from genmcp.resources.route import ResourceRoute
 from tests.resources.asking import channel, page_of, read, resources, uris
 
-SECRET = "not for anybody"
+SECRET = "a secret"
 
 
 @pytest.fixture
@@ -99,12 +99,27 @@ async def test_directory_lists_its_files(root: Path) -> None:
     hidden = await listed(Directory(root, prefix="", hidden=True))
     assert [[".env", ".git/config", *expected[:-1], "shown", "zero"]] == hidden
     for size in (1, 2, 4):
-        pages = await listed(Directory(root, prefix="", page_size=size))
+        pages = await listed(Directory(root, prefix=""), size)
         assert expected == [uri for page in pages for uri in page]
         assert max(map(len, pages)) == size
 
 
-async def test_directory_says_what_it_knows_of_a_file(root: Path) -> None:
+async def test_directory_is_listed_in_pages(tmp_path: Path) -> None:
+    """Each page continues after the last file of the page before, at any depth."""
+    expected = []
+    for folder in ("a", "a/b", "c"):
+        (tmp_path / folder).mkdir()
+        for number in range(70):
+            (tmp_path / folder / f"{number:02}").touch()
+            expected.append(f"{folder}/{number:02}")
+
+    pages = await listed(Directory(tmp_path, prefix=""))
+
+    assert [len(page) for page in pages] == [100, 100, 10]
+    assert [uri for page in pages for uri in page] == sorted(expected, key=lambda x: x.split("/"))
+
+
+async def test_directory_lists_size_and_time_of_a_file(root: Path) -> None:
     """Name, type, size, and when it changed; annotations of the repository are there as well."""
     os.utime(root / "intro.md", (0, 1_736_686_858))
     docs = Directory(root, prefix="docs://", annotations={"priority": 0.5})
@@ -121,11 +136,13 @@ async def test_directory_says_what_it_knows_of_a_file(root: Path) -> None:
     assert found["zero"].mime_type is None
 
 
-def test_directory_lists_a_file_of_no_time(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file that changed in a year no calendar has is listed without it."""
+def test_directory_lists_a_file_with_an_invalid_time(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A time outside of the calendar is left out."""
     long_hence = os.stat_result((0o100644, 1, 1, 1, 0, 0, 3, 0, 10**15, 0))
-    monkeypatch.setattr(files.Files, "status", lambda self, names: long_hence)
-    page, _ = Directory(root, page_size=1).list(None, channel())
+    monkeypatch.setattr(Directory, "_status", lambda self, names: long_hence)
+    page, _ = Directory(root).list(None, channel())
 
     assert page[0].annotations == Annotations()
 
@@ -152,7 +169,7 @@ async def test_directory_is_listed_as_a_template(root: Path) -> None:
     assert repr(Docs(root)) == f"<Docs {root} as docs://>"
 
 
-async def test_directory_refuses_files_that_are_too_large(root: Path) -> None:
+async def test_directory_rejects_too_large_files(root: Path) -> None:
     """The error names the limit; a file of exactly that size is read."""
     docs = Directory(root, max_bytes=5)
 
@@ -200,14 +217,14 @@ async def test_directory_refuses_files_that_are_too_large(root: Path) -> None:
         "é",
     ],
 )
-async def test_directory_has_nothing_else(root: Path, path: str) -> None:
+async def test_other_paths_are_not_found(root: Path, path: str) -> None:
     """Not a file, hidden, a link that leads out, or an invalid path: the resource is not found."""
     with pytest.raises(ResourceNotFound):
         await read(Directory(root), f"file:///{path}")
 
 
 def hostile(root: Path, count: int) -> Sequence[str]:
-    """URIs that try to get out, the same ones every time."""
+    """URIs that try to leave the folder, the same ones every time."""
     chance = random.Random(6570)
     steps = [
         "..",
@@ -255,21 +272,21 @@ def hostile(root: Path, count: int) -> Sequence[str]:
     return [*found]
 
 
-async def test_directory_survives_ten_thousand_hostile_uris(root: Path) -> None:
+async def test_hostile_uris_read_nothing_outside(root: Path) -> None:
     """None reads outside, and none raises anything but ResourceNotFound."""
     docs = Directory(root)
-    looked_for = 0
+    opened = 0
     for uri in hostile(root, 10_000):
         names = docs.parse_uri(uri)
-        looked_for += names is not None
+        opened += names is not None
         value = None if names is None else docs.read(names, channel(uri))
         assert value is None, uri
 
-    assert looked_for > 100
+    assert opened > 100
 
 
-def test_directory_test_of_hostile_uris_can_fail(root: Path) -> None:
-    """The same list gets out of a folder that joins and opens."""
+def test_hostile_uris_escape_from_a_naive_folder(root: Path) -> None:
+    """The same URIs read the secret from a folder that joins and opens paths."""
     contents = set()
     for uri in hostile(root, 2_000):
         path = Path(os.path.join(root, uri.removeprefix("file:///")))  # noqa: PTH118
@@ -281,7 +298,7 @@ def test_directory_test_of_hostile_uris_can_fail(root: Path) -> None:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(path=st.text("./%25ecCaAfF\\0\0~:", max_size=30))
-def test_directory_takes_any_path(root: Path, path: str) -> None:
+def test_any_path_is_found_or_not_found(root: Path, path: str) -> None:
     """Any path of a client is not found, without another exception."""
     docs = Directory(root)
     names = docs.parse_uri(f"file:///{path}")
@@ -289,12 +306,12 @@ def test_directory_takes_any_path(root: Path, path: str) -> None:
     assert names is None or docs.read(names, channel()) is None
 
 
-async def test_directory_opens_no_link_that_comes_in_between(
+async def test_link_that_replaces_a_folder_is_not_followed(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A folder that becomes a link after it was looked at is not followed."""
+    """A folder that becomes a link after the check is not followed."""
     docs = Directory(root)
-    real = files.Files._real
+    real = Directory._real
 
     def swapped(self: Any, names: tuple[str, ...]) -> tuple[str, ...]:
         found = real(self, names)
@@ -303,16 +320,16 @@ async def test_directory_opens_no_link_that_comes_in_between(
         return found
 
     (root / "guides" / "secret.txt").write_text("inside")
-    monkeypatch.setattr(files.Files, "_real", swapped)
+    monkeypatch.setattr(Directory, "_real", swapped)
 
     with pytest.raises(ResourceNotFound):
         await read(docs, "file:///guides/secret.txt")
 
 
-async def test_directory_opens_whole_paths_where_it_must(
+async def test_whole_path_is_opened_without_dir_fd(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a folder cannot be opened to look for a name in it, the path is."""
+    """Systems without `dir_fd` open the whole path."""
     monkeypatch.setattr(files, "_AT", False)
 
     assert await text(Directory(root), "file:///guides/deep/end.md") == "# End"
@@ -320,19 +337,17 @@ async def test_directory_opens_whole_paths_where_it_must(
         await read(Directory(root), "file:///out")
 
 
-async def test_directory_reads_and_lists_off_the_event_loop(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_disk_is_read_in_a_thread(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Disk access runs in a thread."""
     here = threading.get_ident()
     threads = []
-    real = files.Files._real
+    real = Directory._real
 
     def seen(self: Any, names: tuple[str, ...]) -> tuple[str, ...]:
         threads.append(threading.get_ident())
         return real(self, names)
 
-    monkeypatch.setattr(files.Files, "_real", seen)
+    monkeypatch.setattr(Directory, "_real", seen)
     await text(Directory(root), "file:///intro.md")
     await listed(Directory(root))
 
@@ -340,79 +355,57 @@ async def test_directory_reads_and_lists_off_the_event_loop(
     assert here not in threads
 
 
-async def test_directory_page_looks_at_no_more_than_it_lists(
+async def test_page_reads_no_more_than_it_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of a thousand files, a page asks for the status of its own; a settled folder is kept."""
+    """Of a thousand files, a page reads the status of its own."""
     for number in range(1_000):
         (tmp_path / f"{number:04}").touch()
-    os.utime(tmp_path, (0, 1_000_000_000))
-    looked: list[Any] = []
+    read = []
+    status = Directory._status
 
-    def seen(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any) -> Any:
-            looked.append(arguments)
-            return function(*arguments)
+    def seen(self: Directory, names: tuple[str, ...]) -> os.stat_result | None:
+        read.append(names)
+        return status(self, names)
 
-        return call
-
-    monkeypatch.setattr(files.Files, "status", seen(files.Files.status))
-    monkeypatch.setattr(os, "scandir", seen(os.scandir))
-    docs = Directory(tmp_path, prefix="", page_size=10)
+    monkeypatch.setattr(Directory, "_status", seen)
+    docs = Directory(tmp_path, prefix="")
 
     page, cursor = docs.list(None, channel())
-    assert [page[0].uri, page[-1].uri, len(looked)] == ["0000", "0009", 11]
-    looked.clear()
+    assert [page[0].uri, page[-1].uri, len(read)] == ["0000", "0099", 100]
     page, _ = docs.list(cursor, channel())
-    assert [page[0].uri, page[-1].uri, len(looked)] == ["0010", "0019", 10]
+    assert [page[0].uri, page[-1].uri, len(read)] == ["0100", "0199", 200]
 
 
-async def test_directory_sees_what_changes(tmp_path: Path) -> None:
-    """A folder that has just changed is read again, and so is one that changes later."""
+async def test_list_has_files_that_were_added(tmp_path: Path) -> None:
+    """Every list reads the folder again."""
     docs = Directory(tmp_path, prefix="")
     assert await listed(docs) == [[]]
     (tmp_path / "a").touch()
     assert await listed(docs) == [["a"]]
-    os.utime(tmp_path, (0, 1_000_000_000))
-    assert await listed(docs) == [["a"]]
-    (tmp_path / "b").touch()
-    assert await listed(docs) == [["a", "b"]]
 
 
-async def test_directory_keeps_no_more_names_than_it_may(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Past the limit the names of other folders are forgotten, and read again."""
-    monkeypatch.setattr(files, "_KEPT", 3)
-    for folder in "ab":
-        (tmp_path / folder).mkdir()
-        for name in "xyz":
-            (tmp_path / folder / name).touch()
-        os.utime(tmp_path / folder, (0, 1_000_000_000))
+async def test_list_continues_where_a_file_was_removed(tmp_path: Path) -> None:
+    """A cursor is a position in the order, not a file."""
+    for number in range(150):
+        (tmp_path / f"{number:03}").touch()
     docs = Directory(tmp_path, prefix="")
-
-    assert [["a/x", "a/y", "a/z", "b/x", "b/y", "b/z"]] == await listed(docs) == await listed(docs)
-    assert [tmp_path / "b"] == [*docs._files._entries]
-
-
-async def test_directory_goes_on_where_a_file_was_removed(root: Path) -> None:
-    """A cursor is a place in the order, and not a file."""
-    docs = Directory(root, prefix="", page_size=2)
     _, cursor = docs.list(None, channel())
-    (root / "guides" / "deep" / "end.md").unlink()
+    (tmp_path / "099").unlink()
+
     page, _ = docs.list(cursor, channel())
 
-    assert [each.uri for each in page] == ["inside", "intro.md"]
+    assert [page[0].uri, page[-1].uri] == ["100", "149"]
 
 
 @pytest.mark.parametrize("cursor", ["../x", "", 5, "a//b", "%ff", ".env"])
-async def test_directory_refuses_a_cursor_it_did_not_give(root: Path, cursor: Any) -> None:
+async def test_invalid_cursor_is_rejected(root: Path, cursor: Any) -> None:
     """An invalid path is -32602."""
     with pytest.raises(InvalidParams, match=f"Invalid cursor: {cursor}"):
         Directory(root).list(cursor, channel())
 
 
-async def test_directory_leaves_out_what_it_cannot_see_or_name(
+async def test_unreadable_folders_and_names_are_left_out(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An unreadable folder is empty; a name that is not text is not listed."""
@@ -429,7 +422,7 @@ async def test_directory_leaves_out_what_it_cannot_see_or_name(
     assert await listed(Directory(root, prefix="")) == [["inside", "intro.md", "logo.png", "zero"]]
 
 
-async def test_directory_failure_of_the_machine_is_no_missing_file(
+async def test_failure_of_the_machine_is_raised(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too many open files, for example, is raised unchanged."""
@@ -444,24 +437,22 @@ async def test_directory_failure_of_the_machine_is_no_missing_file(
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "error"),
     [
         ({"root": None}, "Directory.root must be a folder, not None"),
         ({"root": "/nowhere/at/all"}, "Directory.root must be a folder, not '/nowhere/at/all'"),
         ({"max_bytes": 0}, "Directory.max_bytes must be 1 or more, not 0"),
-        ({"page_size": "5"}, "Directory.page_size must be 1 or more, not '5'"),
+        ({"max_bytes": "5"}, "Directory.max_bytes must be 1 or more, not '5'"),
         ({"nmae": "x"}, "Directory takes no nmae"),
     ],
 )
-def test_directory_is_refused_when_it_is_made(
-    root: Path, options: dict[str, Any], said: str
-) -> None:
+def test_invalid_option_is_rejected(root: Path, options: dict[str, Any], error: str) -> None:
     """A wrong option is rejected with its name."""
-    with pytest.raises(ConfigurationError, match=said):
+    with pytest.raises(ConfigurationError, match=error):
         Directory(**{"root": root, **options})
 
 
-async def test_directory_may_stand_beside_others(root: Path) -> None:
+async def test_earlier_resource_takes_precedence(root: Path) -> None:
     """A resource declared before it takes its place in reads and listings."""
     held = resources(Resource("docs://intro.md", "own"), Directory(root, prefix="docs://"))
     line: Channel = channel("docs://intro.md")

@@ -29,12 +29,12 @@ class Numbers(ResourceRepo):
         self.prefix = prefix
         self.count = count
         self.size = size or count or 1
-        self.asked: list[Any] = []
+        self.cursors: list[Any] = []
         for key, value in more.items():
             setattr(self, key, value)
 
     async def list(self, cursor: Any, channel: Channel) -> Any:
-        self.asked.append(cursor)
+        self.cursors.append(cursor)
         start = cursor or 0
         end = min(start + self.size, self.count)
         page = [ResourceDefinition(f"{self.prefix}{n}", str(n)) for n in range(start, end)]
@@ -49,7 +49,7 @@ def found(held: Collection, uri: str) -> Any:
     return route and route.provider
 
 
-async def test_resources_find_the_first_declared_that_fits() -> None:
+async def test_find_returns_the_first_declared_route() -> None:
     """Not the longest prefix: the first one; a resource is found where it stands among them."""
     first, long, short, late = (
         Resource("a://x", 1),
@@ -70,8 +70,8 @@ async def test_resources_find_the_first_declared_that_fits() -> None:
 
 
 @given(st.lists(st.text("ab*", min_size=1, max_size=3), max_size=8), st.text("ab", max_size=4))
-def test_resources_find_is_what_a_scan_would_find(patterns: list[str], rest: str) -> None:
-    """However prefixes and URIs lie over each other, the first that fits is found."""
+def test_find_agrees_with_a_scan(patterns: list[str], rest: str) -> None:
+    """Prefixes and URIs may overlap: the first that fits is found."""
     providers = [Resource(f"a:{pattern.rstrip('*') + pattern[-1:]}", 1) for pattern in patterns]
     uri = f"a:{rest}"
 
@@ -82,7 +82,7 @@ def test_resources_find_is_what_a_scan_would_find(patterns: list[str], rest: str
     assert expected is found(resources(*providers), uri)
 
 
-async def test_resources_come_in_pages_of_the_size_asked_for() -> None:
+async def test_resources_are_listed_in_pages_of_a_size() -> None:
     """Resources and repositories in declared order; a repository's own cursor ends a page."""
     held = resources(
         Resource("a:1", 1),
@@ -109,14 +109,14 @@ async def test_resources_come_in_pages_of_the_size_asked_for() -> None:
     assert await uris(resources(), 3) == [[]]
 
 
-async def test_resources_leave_no_empty_page_behind_the_last() -> None:
+async def test_last_page_of_resources_is_not_empty() -> None:
     """A page that is full by the last resource is the last page."""
     held = resources(*(Resource(f"a:{number}", 1) for number in range(4)), Resource("b:*", 1))
 
     assert await uris(held, 2) == [["a:0", "a:1"], ["a:2", "a:3"]]
 
 
-async def test_resources_are_listed_once_by_who_answers_for_them() -> None:
+async def test_resource_is_listed_once_by_its_first_owner() -> None:
     """Of two with one URI the first one lists it; unreadable ones are listed as well."""
 
     class Links(Numbers):
@@ -136,7 +136,7 @@ async def test_resources_are_listed_once_by_who_answers_for_them() -> None:
     assert await uris(held, 50) == [["n:1", "n:0", "n:2", "link:1", "https://test/", "a:1"]]
 
 
-async def test_resources_page_costs_what_is_in_it() -> None:
+async def test_page_of_resources_costs_its_own_size() -> None:
     """Of ten thousand in one repository as much is touched as of a hundred."""
     ten_thousand = [ResourceDefinition(f"n:{number}", str(number)) for number in range(10_000)]
     touched = []
@@ -158,8 +158,8 @@ async def test_resources_page_costs_what_is_in_it() -> None:
         assert len(touched) == 50
 
 
-async def test_resources_find_does_not_scan() -> None:
-    """A hundred thousand finds among ten thousand resources take no time to speak of."""
+async def test_find_does_not_scan() -> None:
+    """A hundred thousand lookups among ten thousand resources are fast."""
     held = resources(*(Resource(f"n:{number}", 1) for number in range(10_000)))
     began = perf_counter()
     for _ in range(100_000):
@@ -168,8 +168,8 @@ async def test_resources_find_does_not_scan() -> None:
     assert perf_counter() - began < 2
 
 
-async def test_resources_that_do_not_change_are_the_same_page() -> None:
-    """A page no repository has a word in is the same object every time; others are not kept."""
+async def test_fixed_page_of_resources_is_made_once() -> None:
+    """A page without repositories is one object; other pages are not cached."""
     still = resources(*(Resource(f"a:{number}", 1) for number in range(4)))
     first = await page_of(still, 2)
     second = await page_of(still, 2, first.next_cursor)
@@ -180,7 +180,7 @@ async def test_resources_that_do_not_change_are_the_same_page() -> None:
     assert second is await page_of(still, 2, first.next_cursor)
     assert first is not await page_of(still, 3)
     assert await page_of(moving, 2) == await page_of(moving, 2)
-    assert numbers.asked == [None, None]
+    assert numbers.cursors == [None, None]
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ async def test_resources_that_do_not_change_are_the_same_page() -> None:
     ["", "x", "[]", "{}", "null", "5", '["unknown:*"]', '["b:*",null,-1]', '["b:*",null,"x"]',
      '["b:*"', "[" * 5000, "\ud800", "a:1", "b:*"],
 )  # fmt: skip
-async def test_resources_refuse_a_cursor_they_did_not_give(cursor: str) -> None:
+async def test_invalid_cursor_of_resources_is_rejected(cursor: str) -> None:
     """2026-07-28, server/utilities, "Pagination": invalid params."""
     held = resources(Resource("a:1", 1), Numbers("b:", 3))
 
@@ -212,8 +212,8 @@ async def test_repo_cursor_may_be_any_json(cursor: Any) -> None:
     assert [None, cursor] == given
 
 
-async def test_repo_cursor_that_is_no_json_is_told() -> None:
-    """So that it is not found out when it comes back."""
+async def test_repository_cursor_that_is_no_json_is_an_error() -> None:
+    """The error is raised when the page is made, not when the cursor is used."""
 
     class Repo(Numbers):
         async def list(self, cursor: Any, channel: Channel) -> Any:
@@ -223,7 +223,7 @@ async def test_repo_cursor_that_is_no_json_is_told() -> None:
         await page_of(resources(Repo("a:", 1)), 5)
 
 
-async def test_resources_may_be_kept_as_long_as_the_briefest_of_them() -> None:
+async def test_page_of_resources_has_the_shortest_ttl() -> None:
     """Public only if all are, the least time of all; templates by those that have one."""
     held = resources(
         Resource("a:1", 1, cache_ttl=60, cache_scope="public"),

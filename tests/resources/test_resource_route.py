@@ -80,7 +80,7 @@ async def only(provider: object, uri: str) -> ResourceContents:
     ],
 )
 @pytest.mark.parametrize("way", ["value", "function", "repository"])
-async def test_resource_contents_are_what_the_value_stands_for(
+async def test_values_become_contents(
     value: Any, expected: tuple[str | None, str | bytes], way: str
 ) -> None:
     """Text is text, bytes are a blob, data is JSON, contents are as they are."""
@@ -143,14 +143,14 @@ async def test_resource_with_a_list_has_several_contents() -> None:
     assert (await read(Resource("a:b", []), "a:b")).contents == []
 
 
-async def test_resource_result_may_be_given_whole() -> None:
-    """A ReadResourceResult is not touched."""
+async def test_read_result_is_unchanged() -> None:
+    """A ReadResourceResult is sent unchanged."""
     result = ReadResourceResult(contents=[], ttl_ms=5, cache_scope="public", meta={"a": 1})
 
     assert result is await read(Resource("a:b", lambda: result), "a:b")
 
 
-async def test_resource_with_a_value_is_read_once_and_for_all() -> None:
+async def test_fixed_content_is_encoded_once() -> None:
     """The result is made when it is registered, and is the same object every time."""
     route = ResourceRoute.of(Resource("a:b", {"a": 1}))
     line = channel("a:b")
@@ -159,7 +159,7 @@ async def test_resource_with_a_value_is_read_once_and_for_all() -> None:
 
 
 @pytest.mark.parametrize("make", [lambda f: f, partial])
-async def test_resource_function_gets_what_it_has_parameters_for(
+async def test_function_gets_uri_and_channel_by_name(
     make: Callable[[Any], Any],
 ) -> None:
     """The URI and the channel, by these names, and nothing else."""
@@ -237,9 +237,9 @@ async def test_resource_may_be_a_class() -> None:
     assert repr(Bell()) == "<Bell clock://bell>"
 
 
-def test_resource_is_listed_with_all_that_is_said_of_it() -> None:
+def test_resource_attributes_are_listed() -> None:
     """Every member of the specification's Resource and ResourceTemplate."""
-    said: dict[str, Any] = {
+    attributes: dict[str, Any] = {
         "name": "b",
         "title": "B",
         "description": "Bee.",
@@ -248,12 +248,12 @@ def test_resource_is_listed_with_all_that_is_said_of_it() -> None:
         "meta": {"a.test/x": 1},
     }
     hints = {"audience": ["user"], "priority": 0.5, "lastModified": "2025-01-12T15:00:58Z"}
-    listed = {**said, "annotations": Annotations(["user"], 0.5, "2025-01-12T15:00:58Z")}
+    listed = {**attributes, "annotations": Annotations(["user"], 0.5, "2025-01-12T15:00:58Z")}
 
-    one = ResourceRoute.of(Resource("a:b", "é", annotations=hints, **said))
-    all_ = ResourceRoute.of(Resource("a:*", "é", annotations=hints, **said))
+    one = ResourceRoute.of(Resource("a:b", "é", annotations=hints, **attributes))
+    all_ = ResourceRoute.of(Resource("a:*", "é", annotations=hints, **attributes))
     repo = ResourceRoute.of(
-        declare(Echo, template=UriTemplate("echo://{a}"), annotations=hints, **said)
+        declare(Echo, template=UriTemplate("echo://{a}"), annotations=hints, **attributes)
     )
 
     assert ResourceDefinition("a:b", size=2, **listed) == one.definition
@@ -263,25 +263,25 @@ def test_resource_is_listed_with_all_that_is_said_of_it() -> None:
 
 
 def test_resource_is_named_by_its_function_or_its_uri() -> None:
-    """A function gives name and description; a lambda and a value have neither."""
+    """A function has name and description; a lambda and a value have neither."""
 
     def settings() -> str:
         """All settings."""
         return ""
 
-    def told(resource: Resource) -> tuple[str, str | None, int | None]:
+    def listed_as(resource: Resource) -> tuple[str, str | None, int | None]:
         found = ResourceRoute.of(resource).definition
         assert found is not None
         return found.name, found.description, found.size
 
-    assert told(Resource("a:b", settings)) == ("settings", "All settings.", None)
-    assert told(Resource("a:b", settings, name="x", description="y", size=7)) == ("x", "y", 7)
-    assert told(Resource("a:b", lambda: "")) == ("a:b", None, None)
-    assert told(Resource("a:b", b"abc")) == ("a:b", None, 3)
-    assert told(Resource("a:b", ["é", (b"ab", "x/y")])) == ("a:b", None, 4)
+    assert listed_as(Resource("a:b", settings)) == ("settings", "All settings.", None)
+    assert listed_as(Resource("a:b", settings, name="x", description="y", size=7)) == ("x", "y", 7)
+    assert listed_as(Resource("a:b", lambda: "")) == ("a:b", None, None)
+    assert listed_as(Resource("a:b", b"abc")) == ("a:b", None, 3)
+    assert listed_as(Resource("a:b", ["é", (b"ab", "x/y")])) == ("a:b", None, 4)
 
 
-async def test_resource_with_a_wildcard_serves_all_that_begins_like_it() -> None:
+async def test_wildcard_resource_serves_its_prefix() -> None:
     """The function gets the requested URI; None means that it is not found."""
 
     def page(uri: str) -> str | None:
@@ -309,7 +309,7 @@ async def test_repo_reads_a_uri_or_the_variables_of_its_template() -> None:
     assert (await only(Parsing, "echo://x")).text == '{"key":["echo://x",1]}'
 
 
-async def test_repo_hooks_may_be_asked_by_those_that_override_them() -> None:
+async def test_base_hooks_of_a_resource_repository() -> None:
     """A repository without `list` lists nothing, and without `read` cannot be read."""
     line = channel()
 
@@ -321,16 +321,16 @@ async def test_repo_hooks_may_be_asked_by_those_that_override_them() -> None:
             hook("a:b", line)
 
 
-@pytest.mark.parametrize("said", [None, ResourceNotFound("internal://7")])
-async def test_repo_says_not_found_of_the_uri_asked_for(said: Any) -> None:
+@pytest.mark.parametrize("returned", [None, ResourceNotFound("internal://7")])
+async def test_not_found_has_the_requested_uri(returned: Any) -> None:
     """None and ResourceNotFound are the same, and so is a URI its template does not fit."""
 
     class Repo(ResourceRepo):
         prefix = "a:"
 
         async def read(self, key: str, channel: Channel) -> Any:
-            if said:
-                raise said
+            if returned:
+                raise returned
 
     for provider, uri in ((Repo, "a:b"), (Shelves, "echo://a")):
         with pytest.raises(ResourceNotFound) as caught:
@@ -338,7 +338,7 @@ async def test_repo_says_not_found_of_the_uri_asked_for(said: Any) -> None:
         assert {"uri": uri} == caught.value.data
 
 
-async def test_repo_may_refuse_with_other_errors() -> None:
+async def test_error_of_a_repository_is_the_response() -> None:
     """Its exception is the response."""
 
     class Repo(Echo):
@@ -349,10 +349,10 @@ async def test_repo_may_refuse_with_other_errors() -> None:
         await read(Repo, "echo://x")
 
 
-async def test_repo_that_returns_what_is_no_contents_is_told() -> None:
+async def test_value_that_is_no_contents_is_an_error() -> None:
     """The error names hook, pattern and type."""
-    said = r"Resource\.read \(a:b\) returned object: it is not JSON"
-    with pytest.raises(ContractError, match=said):
+    error = r"Resource\.read \(a:b\) returned object: it is not JSON"
+    with pytest.raises(ContractError, match=error):
         await read(Resource("a:b", object), "a:b")
 
 
@@ -372,7 +372,7 @@ def yields(self: Any, key: Any, channel: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("provider", "said"),
+    ("provider", "error"),
     [
         (5, "5 is not a resource: give a Resource"),
         (str, "<class 'str'> is not a resource"),
@@ -408,13 +408,13 @@ def yields(self: Any, key: Any, channel: Any) -> Any:
         (declare(Echo, read=yields), "Odd.read yields"),
     ],
 )
-def test_resource_is_refused_when_it_is_registered(provider: Any, said: str) -> None:
+def test_resource_is_checked_at_registration(provider: Any, error: str) -> None:
     """A wrong attribute is rejected with the class and the attribute."""
-    with pytest.raises(ConfigurationError, match=re.escape(said)):
+    with pytest.raises(ConfigurationError, match=re.escape(error)):
         ResourceRoute.of(provider)
 
 
-def test_resource_takes_no_attributes_that_are_not_there() -> None:
+def test_unknown_attribute_of_a_resource_is_rejected() -> None:
     """A misspelt one is rejected at once; a class with arguments is instantiated by its user."""
 
     class Needy(Echo):
@@ -426,7 +426,7 @@ def test_resource_takes_no_attributes_that_are_not_there() -> None:
         ResourceRoute.of(Needy)
 
 
-async def test_resource_result_says_how_long_it_may_be_kept() -> None:
+async def test_read_result_has_ttl_and_cache_scope() -> None:
     """`cache_ttl` is in seconds, on the wire in milliseconds; private by default."""
     kept = await read(declare(Echo, cache_ttl=1.5, cache_scope="public"), "echo://x")
     fixed = await read(Resource("a:b", 1, cache_ttl=60), "a:b")
@@ -436,7 +436,7 @@ async def test_resource_result_says_how_long_it_may_be_kept() -> None:
 
 
 @pytest.mark.parametrize("page", ["a:b", {"uri": "a:b"}, None, 5])
-async def test_repo_list_that_returns_no_list_is_told(page: Any) -> None:
+async def test_value_that_is_no_page_is_an_error(page: Any) -> None:
     """The error names the hook and the type."""
     held = resources(declare(Echo, list=lambda self, cursor, channel: page))
 
@@ -444,7 +444,7 @@ async def test_repo_list_that_returns_no_list_is_told(page: Any) -> None:
         await page_of(held, 5)
 
 
-async def test_repo_list_may_be_a_pair_of_two_resources() -> None:
+async def test_tuple_of_two_resources_is_a_page() -> None:
     """A tuple of definitions is a page, and not a page and a cursor."""
     pair = (ResourceDefinition("a:1", "1"), ResourceDefinition("a:2", "2"))
     held = resources(declare(Echo, list=lambda self, cursor, channel: pair))

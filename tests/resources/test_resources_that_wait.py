@@ -20,14 +20,14 @@ from genmcp import (
     Mux,
     Outcome,
     Resource,
-    ResourceContents,
-    ResourceNotFound,
     ResourceRepo,
     Run,
     Suite,
     elicit,
     job,
 )
+from genmcp.errors import ResourceNotFound
+from genmcp.protocol import ResourceContents
 from genmcp.protocol.resources import ReadResourceResult
 from tests.prompts.answering import ASKABLE, request
 from tests.support.asgi import MODERN, Connection
@@ -107,7 +107,7 @@ def text(answered: Connection) -> str:
 
 
 @pytest.mark.parametrize("version", ASKABLE)
-async def test_resource_asks_its_client_in_the_way_of_every_revision(version: str) -> None:
+async def test_resource_sends_questions_on_every_revision(version: str) -> None:
     """One class without a revision continues with each answer of its client, step by step."""
     answered = await read(serving(Vault()), version, "vault://gold", WRONG, SESAME)
 
@@ -115,7 +115,7 @@ async def test_resource_asks_its_client_in_the_way_of_every_revision(version: st
 
 
 @pytest.mark.parametrize("version", ASKABLE)
-async def test_resource_of_a_repository_goes_on_with_its_key(version: str) -> None:
+async def test_repository_continues_with_its_key(version: str) -> None:
     """`continue_` gets the key of `read`; it is parsed again only for another request."""
     shelf = Shelf()
 
@@ -208,7 +208,7 @@ async def test_resource_waits_for_work(on: Any, value: str, version: str) -> Non
 
 
 @pytest.mark.parametrize("version", ASKABLE)
-async def test_resource_may_turn_out_not_to_exist(version: str) -> None:
+async def test_resource_not_found_after_a_wait(version: str) -> None:
     """ResourceNotFound from `continue_` is the error, with the requested URI."""
     answered = await read(serving(Vault()), version, "vault://gold", NO)
 
@@ -217,10 +217,10 @@ async def test_resource_may_turn_out_not_to_exist(version: str) -> None:
     assert error["data"] == {"uri": "vault://gold"}
 
 
-async def test_resource_that_says_nothing_in_the_end_is_told(
+async def test_unmatched_tag_of_a_resource_is_an_error(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """None from `continue_` is a defect, and not a resource that does not exist."""
+    """None from `continue_` is a defect; it does not mean that the resource does not exist."""
     answered = await read(serving(Shelf()), MODERN, "shelf://red", NO)
 
     assert answered.json["error"]["code"] == -32603
@@ -229,7 +229,7 @@ async def test_resource_that_says_nothing_in_the_end_is_told(
     ) in caplog.text
 
 
-async def test_resource_that_is_not_there_any_more_is_not_gone_on_with() -> None:
+async def test_removed_resource_is_not_continued() -> None:
     """Where the request with the answer has no key, the resource does not exist."""
 
     class Empty(Shelf):
@@ -248,7 +248,7 @@ async def test_resource_that_is_not_there_any_more_is_not_gone_on_with() -> None
     assert answered.json["error"]["data"] == {"uri": "shelf://red"}
 
 
-async def test_resource_that_nobody_goes_on_with_fails(caplog: pytest.LogCaptureFixture) -> None:
+async def test_resource_without_continuation_fails(caplog: pytest.LogCaptureFixture) -> None:
     """A Continue without a `continue_` fails that read; its awaitable never starts."""
     made: list[Any] = []
 
@@ -284,8 +284,8 @@ def test_resource_annotated_to_wait_needs_a_continue_() -> None:
         serving(Resource("x://y", waiting))
 
 
-async def test_resource_function_may_be_gone_on_from_in_a_class() -> None:
-    """A class that has a `continue_` may leave the reading to a function."""
+async def test_function_may_continue_in_a_class() -> None:
+    """A class with a `continue_` may have a function as its content."""
 
     async def waiting() -> Continue:
         return Continue("waited", later())

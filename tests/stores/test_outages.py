@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from genmcp import Append, Put, Store, StoreFull, StoreUnavailable
-from genmcp.stores import open_store
+from genmcp import Store
+from genmcp.errors import StoreFull, StoreUnavailable
+from genmcp.stores import Append, Put, open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from tests.support.asgi import PATIENCE

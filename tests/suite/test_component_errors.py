@@ -44,7 +44,7 @@ class Undecided(Prompt):
         raise PromptError("No text has been approved.")
 
 
-async def asked(target: Suite, version: str, method: str, **params: Any) -> Answer:
+async def answer_to(target: Suite, version: str, method: str, **params: Any) -> Answer:
     async with speak(target, version) as client:
         return await client.request(method, params)
 
@@ -59,7 +59,7 @@ async def test_resource_error_shows_its_text(
     """
     suite = Suite(name="test", version="1", resources=[Offline])
 
-    answer = await asked(suite, version, "resources/read", uri="shelf://1")
+    answer = await answer_to(suite, version, "resources/read", uri="shelf://1")
 
     assert (answer.status, answer.error["code"]) == (200, -32603)
     assert answer.error["message"] == "The shelf is being moved."
@@ -75,7 +75,7 @@ async def test_tool_error_of_a_resource_is_no_server_error(version: str) -> None
 
     suite = Suite(name="test", version="1", resources=[Shared])
 
-    answer = await asked(suite, version, "resources/read", uri="shelf://1")
+    answer = await answer_to(suite, version, "resources/read", uri="shelf://1")
 
     assert (answer.status, answer.error["code"]) == (200, -32603)
     assert answer.error["message"] == "The shelf is being moved."
@@ -86,7 +86,7 @@ async def test_prompt_error_shows_its_text(version: str) -> None:
     """2026-07-28, server/prompts, "Error Handling": -32603 for internal errors."""
     suite = Suite(name="test", version="1", prompts=[Undecided])
 
-    answer = await asked(suite, version, "prompts/get", name="undecided")
+    answer = await answer_to(suite, version, "prompts/get", name="undecided")
 
     assert (answer.status, answer.error["code"]) == (200, -32603)
     assert answer.error["message"] == "No text has been approved."
@@ -104,7 +104,7 @@ async def test_log_of_a_failure_stays_on_its_line(caplog: pytest.LogCaptureFixtu
 
     suite = Suite(name="test", version="1", resources=[Broken])
 
-    await asked(suite, "2025-11-25", "resources/read", uri="broken://a\n\x1b[31mERROR forged")
+    await answer_to(suite, "2025-11-25", "resources/read", uri="broken://a\n\x1b[31mERROR forged")
 
     (record,) = caplog.records
     assert "forged" in record.getMessage()

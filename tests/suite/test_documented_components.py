@@ -46,7 +46,7 @@ async def test_documented_handbook_serves_its_folder(modules: Path) -> None:
     assert (file.uri, contents.text) == ("handbook://welcome.md", "# Welcome")
 
 
-async def test_documented_prompts_are_got_and_completed(modules: Path) -> None:
+async def test_documented_prompts_work(modules: Path) -> None:
     """A function, a class and a template."""
     async with connect(importlib.import_module("reviews").suite) as client:
         review = await client.prompt("review", {"code": "x"})
@@ -61,7 +61,7 @@ async def test_documented_prompts_are_got_and_completed(modules: Path) -> None:
     assert [city.values, language.values] == [["Lisbon", "Lima"], ["rust"]]
 
 
-async def test_documented_office_shows_strangers_nothing(modules: Path) -> None:
+async def test_documented_office_hides_tools_from_strangers(modules: Path) -> None:
     """An anonymous client sees the public components."""
     async with connect(importlib.import_module("office").suite) as client:
         assert [tool.name for tool in await client.tools()] == ["opening_hours"]

@@ -82,8 +82,8 @@ both = pytest.mark.parametrize("extension", [AtOnce, Slowly])
 
 
 @both
-async def test_extension_tool_carries_on_once(extension: Any) -> None:
-    """An answer that is sent again is refused, as the tool wants it."""
+async def test_single_use_of_a_provider_tool(extension: Any) -> None:
+    """An answer that is sent again is rejected."""
 
     class Pays(Tool):
         """Pays."""
@@ -101,8 +101,8 @@ async def test_extension_tool_carries_on_once(extension: Any) -> None:
 
     async with serving(extension(tool := Pays())) as app:
         client = AnsweringClient(app)
-        asked = await client.send(client.call("pays"))
-        answers = [await client.send(client.retry(asked, sure=YES)) for _ in range(2)]
+        request = await client.send(client.call("pays"))
+        answers = [await client.send(client.retry(request, sure=YES)) for _ in range(2)]
 
     assert answers[0].json["result"]["content"][0]["text"] == "paid"
     assert "used already" in answers[1].json["error"]["message"]
@@ -110,8 +110,8 @@ async def test_extension_tool_carries_on_once(extension: Any) -> None:
 
 
 @both
-async def test_extension_tool_may_require_tasks(extension: Any) -> None:
-    """And declares how long a result is kept."""
+async def test_provider_tool_may_require_tasks(extension: Any) -> None:
+    """Its handle has the time for which a result is kept."""
 
     class Strict(Works):
         """Works."""
@@ -130,7 +130,7 @@ async def test_extension_tool_may_require_tasks(extension: Any) -> None:
 
 @both
 @pytest.mark.parametrize("version", [MODERN, LEGACY])
-async def test_extension_tool_is_held_as_long_as_it_says(extension: Any, version: str) -> None:
+async def test_max_hold_of_a_provider_tool(extension: Any, version: str) -> None:
     """A client with tasks gets the handle; another one gets the id of the continuing call."""
 
     class Impatient(Waits):
@@ -143,16 +143,16 @@ async def test_extension_tool_is_held_as_long_as_it_says(extension: Any, version
         client = await Client.begin(app, version, capabilities=knows)
         async with client.open(client.call("waits")) as call:
             await until(lambda: call.complete, pause=0.005)
-            said = call.messages[-1]["result"]
+            result = call.messages[-1]["result"]
             tool.end.set()
             await call.over()
 
-    assert (said.get("resultType") == "task") is (version == MODERN)
-    assert said.get("isError", False) is (version == LEGACY)
+    assert (result.get("resultType") == "task") is (version == MODERN)
+    assert result.get("isError", False) is (version == LEGACY)
 
 
 @both
-async def test_extension_tool_is_a_task_from_the_beginning(extension: Any) -> None:
+async def test_provider_tool_may_be_a_task_at_once(extension: Any) -> None:
     """Its client has the handle before it runs."""
 
     class Always(Waits):
@@ -172,7 +172,7 @@ async def test_extension_tool_is_a_task_from_the_beginning(extension: Any) -> No
 
 
 @both
-async def test_extension_tool_may_be_cancelled_by_a_disconnect(extension: Any) -> None:
+async def test_disconnect_cancels_a_provider_tool(extension: Any) -> None:
     """In a session too, where other calls continue."""
 
     class Fleeting(Waits):
@@ -205,7 +205,7 @@ class Zoned(Tool):
 
 @both
 @pytest.mark.parametrize(("header", "status"), [("eu", 200), ("us", 400), (None, 400)])
-async def test_extension_tool_has_its_headers_checked(
+async def test_headers_of_a_provider_tool_are_checked(
     extension: Any, header: str | None, status: int
 ) -> None:
     """A header that differs from its argument is rejected."""
@@ -218,15 +218,15 @@ async def test_extension_tool_has_its_headers_checked(
     assert ("result" in answer.json) is (status == 200)
 
 
-async def test_testing_client_mirrors_arguments_of_extension_tools() -> None:
-    """It finds out which in the list, as any client does."""
+async def test_testing_client_sends_headers_of_provider_tools() -> None:
+    """It reads them from the list, as any client does."""
     async with serving(AtOnce(Zoned())) as app, connect(app) as client:
         assert (await client.call("zoned", {"zone": "eu"})).content[0].text == "eu"  # type: ignore[union-attr]
 
 
 @both
 @pytest.mark.parametrize("goes", [False, True])
-async def test_extension_tool_goes_on_while_it_is_there(
+async def test_removed_provider_tool_fails_its_call(
     extension: Any, goes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its job ends without a request; a tool that is no longer provided has failed."""
@@ -241,8 +241,8 @@ async def test_extension_tool_goes_on_while_it_is_there(
         task = begun.json["result"]
         while task["status"] == "working":
             await asyncio.sleep(0.005)
-            asked = client.request("tasks/get", {"taskId": task["taskId"]})
-            task = (await client.send(asked)).json["result"]
+            request = client.request("tasks/get", {"taskId": task["taskId"]})
+            task = (await client.send(request)).json["result"]
 
     if goes:
         assert task["error"]["message"] == "Unknown tool: works"
@@ -250,7 +250,7 @@ async def test_extension_tool_goes_on_while_it_is_there(
         assert task["result"]["content"][0]["text"] == "done 1"
 
 
-async def test_extension_tool_that_is_cancelled_is_told() -> None:
+async def test_on_cancel_of_a_provider_tool_is_called() -> None:
     """Also where the call lives in the store only."""
 
     class Asks(Waits):

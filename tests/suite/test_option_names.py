@@ -44,8 +44,8 @@ def test_name_that_would_be_ignored_is_an_error(
         type("Mine", (kind,), {"name": "mine", attribute: value})
 
 
-def test_name_that_the_class_uses_is_its_own() -> None:
-    """Whatever its value: an attribute that a method of the class reads is no option."""
+def test_attribute_that_the_class_uses_is_accepted() -> None:
+    """An attribute that a method of the class reads is not an option."""
 
     class Cached(Tool):
         """Keeps its results for a minute."""
@@ -83,7 +83,7 @@ def test_name_that_the_class_uses_is_its_own() -> None:
 
 @pytest.mark.parametrize("kind", [Tool, Prompt, Resource, ResourceRepo])
 @pytest.mark.parametrize("scopes", [{"ada": "write"}, {}, "write", 7])
-def test_scopes_that_are_no_list_are_an_error(kind: Any, scopes: Any) -> None:
+def test_scopes_must_be_a_list(kind: Any, scopes: Any) -> None:
     """A mapping of the user's own would demand its keys: every call would be refused."""
     by_kind: dict[Any, dict[str, Any]] = {
         Tool: {"call": lambda self, request, channel: ""},

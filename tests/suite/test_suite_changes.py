@@ -22,15 +22,15 @@ from genmcp.channel import Listener
 from genmcp.testing import connect
 
 
-class Ear(Listener):
+class Recorder(Listener):
     """Stores its argument."""
 
     def __init__(self, suite: Suite) -> None:
-        self.heard: list[ServerChange] = []
+        self.changes: list[ServerChange] = []
         suite.changes.follow(self)
 
     def announce(self, change: ServerChange) -> None:
-        self.heard.append(change)
+        self.changes.append(change)
 
 
 @tool
@@ -69,35 +69,35 @@ def empty() -> Suite:
 
 
 @pytest.mark.parametrize(
-    ("component", "name", "told"),
+    ("component", "name", "change"),
     [(add, "add", TOOLS), (review, "review", PROMPTS), (NOTE, "note://today", RESOURCES)],
 )
 @pytest.mark.parametrize("by_name", [False, True])
-async def test_suite_components_come_and_go(
-    component: object, name: str, told: ServerChange, by_name: bool
+async def test_components_are_added_and_removed(
+    component: object, name: str, change: ServerChange, by_name: bool
 ) -> None:
     """Additions are listed and announced, and so are removals, by object or by name."""
     suite = empty()
-    ear = Ear(suite)
+    recorder = Recorder(suite)
 
     suite.add(component)
     async with connect(suite) as client:
         listed: list[Any] = [*await client.tools()]
-        if told is PROMPTS:
+        if change is PROMPTS:
             listed = [*await client.prompts()]
-        elif told is RESOURCES:
+        elif change is RESOURCES:
             listed = [*await client.resources()]
     suite.remove(name if by_name else component)
 
     assert [name] == [getattr(listed[0], "uri", listed[0].name)]
-    assert [told, told] == ear.heard
+    assert [change, change] == recorder.changes
     assert empty().methods == suite.methods
 
 
-async def test_suite_extensions_come_and_go() -> None:
+async def test_providers_are_added_and_removed() -> None:
     """An extension may be added, as a class or an instance; the lists it may have are announced."""
     suite = empty()
-    ear = Ear(suite)
+    recorder = Recorder(suite)
     guests = Guests()
 
     suite.add(guests)
@@ -107,11 +107,11 @@ async def test_suite_extensions_come_and_go() -> None:
     suite.add(Guests)
     suite.remove(Guests)
 
-    assert ear.heard == [TOOLS] * 4
+    assert recorder.changes == [TOOLS] * 4
     assert suite.find("tools/call", "add") is None
 
 
-async def test_suite_call_goes_on_when_its_tool_is_removed() -> None:
+async def test_call_continues_when_its_tool_is_removed() -> None:
     """A call that runs is not touched."""
     begun, go = asyncio.Event(), asyncio.Event()
 
@@ -135,7 +135,7 @@ async def test_suite_call_goes_on_when_its_tool_is_removed() -> None:
 def test_suite_adds_and_removes_all_or_none() -> None:
     """One wrong component changes nothing, and is named."""
     suite = Suite(name="test", version="1", tools=[add])
-    ear = Ear(suite)
+    recorder = Recorder(suite)
 
     with pytest.raises(ConfigurationError, match="two tools are called 'add'"):
         suite.add(review, add)
@@ -144,13 +144,13 @@ def test_suite_adds_and_removes_all_or_none() -> None:
     with pytest.raises(ConfigurationError, match="'x' is not registered"):
         suite.remove("add", "x")
 
-    assert ear.heard == []
+    assert recorder.changes == []
     assert suite.find("tools/call", "add") is not None
     assert suite.find("prompts/get", "review") is None
 
 
-def test_suite_function_under_two_decorators_is_two_things() -> None:
-    """It is a tool and a prompt, and leaves as both."""
+def test_function_under_two_decorators_is_two_components() -> None:
+    """It is a tool and a prompt; both are added and removed."""
     suite = empty()
 
     @prompt
@@ -166,7 +166,7 @@ def test_suite_function_under_two_decorators_is_two_things() -> None:
 
 
 def test_uri_is_found_while_one_of_its_two_owners_is_removed() -> None:
-    """A lookup sees the components of one moment, though another thread changes them meanwhile."""
+    """A lookup sees one snapshot of the components while another thread changes them."""
     notes = Notes()
     suite = Suite(name="test", version="1", resources=[notes, NOTE])
 
@@ -187,7 +187,7 @@ def test_uri_is_found_while_one_of_its_two_owners_is_removed() -> None:
     assert suite.find("resources/read", str(NOTE.uri)) is not None
 
 
-async def test_suite_and_channel_tell_of_a_resource() -> None:
+async def test_suite_and_channel_announce_updates() -> None:
     """`resource_updated` may be called by the owner of the suite, and by a tool."""
 
     @tool
@@ -197,15 +197,15 @@ async def test_suite_and_channel_tell_of_a_resource() -> None:
         return "written"
 
     suite = Suite(name="test", version="1", tools=[write])
-    ear = Ear(suite)
+    recorder = Recorder(suite)
     suite.resource_updated("note://a")
     async with connect(suite) as client:
         await client.call("write")
 
-    assert [updated("note://a"), updated("note://b")] == ear.heard
+    assert [updated("note://a"), updated("note://b")] == recorder.changes
 
 
-def test_suite_tells_of_nothing_but_uris() -> None:
+def test_updated_uri_must_be_text() -> None:
     """A value that is not text is rejected at once."""
     with pytest.raises(TypeError, match="takes a URI, not 5"):
         empty().resource_updated(5)  # type: ignore[arg-type]

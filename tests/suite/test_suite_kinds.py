@@ -11,7 +11,6 @@ from genmcp import (
     PromptRepo,
     PromptTemplate,
     Resource,
-    ResourceDefinition,
     ResourceRepo,
     ServerError,
     Suite,
@@ -24,6 +23,7 @@ from genmcp._core.request import ClientInfo as Asker
 from genmcp._core.request import Request
 from genmcp.channel import Sink
 from genmcp.errors import MethodNotFound
+from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.prompts import PromptDefinition, PromptReference, ResourceTemplateReference
 from genmcp.protocol.revisions.chain import LATEST
@@ -111,7 +111,7 @@ async def test_suite_offers_each_kind_on_every_revision(version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_suite_declares_what_it_has(version: str) -> None:
+async def test_suite_declares_capabilities_of_its_components(version: str) -> None:
     """A capability is there if there is something of its kind; methods go with it."""
     for suite, expected in [
         (everything(), {"completions", "logging", "prompts", "resources", "tools"}),
@@ -141,7 +141,7 @@ async def test_suite_without_completions_has_no_such_method() -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-async def test_suite_tells_what_it_does_not_have(version: str) -> None:
+async def test_unknown_components_are_errors(version: str) -> None:
     """An unknown resource or prompt, with or without a repository, and completions."""
     missing = -32602 if version == MODERN else -32002
     async with speak(everything(), version) as client:
@@ -205,7 +205,7 @@ async def test_suite_lists_a_thousand_tools_on_one_page() -> None:
     assert len(page.resources) == 100
 
 
-async def test_suite_page_that_depends_on_nobody_is_the_same_object() -> None:
+async def test_page_for_all_clients_is_the_same_object() -> None:
     """So that it is encoded once."""
     suite = Suite(name="x", version="1", tools=numbered(3), page_size=2)
     line: Any = None
@@ -217,7 +217,7 @@ async def test_suite_page_that_depends_on_nobody_is_the_same_object() -> None:
     assert (first.cache_scope, first.ttl_ms) == ("public", 0)
 
 
-async def test_suite_tools_say_how_long_their_list_may_be_kept() -> None:
+async def test_list_of_tools_has_ttl_and_cache_scope() -> None:
     """The least `cache_ttl` of all counts; one private tool makes the list private."""
 
     class Kept(Tool):
@@ -239,8 +239,8 @@ async def test_suite_tools_say_how_long_their_list_may_be_kept() -> None:
         assert expected == (page.ttl_ms, page.cache_scope)
 
 
-async def test_suite_handles_nothing_that_was_not_found() -> None:
-    """A server that wraps it may send it anything."""
+async def test_suite_rejects_requests_without_a_route() -> None:
+    """Middleware may pass any request."""
     request = Request(
         id=1,
         method="x/y",
@@ -255,8 +255,8 @@ async def test_suite_handles_nothing_that_was_not_found() -> None:
         await everything().handle(request, Channel(request, sink))
 
 
-def test_suite_says_what_is_in_it() -> None:
-    """Its repr is for people."""
+def test_repr_of_a_suite_counts_components() -> None:
+    """For people who debug."""
     assert repr(everything()) == "<Suite test 1, 1 tools, 2 resources, 3 prompts>"
 
 

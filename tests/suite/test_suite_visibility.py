@@ -24,7 +24,6 @@ from genmcp import (
     PromptTemplate,
     Provider,
     Resource,
-    ResourceDefinition,
     ResourceRepo,
     Suite,
     Tool,
@@ -32,6 +31,7 @@ from genmcp import (
     prompt,
     tool,
 )
+from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.prompts import PromptDefinition
 from tests.support.asgi import Client
 from tests.support.speaking import Speaker
@@ -148,7 +148,7 @@ SUITES = {
 
 
 class Backend(AuthenticationBackend):
-    """Believes the scope's `who`."""
+    """Trusts the scope's `who`."""
 
     async def authenticate(self, conn: HTTPConnection) -> tuple[AuthCredentials, SimpleUser] | None:
         user = conn.scope.get("who")
@@ -183,8 +183,8 @@ async def seen(client: Speaker) -> tuple[list[str], list[dict[str, Any]]]:
 
 
 @pytest.mark.parametrize("way", SUITES)
-async def test_visible_components_are_listed_for_whoever_may_see_them(way: str) -> None:
-    """Other principals' lists lack them, and no list may be cached publicly."""
+async def test_visible_components_are_listed(way: str) -> None:
+    """Lists of other principals lack them; no list may be cached publicly."""
     staff, staff_pages = await seen(client_of(SUITES[way], "ann"))
     guest, guest_pages = await seen(client_of(SUITES[way], ""))
 
@@ -250,7 +250,7 @@ async def other(a: str) -> str:
 EMPTY: dict[str, Any] = {"resources": [Resource("x:y", 1)], "prompts": [other]}
 
 
-async def test_visible_tool_keeps_its_headers_and_its_way_to_end() -> None:
+async def test_guarded_tool_has_headers_and_disconnects() -> None:
     """A guarded tool is cancelled like others; its headers are checked for those who see it."""
     route = SUITES["visible"].find("tools/call", "secret")
     assert route is not None
@@ -276,7 +276,7 @@ class TasksOnly(Secret):
 
 @pytest.mark.parametrize("name", ["secret", "hidden_task", "tasks_only"])
 @pytest.mark.parametrize("extensions", [{}, {"io.modelcontextprotocol/tasks": {}}])
-async def test_hidden_tool_does_not_show_itself(name: str, extensions: dict[str, Any]) -> None:
+async def test_hidden_tool_is_not_disclosed(name: str, extensions: dict[str, Any]) -> None:
     """Neither its headers, nor its need of tasks, nor a task made in advance: visibility first."""
     store = MemoryStore()
     suite = Suite(name="test", version="1", tools=[Secret, HiddenTask, TasksOnly])
@@ -305,19 +305,19 @@ def test_visible_costs_nothing_where_it_is_not_overridden() -> None:
 
 
 def test_visible_is_true_unless_it_is_overridden() -> None:
-    """The default of the hook is visible."""
+    """The default of the hook is True."""
     for component in (Tool(), Prompt(), PromptRepo(), ResourceRepo(), Resource("a:b", 1)):
         assert component.visible(None) is True
 
 
-async def test_visible_resource_is_not_handed_on() -> None:
-    """Whatever its own scope: a result that only some may read is private."""
+async def test_result_of_a_guarded_resource_is_private() -> None:
+    """A result that only some clients may read is private, also with `cache_scope = "public"`."""
     for suite in SUITES.values():
         answer = await client_of(suite, "ann").request("resources/read", {"uri": "manual://safe"})
         assert answer.result["cacheScope"] == "private"
 
 
-def test_visible_that_cannot_be_asked_is_refused() -> None:
+def test_visible_must_be_callable() -> None:
     """The error is raised at construction."""
 
     class Odd(SecretManual):
@@ -327,7 +327,7 @@ def test_visible_that_cannot_be_asked_is_refused() -> None:
         Suite(name="x", version="1", resources=[Odd])
 
 
-def test_visible_that_would_wait_is_refused() -> None:
+def test_visible_must_be_a_def() -> None:
     """It is called for each entry of a list."""
 
     async def visible(access: Access | None) -> bool:
@@ -339,20 +339,20 @@ def test_visible_that_would_wait_is_refused() -> None:
         async def waits() -> None: ...
 
 
-async def test_extension_is_asked_for_what_nobody_before_it_has() -> None:
-    """A call stops at the first that has the name, and runs no generator to its end."""
-    asked: list[str] = []
+async def test_provider_is_called_for_unknown_names() -> None:
+    """The search stops at the first provider that has the name."""
+    called: list[str] = []
 
     class Slow(Provider):
         def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Iterable[object]:
-            asked.append("tools")
+            called.append("tools")
             yield found
-            asked.append("more")
+            called.append("more")
             yield last
 
     class After(Provider):
         def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Iterable[object]:
-            asked.append("after")
+            called.append("after")
             yield found_again
 
     @tool
@@ -371,16 +371,16 @@ async def test_extension_is_asked_for_what_nobody_before_it_has() -> None:
     client = client_of(suite, "")
 
     assert (await client.call("plain")).text == "plain"
-    assert asked == []
+    assert called == []
     assert (await client.call("found")).text == "found"
-    assert asked == ["tools"]
+    assert called == ["tools"]
     assert (await client.call("last")).text == "last"
     listed = (await client.request("tools/list", {})).result["tools"]
     assert [each["name"] for each in listed] == ["plain", "found", "last"]
     assert (await client.call("x")).error["data"] == {"name": "x"}
 
 
-async def test_extension_may_hide_what_it_yields() -> None:
+async def test_provider_component_may_be_hidden() -> None:
     """`visible` counts there as well."""
 
     class Hiding(Provider):
@@ -417,7 +417,7 @@ async def test_visibility_is_checked_when_a_call_continues() -> None:
     assert (await client.call("waiting")).error["data"] == {"name": "waiting"}
 
 
-async def test_extension_offers_only_the_kinds_it_writes() -> None:
+async def test_provider_of_tools_declares_no_resources() -> None:
     """One of tools alone makes no resources."""
 
     class Tools(Provider):
@@ -434,7 +434,7 @@ async def test_extension_offers_only_the_kinds_it_writes() -> None:
     assert Provider().tools(None, {}) == ()
 
 
-async def test_extension_is_kept_ready_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_routes_of_providers_are_cached(monkeypatch: pytest.MonkeyPatch) -> None:
     """A component yielded again is not registered again; new ones do not accumulate."""
     monkeypatch.setattr("genmcp.suite.providers._CACHED", 2)
 
@@ -451,7 +451,7 @@ async def test_extension_is_kept_ready_up_to_a_number(monkeypatch: pytest.Monkey
     assert len(suite._snapshot.providers._cached) <= 2
 
 
-async def test_extension_that_yields_nothing_usable_costs_one_request(
+async def test_invalid_value_of_a_provider_fails_one_request(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The log names the hook and its value."""

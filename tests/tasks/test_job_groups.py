@@ -13,7 +13,6 @@ from genmcp import (
     Continue,
     Done,
     ExternalQueue,
-    ExternalStatus,
     Failed,
     Outcome,
     Suite,
@@ -34,6 +33,7 @@ from genmcp._core.waiting import (
     Working,
 )
 from genmcp.errors import ContractError, TaskNotFound
+from genmcp.tasks import ExternalStatus
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.service import TaskService
 from genmcp.testing import connect

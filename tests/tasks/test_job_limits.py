@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.outcome import Done, Failed, JobExpired
+from genmcp._core.outcome import Done, Failed
 from genmcp._core.waiting import Gathering, JobGroup, Suspended, Working, scheduled
-from genmcp.errors import WaitTimedOut, WorkRaised
+from genmcp.errors import JobExpired, WaitTimedOut, WorkRaised
 from genmcp.tasks.jobs import Run, SoftTimeLimit, job
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened, until
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from genmcp import StoreUnavailable
 from genmcp._core.waiting import OnLost, Working
+from genmcp.errors import StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.tasks.jobs import Run, job
 from tests.tasks.bench import BOUND, Bench, ended, made, opened

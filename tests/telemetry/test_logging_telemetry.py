@@ -28,7 +28,7 @@ from tests.support.asgi import TASKS, Client, until
 @tool
 async def echo(text: str) -> str:
     """Returns its argument, or fails."""
-    if text == "told":
+    if text == "tool error":
         raise ToolError("out of stock")
     if text == "params":
         raise InvalidParams("no such part")
@@ -89,8 +89,8 @@ async def test_logging_telemetry_writes_one_record_a_request(caplog: Any) -> Non
     assert "ada" not in str(vars(record))
 
 
-async def test_logging_telemetry_names_the_session_and_not_its_id(caplog: Any) -> None:
-    """The id is as good as a password to the session; the record has its key."""
+async def test_record_has_the_key_of_a_session(caplog: Any) -> None:
+    """The id gives access to the session; the record has its key."""
     client = await Client.begin(serving(), "2025-11-25")
 
     await client.send(client.request("resources/read", {"uri": "docs://a"}))
@@ -106,11 +106,11 @@ async def test_logging_telemetry_names_the_session_and_not_its_id(caplog: Any) -
 @pytest.mark.parametrize(
     ("text", "outcome", "code", "level"),
     [
-        ("told", "tool_error", None, logging.WARNING),
+        ("tool error", "tool_error", None, logging.WARNING),
         ("params", "error", -32602, logging.WARNING),
     ],
 )
-async def test_logging_telemetry_writes_how_a_request_failed(
+async def test_record_of_a_failure_is_a_warning(
     text: str, outcome: str, code: int | None, level: int, caplog: Any
 ) -> None:
     """The level is WARNING; the text for the client is not repeated."""
@@ -153,13 +153,13 @@ async def test_logging_telemetry_logs_names_in_one_line(caplog: Any) -> None:
 
 
 async def test_logging_telemetry_writes_to_the_logger_it_is_given(caplog: Any) -> None:
-    """And writes nothing where that logger takes nothing of the level."""
+    """Nothing is written if that logger ignores the level."""
     logger = logging.getLogger("tests.access")
     logger.setLevel(logging.WARNING)
     client = Client(serving(LoggingTelemetry(logger)))
 
     await client.send(client.call("echo", {"text": "hi"}))
-    await client.send(client.call("echo", {"text": "told"}))
+    await client.send(client.call("echo", {"text": "tool error"}))
 
     assert [(record.name, record.mcp_outcome) for record in caplog.records] == [
         ("tests.access", "tool_error")
@@ -168,7 +168,7 @@ async def test_logging_telemetry_writes_to_the_logger_it_is_given(caplog: Any) -
 
 @pytest.mark.parametrize(
     ("text", "outcome", "level"),
-    [("hi", "resumed", logging.INFO), ("told", "tool_error", logging.WARNING)],
+    [("hi", "resumed", logging.INFO), ("tool error", "tool_error", logging.WARNING)],
 )
 async def test_logging_telemetry_logs_resumed_calls(
     text: str, outcome: str, level: int, caplog: Any
@@ -189,7 +189,8 @@ async def test_logging_telemetry_logs_resumed_calls(
 
 PLAIN = """
 import asyncio, logging, sys, uvicorn
-from genmcp import LoggingTelemetry, Mux, Suite, tool
+from genmcp import Mux, Suite, tool
+from genmcp.telemetry import LoggingTelemetry
 from genmcp.testing import connect
 
 @tool

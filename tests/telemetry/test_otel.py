@@ -39,7 +39,7 @@ PARENT = "00f067aa0ba902b7"
 async def echo(text: str) -> str:
     """Returns its argument, or fails."""
     match text:
-        case "told":
+        case "tool error":
             raise ToolError("out of stock")
         case "params":
             raise InvalidParams("no such part")
@@ -152,11 +152,11 @@ async def test_otel_names_sessions_prompts_and_resources(spans: Spans) -> None:
     await client.send(client.request("resources/read", {"uri": "docs://a"}))
     await client.send(client.request("tools/list"))
 
-    said = [(span.name, dict(span.attributes or {})) for span in spans.all]
-    assert [name for name, _ in said] == ["prompts/get greet", "resources/read", "tools/list"]
-    assert said[0][1]["gen_ai.prompt.name"] == "greet"
-    assert said[1][1]["mcp.resource.uri"] == "docs://a"
-    sessions = {each["mcp.session.id"] for _, each in said}
+    named = [(span.name, dict(span.attributes or {})) for span in spans.all]
+    assert [name for name, _ in named] == ["prompts/get greet", "resources/read", "tools/list"]
+    assert named[0][1]["gen_ai.prompt.name"] == "greet"
+    assert named[1][1]["mcp.resource.uri"] == "docs://a"
+    sessions = {each["mcp.session.id"] for _, each in named}
     assert len(sessions) == 1
     assert str(sessions.pop()) not in str(client.session)
 
@@ -197,12 +197,12 @@ async def test_otel_span_is_current_in_the_hook(spans: Spans) -> None:
     """In the event loop and in the thread of a `def`; and not any more after the call."""
     client = Client(spans.endpoint)
 
-    said = [
+    logged = [
         text_of(await client.send(client.call("echo", {"text": "span"}))),
         text_of(await client.send(client.call("in_thread"))),
     ]
 
-    assert said == [f"{span.context.span_id:016x}" for span in spans.all]
+    assert logged == [f"{span.context.span_id:016x}" for span in spans.all]
     assert not trace.get_current_span().get_span_context().is_valid
 
 
@@ -224,7 +224,7 @@ async def test_otel_gives_the_hook_the_baggage(spans: Spans) -> None:
 @pytest.mark.parametrize(
     ("text", "status", "error", "code"),
     [
-        ("told", StatusCode.ERROR, "tool_error", None),
+        ("tool error", StatusCode.ERROR, "tool_error", None),
         ("secret", StatusCode.ERROR, "tool_error", None),
         ("params", StatusCode.UNSET, None, "-32602"),
     ],

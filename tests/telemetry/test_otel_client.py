@@ -36,7 +36,7 @@ async def echo(text: str) -> str:
 
 
 class Traced:
-    """A client and a server of one tracer provider, and what they have recorded."""
+    """A client and a server of one tracer provider, and their spans."""
 
     def __init__(self) -> None:
         self.exporter = InMemorySpanExporter()

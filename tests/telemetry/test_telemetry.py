@@ -43,7 +43,7 @@ async def echo(text: str) -> str:
 @tool
 async def fail(how: str) -> Any:
     """Fails."""
-    if how == "told":
+    if how == "tool error":
         raise ToolError("out of stock")
     if how == "returned":
         return CallToolResult(content=[TextContent("out of order")], is_error=True)
@@ -52,7 +52,7 @@ async def fail(how: str) -> Any:
     raise RuntimeError("a secret")
 
 
-class Heard(Telemetry):
+class Recorder(Telemetry):
     """Records its events."""
 
     def __init__(self, name: str = "", log: list[tuple[Any, ...]] | None = None) -> None:
@@ -93,7 +93,7 @@ def serving(*telemetry: Telemetry, tools: Any = (echo, fail), **options: Any) ->
 async def test_telemetry_observes_start_and_end(version: str) -> None:
     """On every revision; of several observers, the first to begin is the last to end."""
     log: list[tuple[Any, ...]] = []
-    client = await Client.begin(serving(Heard("a", log), Heard("b", log)), version)
+    client = await Client.begin(serving(Recorder("a", log), Recorder("b", log)), version)
 
     await client.send(client.call("echo", {"text": "hi"}))
 
@@ -108,7 +108,7 @@ async def test_telemetry_observes_start_and_end(version: str) -> None:
 @pytest.mark.parametrize(
     ("how", "kind", "code", "message", "raised"),
     [
-        ("told", "tool_error", None, "out of stock", ToolError),
+        ("tool error", "tool_error", None, "out of stock", ToolError),
         ("returned", "tool_error", None, "out of order", type(None)),
         ("params", "error", -32602, "no such part", InvalidParams),
     ],
@@ -117,24 +117,24 @@ async def test_telemetry_observes_failures(
     how: str, kind: str, code: int | None, message: str, raised: type
 ) -> None:
     """An error, and a result with `isError`, are reported as the client gets them."""
-    heard = Heard()
-    client = Client(serving(heard))
+    recorder = Recorder()
+    client = Client(serving(recorder))
 
     await client.send(client.call("fail", {"how": how}))
 
-    (failure,) = heard.failures
+    (failure,) = recorder.failures
     assert (kind, code, message) == (failure.kind, failure.code, failure.message)
     assert isinstance(failure.raised, raised)
 
 
 async def test_telemetry_gets_hidden_exceptions() -> None:
     """The message is the client's, the exception is the hook's own."""
-    heard = Heard()
-    client = Client(serving(heard))
+    recorder = Recorder()
+    client = Client(serving(recorder))
 
     await client.send(client.call("fail", {"how": "unexpectedly"}))
 
-    (failure,) = heard.failures
+    (failure,) = recorder.failures
     assert "secret" not in failure.message
     assert str(failure.raised) == "a secret"
 
@@ -149,27 +149,27 @@ async def test_telemetry_observes_disconnects() -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    heard = Heard()
-    client = Client(serving(heard, tools=[wait]))
+    recorder = Recorder()
+    client = Client(serving(recorder, tools=[wait]))
 
     async with client.open(client.call("wait")) as connection, asyncio.timeout(5):
         await begun.wait()
         connection.disconnect()
         await connection.over()
 
-    (failure,) = heard.failures
+    (failure,) = recorder.failures
     assert (failure.kind, failure.code) == ("cancelled", None)
 
 
 async def test_telemetry_observes_builtin_methods() -> None:
     """A request counts once, whichever part responds to it."""
-    heard = Heard()
-    client = await Client.begin(serving(heard), "2025-11-25")
+    recorder = Recorder()
+    client = await Client.begin(serving(recorder), "2025-11-25")
 
     await client.send(client.request("tools/list"))
     await client.send(client.request("ping"))
 
-    assert [said[2] for said in heard.log if said[1] == "began"] == ["tools/list", "ping"]
+    assert [each[2] for each in recorder.log if each[1] == "began"] == ["tools/list", "ping"]
 
 
 async def test_telemetry_runs_in_the_context_of_the_hook() -> None:
@@ -197,15 +197,15 @@ async def test_telemetry_runs_in_the_context_of_the_hook() -> None:
 
     answers = [await client.send(client.call(name, id=name)) for name in ("here", "there")]
 
-    said = [answer.json["result"]["content"][0]["text"] for answer in answers]
-    assert said == ["tools/call here", "tools/call there"]
+    found = [answer.json["result"]["content"][0]["text"] for answer in answers]
+    assert found == ["tools/call here", "tools/call there"]
     assert _heard_in.get() == "nowhere"
 
 
 async def test_telemetry_observes_rejected_messages() -> None:
     """A rejected head, wrong params, an unknown tool or method, and a malformed body."""
-    heard = Heard()
-    client = Client(serving(heard))
+    recorder = Recorder()
+    client = Client(serving(recorder))
 
     await client.send(client.call("nothing", id="a"))
     await client.send(client.request("tools/call", {"name": 1}, id="b"), headers={"mcp-name": "1"})
@@ -213,29 +213,29 @@ async def test_telemetry_observes_rejected_messages() -> None:
     await client.send(body=[b"{"], headers={"mcp-method": "tools/call"})
     await client.send(body=[b"{"])
 
-    assert [(said.error.code, said.id, said.method) for said in heard.rejections] == [
+    assert [(each.error.code, each.id, each.method) for each in recorder.rejections] == [
         (-32602, "a", "tools/call"),
         (-32602, "b", "tools/call"),
         (-32600, None, None),
         (-32700, None, "tools/call"),
         (-32700, None, None),
     ]
-    assert [said for said in heard.log if said[1] != "rejected"] == []
+    assert [each for each in recorder.log if each[1] != "rejected"] == []
 
 
 async def test_telemetry_observes_invalid_requests_of_sessions() -> None:
     """Such a response is not an HTTP error, alone or in a batch, and yet a rejection."""
-    heard = Heard()
-    client = await Client.begin(serving(heard), "2025-03-26")
+    recorder = Recorder()
+    client = await Client.begin(serving(recorder), "2025-03-26")
 
     await client.send(client.call("nothing", id="a"))
     await client.send([client.call("nothing", id="b"), client.call("echo", {"text": "x"}, id="c")])
     await client.send([{"jsonrpc": "2.0", "id": "d", "method": 1}])
 
-    assert [said.id for said in heard.rejections] == ["a", "b", "d"]
-    assert len({said.session for said in heard.rejections}) == 1
-    assert all(said.session for said in heard.rejections)
-    assert [said for said in heard.log if said[1] == "ended"] == [("", "ended", "mark of ")]
+    assert [each.id for each in recorder.rejections] == ["a", "b", "d"]
+    assert len({each.session for each in recorder.rejections}) == 1
+    assert all(each.session for each in recorder.rejections)
+    assert [each for each in recorder.log if each[1] == "ended"] == [("", "ended", "mark of ")]
 
 
 async def test_telemetry_observes_calls_beyond_limits() -> None:
@@ -252,8 +252,8 @@ async def test_telemetry_observes_calls_beyond_limits() -> None:
             await go.wait()
             return "done"
 
-    heard = Heard()
-    client = Client(serving(heard, tools=[Waits], limits=Limits(max_waiting_calls=1)))
+    recorder = Recorder()
+    client = Client(serving(recorder, tools=[Waits], limits=Limits(max_waiting_calls=1)))
 
     async with client.open(client.call("waits", id="first")) as connection:
         await asyncio.wait_for(begun.wait(), 5)
@@ -261,8 +261,8 @@ async def test_telemetry_observes_calls_beyond_limits() -> None:
         go.set()
         await connection.over()
 
-    assert [said.id for said in heard.rejections] == ["second"]
-    assert [said[1] for said in heard.log] == ["began", "rejected", "ended"]
+    assert [each.id for each in recorder.rejections] == ["second"]
+    assert [each[1] for each in recorder.log] == ["began", "rejected", "ended"]
 
 
 async def test_telemetry_that_raises_costs_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -278,25 +278,25 @@ async def test_telemetry_that_raises_costs_a_log_line(caplog: pytest.LogCaptureF
         def request_rejected(self, rejection: Rejection) -> None:
             raise RuntimeError("rejected")
 
-    heard = Heard()
-    client = Client(serving(Broken(), heard))
+    recorder = Recorder()
+    client = Client(serving(Broken(), recorder))
 
     with caplog.at_level(logging.ERROR, "genmcp"):
         answer = await client.send(client.call("echo", {"text": "hi"}))
         await client.send(client.call("nothing"))
 
     assert answer.json["result"]["content"][0]["text"] == "hi"
-    assert [said[1] for said in heard.log] == ["began", "ended", "rejected"]
-    said = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
-    assert said == ["began", "ended", "rejected"]
+    assert [each[1] for each in recorder.log] == ["began", "ended", "rejected"]
+    found = [str(record.exc_info[1]) for record in caplog.records if record.exc_info]
+    assert found == ["began", "ended", "rejected"]
 
 
-async def test_telemetry_may_be_silent() -> None:
+async def test_base_class_of_telemetry_does_nothing() -> None:
     """The base class accepts every event and does nothing."""
     client = Client(serving(Telemetry()))
 
     await client.send(client.call("echo", {"text": "hi"}))
-    await client.send(client.call("fail", {"how": "told"}))
+    await client.send(client.call("fail", {"how": "tool error"}))
     rejected = await client.send(client.call("nothing"))
 
     assert rejected.json["error"]["code"] == -32602
@@ -307,17 +307,17 @@ async def test_calls_without_telemetry_skip_it() -> None:
     suite = Suite(name="test", version="1", tools=[echo])
 
     plain, empty = Mux(suite).answer, Mux(suite, telemetry=[]).answer
-    observed = Mux(suite, telemetry=Heard()).answer
+    observed = Mux(suite, telemetry=Recorder()).answer
 
     assert plain.__name__ == empty.__name__ != observed.__name__
 
 
-def test_telemetry_must_be_one() -> None:
+def test_telemetry_must_be_an_instance() -> None:
     """A class instead of an instance is refused when the mux is made."""
     suite = Suite(name="test", version="1", tools=[echo])
 
     with pytest.raises(ConfigurationError, match="instances of Telemetry"):
-        Mux(suite, telemetry=[Heard])  # type: ignore[list-item]
+        Mux(suite, telemetry=[Recorder])  # type: ignore[list-item]
 
 
 @job(name="telemetry.work")
@@ -359,26 +359,26 @@ class Long(Tool):
 
 async def test_telemetry_observes_calls_that_wait_elsewhere() -> None:
     """It has ended with the handle; it was not cancelled."""
-    app = serving(heard := Heard(), tools=[Long()])
+    app = serving(recorder := Recorder(), tools=[Long()])
     client = Client(app, capabilities={**TASKS, "elicitation": {"form": {}}})
 
     await client.send(client.call("long", {"how": "asks"}))
     await app.mux.aclose()
 
-    (result,) = heard.results
+    (result,) = recorder.results
     assert isinstance(result, CreateTaskResult)
-    assert heard.failures == []
+    assert recorder.failures == []
 
 
 async def test_telemetry_observes_calls_beyond_max_hold() -> None:
     """A result with `isError`; the end of the call is reported when it is resumed."""
-    app = serving(heard := Heard(), tools=[Long()])
+    app = serving(recorder := Recorder(), tools=[Long()])
     client = Client(app)
 
     await client.send(client.call("long", {"how": "ends"}))
-    (failure,) = heard.failures
+    (failure,) = recorder.failures
     _end.set()
-    await until(lambda: heard.resumed, pause=0.005)
+    await until(lambda: recorder.resumed, pause=0.005)
     await app.mux.aclose()
 
     assert (failure.kind, failure.raised) == ("tool_error", None)
@@ -388,7 +388,7 @@ async def test_telemetry_observes_calls_beyond_max_hold() -> None:
 @pytest.mark.parametrize("how", ["ends", "asks again", "fails", "waits"])
 async def test_telemetry_observes_resumed_calls(how: str) -> None:
     """Once it has continued, with its outcome."""
-    app = serving(heard := Heard(), Heard(), tools=[long := Long()])
+    app = serving(recorder := Recorder(), Recorder(), tools=[long := Long()])
     client = Client(app, capabilities={**TASKS, "elicitation": {"form": {}}})
     _end.set()
     begun = await client.send(client.call("long", {"how": how}))
@@ -397,10 +397,10 @@ async def test_telemetry_observes_resumed_calls(how: str) -> None:
         id = begun.json["result"]["taskId"]
         await client.send(client.request("tasks/cancel", {"taskId": id}))
         await app.mux.aclose()
-    await until(lambda: heard.resumed, pause=0.005)
+    await until(lambda: recorder.resumed, pause=0.005)
     await app.mux.aclose()
 
-    (resumed,) = heard.resumed
+    (resumed,) = recorder.resumed
     assert (
         resumed.request.method,
         resumed.tag,

@@ -7,19 +7,9 @@ from typing import Any
 
 import pytest
 
-from genmcp import (
-    Channel,
-    Continue,
-    Limits,
-    Mux,
-    SendStatus,
-    Suite,
-    Tool,
-    ToolRequest,
-    elicit,
-    tool,
-)
+from genmcp import Channel, Continue, Limits, Mux, Suite, Tool, ToolRequest, elicit, tool
 from genmcp._transports.endpoint import Endpoint
+from genmcp.channel import SendStatus
 from tests.support.asgi import LEGACIES, MODERN, PATIENCE, Client, serving, until
 
 

@@ -11,7 +11,8 @@ import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
-from genmcp import ConfigurationError, Endpoint, Health, MemoryStore, Mux, StoreUnavailable, Suite
+from genmcp import ConfigurationError, Endpoint, Health, MemoryStore, Mux, Suite
+from genmcp.errors import StoreUnavailable
 from tests.support.asgi import until
 
 SECRET = "a secret of at least 16 bytes"

@@ -13,7 +13,6 @@ from genmcp import (
     Mux,
     Outcome,
     Request,
-    SendStatus,
     Suite,
     Tool,
     ToolRequest,
@@ -22,6 +21,7 @@ from genmcp import (
     result,
     tool,
 )
+from genmcp.channel import SendStatus
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations
 from genmcp.server import Middleware, Server
 from genmcp.testing import connect

@@ -23,7 +23,6 @@ from genmcp import (
     Outcome,
     Prompt,
     PromptRequest,
-    Question,
     Resource,
     Run,
     Tool,
@@ -40,6 +39,7 @@ from genmcp import (
 )
 from genmcp._core.waiting import Wait
 from genmcp.protocol.client_features import CreateMessageResult, Root
+from genmcp.question import Question
 
 
 class City(Struct):

@@ -50,7 +50,7 @@ every_revision = pytest.mark.parametrize("revision", REVISIONS.values(), ids=REV
 every_legacy_revision = pytest.mark.parametrize("revision", LEGACY, ids=lambda each: each.version)
 
 
-def said(revision: Revision, value: Any) -> dict[str, Any]:
+def encoded(revision: Revision, value: Any) -> dict[str, Any]:
     """Return the result within the response to a request."""
     response = json.loads(ENCODER.response(revision, "a", value))
     assert response == {"jsonrpc": "2.0", "id": "a", "result": response["result"]}
@@ -66,7 +66,7 @@ def valid(revision: Revision, definition: str, value: Any) -> None:
 @every_revision
 def test_encoder_result_of_a_call_satisfies_the_schema(revision: Revision) -> None:
     """The result of a call satisfies each revision's schema and contains the text."""
-    result = said(revision, CALLED)
+    result = encoded(revision, CALLED)
 
     valid(revision, "CallToolResult", result)
     assert result["content"][0] == {"type": "text", "text": "five"}
@@ -76,7 +76,7 @@ def test_encoder_result_of_a_call_satisfies_the_schema(revision: Revision) -> No
 @every_revision
 def test_encoder_list_of_tools_satisfies_the_schema(revision: Revision) -> None:
     """Output schemas exist since 2025-06-18, of objects at first; cache hints since 2026-07-28."""
-    result = said(revision, LISTED)
+    result = encoded(revision, LISTED)
 
     valid(revision, "ListToolsResult", result)
     assert result["tools"][0]["name"] == "add"
@@ -86,7 +86,7 @@ def test_encoder_list_of_tools_satisfies_the_schema(revision: Revision) -> None:
 
 def test_encoder_discovery_satisfies_the_schema() -> None:
     """2026-07-28, server/discover: versions and capabilities, and in `_meta` who the server is."""
-    result = said(LATEST, DISCOVERED)
+    result = encoded(LATEST, DISCOVERED)
 
     valid(LATEST, "DiscoverResult", result)
     assert result["_meta"] == {SERVER_INFO: INFO}
@@ -95,21 +95,21 @@ def test_encoder_discovery_satisfies_the_schema() -> None:
 @every_legacy_revision
 def test_encoder_result_of_earlier_revision_has_no_newer_members(revision: Revision) -> None:
     """Before 2026-07-28 an empty result is empty, and no result has a type."""
-    assert said(revision, Result()) == {}
-    assert not {"resultType", "_meta"} & said(revision, CALLED).keys()
+    assert encoded(revision, Result()) == {}
+    assert not {"resultType", "_meta"} & encoded(revision, CALLED).keys()
 
 
-def test_encoder_empty_result_says_its_type_and_the_server() -> None:
+def test_empty_result_has_type_and_server() -> None:
     """2026-07-28, basic, "Responses": every result has a type, and names the server in `_meta`."""
-    result = said(LATEST, Result())
+    result = encoded(LATEST, Result())
 
     assert result == {"resultType": "complete", "_meta": {SERVER_INFO: INFO}}
 
 
-def test_encoder_input_required_result_says_its_type() -> None:
+def test_input_required_result_has_its_type() -> None:
     """2026-07-28, "Multi Round-Trip Requests": a result that asks is of another type."""
     ask = ElicitRequest(ElicitRequestParams("Go on?", {"type": "object", "properties": {}}))
-    result = said(LATEST, InputRequiredResult(input_requests={"go": ask}, request_state="s"))
+    result = encoded(LATEST, InputRequiredResult(input_requests={"go": ask}, request_state="s"))
 
     valid(LATEST, "InputRequiredResult", result)
     assert result["resultType"] == "input_required"
@@ -121,7 +121,7 @@ def test_encoder_result_keeps_its_own_meta(revision: Revision) -> None:
     """`_meta` of a handler is kept, beside the server's name where the revision has it."""
     value = CallToolResult(content=[], meta={"com.example/trace": 7})
 
-    meta = said(revision, value)["_meta"]
+    meta = encoded(revision, value)["_meta"]
 
     assert meta["com.example/trace"] == 7
     assert (INFO if revision.modern else None) == meta.get(SERVER_INFO)
@@ -130,18 +130,18 @@ def test_encoder_result_keeps_its_own_meta(revision: Revision) -> None:
 
 def test_encoder_result_may_have_an_empty_meta() -> None:
     """An empty `_meta` still gets the server's name."""
-    assert said(LATEST, Result(meta={}))["_meta"] == {SERVER_INFO: INFO}
+    assert encoded(LATEST, Result(meta={}))["_meta"] == {SERVER_INFO: INFO}
 
 
 def test_encoder_result_may_name_another_server() -> None:
-    """A server that stands before others lets them speak for themselves."""
+    """A hub forwards the names of its members."""
     other = {"name": "other", "version": "2"}
 
-    assert said(LATEST, Result(meta={SERVER_INFO: other}))["_meta"] == {SERVER_INFO: other}
+    assert encoded(LATEST, Result(meta={SERVER_INFO: other}))["_meta"] == {SERVER_INFO: other}
 
 
 @every_revision
-def test_encoder_members_are_said_once(revision: Revision) -> None:
+def test_members_of_a_result_are_unique(revision: Revision) -> None:
     """No name comes twice in a result."""
     for value in (Result(), CALLED, LISTED, CallToolResult(content=[], meta={"a": 1})):
         json.loads(ENCODER.result(revision, value), object_pairs_hook=unique)
@@ -193,7 +193,7 @@ def test_encoder_error_has_the_code_it_was_raised_with() -> None:
     assert body == {"jsonrpc": "2.0", "error": {"code": -32099, "message": "no"}}
 
 
-def test_encoder_unsupported_version_says_what_is_supported() -> None:
+def test_unsupported_version_lists_supported_ones() -> None:
     """2026-07-28, UnsupportedProtocolVersionError, as its schema wants it."""
     error = json.loads(ENCODER.error(LATEST, 1, UnsupportedVersion("1999-01-01", list(REVISIONS))))
 

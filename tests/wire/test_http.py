@@ -159,7 +159,7 @@ def test_http_host_must_be_a_name_of_this_server(
     assert status == status_of(*headers, peer=peer, security=Security(allowed_hosts=allowed))
 
 
-def test_http_refusal_names_the_value_and_the_setting() -> None:
+def test_rejection_names_value_and_setting() -> None:
     """The body of a rejection names the setting to change."""
     with pytest.raises(HttpRejected, match=r"https://a\.example.*allowed_origins"):
         admitted(("origin", "https://a.example"))
@@ -186,7 +186,7 @@ def test_http_refusal_names_the_value_and_the_setting() -> None:
         {"allowed_hosts": [""]},
     ],
 )
-def test_http_security_that_could_never_match_is_refused(options: dict[str, Any]) -> None:
+def test_security_that_never_matches_is_rejected(options: dict[str, Any]) -> None:
     """A wrong option fails at construction, and the message names it (DESIGN: rule 5)."""
     (name,) = options
 
@@ -209,8 +209,8 @@ def test_http_security_that_could_never_match_is_refused(options: dict[str, Any]
         "origin",
     ],
 )
-def test_http_header_that_decides_comes_once(name: str) -> None:
-    """Two readers could take two of them for two things."""
+def test_repeated_header_is_rejected(name: str) -> None:
+    """Two readers could choose different ones."""
     with pytest.raises(HttpRejected, match=f"The {name} header is given more than once") as caught:
         admitted((name, "a"), ("accept", "b"), (name, "a"))
 
@@ -261,9 +261,7 @@ def test_http_blanks_around_a_value_do_not_count() -> None:
         ("application/jsonx, xtext/event-stream", False, False),
     ],
 )
-def test_http_accept_says_what_the_client_takes(
-    accept: str | None, json: bool, stream: bool
-) -> None:
+def test_accept_must_allow_the_response(accept: str | None, json: bool, stream: bool) -> None:
     """A POST needs a client that takes JSON, a GET one that takes events; else it is a 406."""
     table = {} if accept is None else {b"accept": accept.encode()}
     post = {**table, b"content-type": b"application/json"}
@@ -294,8 +292,8 @@ def test_http_body_is_json(media: str) -> None:
     "media",
     [None, "", "text/plain", "application/jsonp", "text/plain, application/json", "application/*"],
 )
-def test_http_body_that_is_not_json_is_refused(media: str | None) -> None:
-    """Any other body is a 415: such a one a page may send without asking (CORS)."""
+def test_other_media_types_are_rejected(media: str | None) -> None:
+    """Any other body is a 415: a page may send it without a preflight (CORS)."""
     table = {} if media is None else {b"content-type": media.encode()}
 
     with pytest.raises(
@@ -306,7 +304,7 @@ def test_http_body_that_is_not_json_is_refused(media: str | None) -> None:
     assert caught.value.status == 415
 
 
-def test_http_page_may_read_what_a_client_needs() -> None:
+def test_cors_exposes_the_headers_of_a_client() -> None:
     """An answer to a page names the page, and the headers it may read."""
     headers = dict(cors_headers(b"https://a.example"))
 
@@ -316,11 +314,13 @@ def test_http_page_may_read_what_a_client_needs() -> None:
     assert {b"mcp-session-id", b"www-authenticate", b"retry-after"} <= set(exposed)
 
 
-def test_http_preflight_allows_what_any_revision_sends() -> None:
+def test_preflight_allows_headers_of_all_revisions() -> None:
     """The methods and headers of all revisions are allowed; of `Mcp-Param-*`, those requested."""
-    asked = b"Content-Type, Mcp-Param-Region,mcp-param-Zone_1 , x-mcp-param-a, x-other, mcp-param-"
+    requested = (
+        b"Content-Type, Mcp-Param-Region,mcp-param-Zone_1 , x-mcp-param-a, x-other, mcp-param-"
+    )
     headers = dict(
-        preflight_headers({b"access-control-request-headers": asked}, b"https://a.example")
+        preflight_headers({b"access-control-request-headers": requested}, b"https://a.example")
     )
 
     assert headers[b"access-control-allow-origin"] == b"https://a.example"
@@ -347,8 +347,8 @@ def test_http_preflight_allows_what_any_revision_sends() -> None:
 
 def test_http_preflight_repeats_header_names_only() -> None:
     """Text that is not a header name is not echoed."""
-    asked = b"mcp-param-a b, mcp-param-\xff, mcp-param-a:b"
+    requested = b"mcp-param-a b, mcp-param-\xff, mcp-param-a:b"
 
-    headers = dict(preflight_headers({b"access-control-request-headers": asked}, b"null"))
+    headers = dict(preflight_headers({b"access-control-request-headers": requested}, b"null"))
 
     assert b"mcp-param" not in headers[b"access-control-allow-headers"]

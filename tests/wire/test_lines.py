@@ -29,14 +29,14 @@ values = st.recursive(
 
 @given(st.lists(values, max_size=5), st.data())
 def test_lines_messages_are_read_as_they_were_written(
-    said: list[object], data: st.DataObject
+    messages: list[object], data: st.DataObject
 ) -> None:
     """The output of `frame` is restored, wherever the chunks are split."""
-    stream = b"".join(frame(msgspec.json.encode(each)) for each in said)
+    stream = b"".join(frame(msgspec.json.encode(each)) for each in messages)
 
     got = read(*data.draw(cut(stream)), most=1_000_000)
 
-    assert said == [msgspec.json.decode(each) for each in got if isinstance(each, bytes)]
+    assert messages == [msgspec.json.decode(each) for each in got if isinstance(each, bytes)]
 
 
 @given(st.lists(st.sampled_from(b"ab \r\n\xff")).map(bytes), st.data())
@@ -73,7 +73,7 @@ def test_lines_frame_puts_a_message_on_one_line(body: bytes) -> None:
 
 
 @given(st.integers(1, 400), st.integers(0, 400), st.data())
-def test_lines_go_on_behind_one_that_is_too_long(most: int, size: int, data: st.DataObject) -> None:
+def test_lines_after_a_too_long_one_are_read(most: int, size: int, data: st.DataObject) -> None:
     """One past the limit gives its size and how it began; the next is read."""
     line = bytes(ord("a") + at % 26 for at in range(size))
     expected = [OversizedMessage(size, line[:256])] if size > most else [line] if line else []
@@ -92,6 +92,6 @@ def test_lines_go_on_behind_one_that_is_too_long(most: int, size: int, data: st.
         (b'{"jsonrpc":"2.0","id":12,"method":"ping"', None),
     ],
 )
-def test_lines_one_too_long_tells_which_request_it_answers(head: bytes, id: int | None) -> None:
+def test_too_long_line_has_the_id_of_its_response(head: bytes, id: int | None) -> None:
     """The id is read from the head, if it is there, whole, and that of an answer."""
     assert id == OversizedMessage(10**9, head).id

@@ -53,7 +53,7 @@ def test_mirror_encodes_as_the_specification_shows(value: str, header: str) -> N
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_mirror_decodes_what_it_encodes(value: str) -> None:
-    """Every text travels in a header of visible characters and blanks, and comes back."""
+    """Every text has a header of visible characters and blanks, and is restored."""
     header = encode_value(value)
 
     assert header.isascii()
@@ -78,14 +78,14 @@ def test_mirror_decodes_what_it_encodes(value: str) -> None:
         wrapped("\ud800".encode("utf-8", "surrogatepass")),
     ],
 )
-def test_mirror_refuses_what_is_not_base64_of_text(raw: bytes) -> None:
+def test_invalid_base64_is_rejected(raw: bytes) -> None:
     """Bad padding, bad characters and bad UTF-8 are refused, not guessed at."""
     with pytest.raises(HeaderMismatch, match="Mcp-Param-X is not valid Base64"):
         decode_value("Mcp-Param-X", raw)
 
 
 @pytest.mark.parametrize("raw", ["é".encode(), b"\xe9", b"a\nb", b"a\0b", b"\x7f"])
-def test_mirror_refuses_characters_a_header_must_not_have(raw: bytes) -> None:
+def test_header_value_is_visible_ascii(raw: bytes) -> None:
     """A header value is visible ASCII, spaces and tabs (RFC 9110, "Field Values")."""
     with pytest.raises(HeaderMismatch, match="outside visible ASCII"):
         decode_value("Mcp-Param-X", raw)
@@ -96,7 +96,7 @@ def test_mirror_refuses_characters_a_header_must_not_have(raw: bytes) -> None:
 @pytest.mark.parametrize(
     "literal", ["SGVsbG8=", "=?base64?SGVsbG8=", "SGVsbG8=?=", "=?Base64?SGVsbG8=?=", "=?base64?="]
 )
-def test_mirror_takes_what_only_looks_encoded_as_it_is(literal: str) -> None:
+def test_incomplete_markers_are_plain_text(literal: str) -> None:
     """The markers are complete, in lower case and at both ends; otherwise it is plain text."""
     assert literal == decode_value("Mcp-Name", literal.encode("ascii"))
 
@@ -112,7 +112,7 @@ def test_mirror_ignores_blanks_around_a_value(raw: bytes) -> None:
     check_name({b"mcp-name": raw}, "add")
 
 
-def test_mirror_method_must_be_there_and_agree() -> None:
+def test_method_header_must_agree() -> None:
     """`Mcp-Method` is the method, letter by letter ("Case Sensitivity")."""
     check_method({b"mcp-method": b"tools/list"}, "tools/list")
 
@@ -142,7 +142,7 @@ def test_mirror_name_is_decoded_before_it_is_compared(name: str, header: str) ->
         check_name({b"mcp-name": header.encode("ascii")}, name + "x")
 
 
-def test_mirror_name_must_be_there() -> None:
+def test_name_header_is_required() -> None:
     """A required header that is missing is a mismatch."""
     with pytest.raises(HeaderMismatch, match="the Mcp-Name header is missing"):
         check_name({}, "add")
@@ -208,20 +208,20 @@ def test_mirror_argument_that_agrees_passes(value: Any, header: bytes) -> None:
         ({"a": 1}, b'{"a":1}'),
     ],
 )
-def test_mirror_argument_that_differs_is_refused(value: Any, header: bytes) -> None:
+def test_argument_that_differs_is_rejected(value: Any, header: bytes) -> None:
     """A header must match the body, or the call is rejected."""
     with pytest.raises(HeaderMismatch, match="Mcp-Param-Region does not match the body value"):
         check_params({b"mcp-param-region": header}, [REGION], {"region": value})
 
 
-def test_mirror_argument_without_its_header_is_refused() -> None:
+def test_argument_without_its_header_is_rejected() -> None:
     """ "Client omits header but value is in body": the server must reject the request."""
     with pytest.raises(HeaderMismatch, match=r"Mcp-Param-Region header is missing.*/region"):
         check_params({}, [REGION], {"region": "a"})
 
 
 @pytest.mark.parametrize("arguments", [{}, {"region": None}, None, [], "a"])
-def test_mirror_argument_that_is_not_there_has_no_header(arguments: Any) -> None:
+def test_absent_argument_has_no_header(arguments: Any) -> None:
     """Neither for null nor for an absent argument is a header expected, and none is right."""
     check_params({}, [REGION], arguments)
 
@@ -253,7 +253,7 @@ def test_mirror_checks_every_rule_and_no_other_header() -> None:
         check_params(headers, [REGION, zone], {"region": "a", "zone": 2})
 
 
-def test_mirror_refuses_bad_characters_in_an_argument() -> None:
+def test_invalid_characters_of_a_header_are_rejected() -> None:
     """Servers must reject a recognized header with invalid characters."""
     with pytest.raises(HeaderMismatch, match="outside visible ASCII"):
         check_params({b"mcp-param-region": "é".encode()}, [REGION], {"region": "é"})

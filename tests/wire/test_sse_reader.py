@@ -26,15 +26,15 @@ def cut(draw: st.DrawFn, stream: bytes) -> list[bytes]:
 
 
 @given(st.lists(st.tuples(texts, st.none() | ids), max_size=4), st.data())
-def test_sse_reader_reads_what_the_server_writes(
-    said: list[tuple[str, str | None]], data: st.DataObject
+def test_events_of_the_server_are_read(
+    written: list[tuple[str, str | None]], data: st.DataObject
 ) -> None:
     """Events that `sse.event` writes come back whole, wherever the chunks are cut."""
     stream = b"".join(
-        sse.event(text.encode(), None if id is None else id.encode()) for text, id in said
+        sse.event(text.encode(), None if id is None else id.encode()) for text, id in written
     )
     last, expected = "", []
-    for text, id in said:
+    for text, id in written:
         last = last if id is None else id
         expected.append(SseEvent(text.encode(), "message", last))
 
@@ -90,9 +90,7 @@ def test_sse_reader_does_not_depend_on_how_the_stream_is_cut(
         (sse.endpoint(b"/messages"), [SseEvent(b"/messages", "endpoint")]),
     ],
 )
-def test_sse_reader_interprets_a_stream_as_the_standard_says(
-    stream: bytes, expected: list[SseEvent]
-) -> None:
+def test_stream_is_interpreted_by_the_standard(stream: bytes, expected: list[SseEvent]) -> None:
     """HTML, "Interpreting an event stream", rule by rule; the data is bytes as they came."""
     assert expected == events(stream)
 
@@ -127,7 +125,7 @@ def test_sse_reader_resumes_behind_the_last_whole_event() -> None:
 
 
 @given(st.integers(0, 40), st.integers(0, 700), st.booleans(), st.data())
-def test_sse_reader_goes_on_behind_an_event_that_is_too_long(
+def test_events_after_a_too_long_one_are_read(
     most: int, size: int, in_lines: bool, data: st.DataObject
 ) -> None:
     """Past the limit there is its size and how it began, in one line or many; then the next."""

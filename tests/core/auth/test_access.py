@@ -4,16 +4,10 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.access import (
-    Access,
-    AuthorizationUnavailable,
-    InsufficientScope,
-    InvalidToken,
-    checked_scopes,
-)
+from genmcp._core.access import Access, AuthorizationUnavailable, InvalidToken, checked_scopes
 from genmcp._core.failures import failure_outcome
 from genmcp._core.request import ClientInfo, Request
-from genmcp.errors import ConfigurationError
+from genmcp.errors import ConfigurationError, InsufficientScope
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tools import CallToolResult
