@@ -24,7 +24,7 @@ from genmcp._mux.telemetry import OnStep
 from genmcp._mux.waits import answers_outcome
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import Channel
-from genmcp.errors import ConfigurationError, IllegalTransition, McpError, ToolError
+from genmcp.errors import ConfigurationError, IllegalTransition, McpError, StoreError, ToolError
 from genmcp.faults import InvalidArguments
 from genmcp.hook import UnknownTag
 from genmcp.protocol.value import Result
@@ -157,7 +157,9 @@ class Resumption(msgspec.Struct, eq=False):
         """
         channel._call.advance(CallEvent.TASK_CANCEL)
         if task.bound_node is not None or channel._call.continuation is not None:
-            stored = await self._tasks.records.find(task.id)
+            stored = None
+            with suppress(StoreError):  # the record of a cancelled task was written before
+                stored = await self._tasks.records.find(task.id)
             # The token differs if the key of the cancelled call is in use again.
             if stored is not None and (
                 stored.task.end == "cancelled" or stored.task.fencing_token != task.fencing_token
