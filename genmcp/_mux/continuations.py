@@ -170,6 +170,7 @@ class Continuations:
         if continuation.task is not None:
             await channel._settle()
             channel._call.advance(CallEvent.STORE)
+            channel._call.follows = continuation.task
         channel._restore(restore_types(continuation.assigns))
         continuation = merge_answers(continuation, request.input_responses)
         failed = missing_capability(continuation, channel)

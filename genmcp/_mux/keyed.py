@@ -108,6 +108,8 @@ class KeyedCalls:
         """
         ids, arguments = self.ids(channel, key), digest(request.raw_arguments or {})
         channel._call.advance(CallEvent.STORE)
+        # Before the task is written: a client that leaves meanwhile does not end the call.
+        channel._call.follows = ids[0]
         while True:
             stored = await self._find(ids)
             if stored is None or stored.task.frees_key:

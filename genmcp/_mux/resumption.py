@@ -29,6 +29,7 @@ from genmcp.errors import (
     IllegalTransition,
     InvalidArguments,
     McpError,
+    StoreError,
     ToolError,
 )
 from genmcp.hook import UnknownTag
@@ -162,7 +163,9 @@ class Resumption(msgspec.Struct, eq=False):
         """
         channel._call.advance(CallEvent.TASK_CANCEL)
         if task.bound_node is not None or channel._call.continuation is not None:
-            stored = await self._tasks.records.find(task.id)
+            stored = None
+            with suppress(StoreError):  # the record of a cancelled task was written before
+                stored = await self._tasks.records.find(task.id)
             # The token differs if the key of the cancelled call is in use again.
             if stored is not None and (
                 stored.task.end == "cancelled" or stored.task.fencing_token != task.fencing_token

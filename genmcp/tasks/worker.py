@@ -31,6 +31,7 @@ logger = logging.getLogger("genmcp")
 
 _BEATS_PER_LEASE: Final = 9  # a few may be late before this process counts as suspended
 _SUBMISSIONS: Final = 16  # at once, to engines
+_CALL_GRACE: Final = 5.0  # seconds that a cancelled call has for its cleanup
 _BUSY_POLL: Final = 0.05  # seconds between two checks for running calls
 
 
@@ -307,7 +308,9 @@ class TaskWorker:
             await asyncio.gather(*drains, self._drain_calls(serving))
         finally:
             # Also after an error, so that running steps are handed over.
-            await cancel_and_wait(*beside, *self._calls_on(serving.loop))
+            await cancel_and_wait(*beside)
+            # One that ignores this, or cannot write its end, must not delay the exit for ever.
+            await cancel_and_wait(*self._calls_on(serving.loop), timeout=_CALL_GRACE)
             await asyncio.gather(*(each.aclose() for each in consumers))
             if serving.waits_for_calls:
                 await self._wait_for_calls(options.lease)
