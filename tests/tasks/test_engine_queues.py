@@ -115,6 +115,13 @@ async def endless(run: Run) -> None:
     await asyncio.Event().wait()
 
 
+@job(queue="heavy", limit=1)
+async def limited(run: Run) -> str:
+    started.put_nowait(run.attempt)
+    await go.wait()
+    return "limited"
+
+
 async def begin(server: TaskService, **fields: Any) -> None:
     work = fields.pop("work", None) or Working(heavy.job())
     await server.create(made(work, **{"continuation": b"c", "step": 1, **fields}), b"call")
@@ -207,6 +214,23 @@ async def test_time_limit_holds_on_an_engine(
         await run(await queue.next_id())
     await ended(server)
     assert bench.resumed.outcomes == [Failed(WaitTimedOut())]
+
+
+async def test_limit_on_jobs_holds_on_an_engine(
+    queue: Ids, server: TaskService, run: RunJob
+) -> None:
+    """A job without a slot takes no worker of the engine: it comes again."""
+    for id in "t1", "t2":
+        await begin(server, id=id, work=Working(limited.job()))
+    running = asyncio.create_task(run(await queue.next_id()))
+    await has_started()
+    assert await run(await queue.next_id()) == "deferred"
+    go.set()
+    assert await running == "completed"
+    while (state := await run(await queue.next_id())) != "completed":
+        assert state in ("deferred", "runs elsewhere", "ended before")
+    for id in "t1", "t2":
+        assert (await ended(server, id)).result == b'"limited"'
 
 
 async def test_running_job_is_cancelled(queue: Ids, server: TaskService, run: RunJob) -> None:
