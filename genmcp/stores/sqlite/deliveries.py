@@ -1,4 +1,4 @@
-"""Deliveries in the file of a SQLiteStore.
+"""Deliveries in a SQLite database.
 
 Owners take turns by start-time fair queueing, with deliveries of equal size. A due delivery has a
 *turn*, and deliveries are claimed in the order of turns. An owner's next delivery gets the turn
@@ -8,7 +8,7 @@ that waits for its delay, or is held, has no turn: a claim assigns one when the 
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from sqlite3 import Connection
@@ -16,17 +16,17 @@ from typing import Final
 
 from genmcp.stores.clocks import WakeSignal, steady
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
-from genmcp.stores.sqlite.database import Database, Transaction
-from genmcp.stores.sqlite.watch import names_of_queues
+from genmcp.stores.sqlite.database import Database
+from genmcp.stores.sqlite.tables import Transaction
+from genmcp.stores.waiters import queue_names
 
 _TURNS_PER_CLAIM: Final = 100  # assigned to deliveries that became due
 
 
 class SQLiteDeliveries(Deliveries):
-    """Deliveries between the processes of one machine. Owned by a `SQLiteStore`."""
+    """Deliveries in *database*. Owned by its store."""
 
-    def __init__(self, database: Callable[[], Database]) -> None:
-        """*database* returns the Database of the process that calls it."""
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     async def put(
@@ -40,9 +40,9 @@ class SQLiteDeliveries(Deliveries):
                 (id, queue, transaction.now + delay, owner, turn),
             )
             if added.rowcount:
-                transaction.news.add(queue)
+                transaction.queues.add(queue)
 
-        await self._database().write(change)
+        await self._database.write(change)
 
     async def claim(
         self,
@@ -55,11 +55,10 @@ class SQLiteDeliveries(Deliveries):
         share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
         started, full = steady(), share.full
-
         # Checked before, without a transaction: an idle worker must not block other writers. The
         # query reads only the first rows of an index, however many deliveries are due.
-        def is_any_due(connection: Connection, now: float) -> bool:
-            return any(_first_due(connection, queue, full) <= now for queue in queues)
+        if await self.next_due(queues, share) != 0:
+            return []
 
         def change(transaction: Transaction) -> list[Delivery]:
             # The share is copied, because this change may be called a second time.
@@ -81,42 +80,42 @@ class SQLiteDeliveries(Deliveries):
                 claimed.append(Delivery(id, queue, owner))
             return claimed
 
-        return await self._database().write(change, needed=is_any_due) or []
+        return await self._database.write(change)
 
     async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
         def change(transaction: Transaction) -> list[str]:
             until = transaction.now + lease
             return [id for id in ids if not _transfer(transaction, node, id, node, until)]
 
-        return await self._database().write(change) or []
+        return await self._database.write(change)
 
     async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
         def query(connection: Connection, now: float) -> list[str]:
             return [id for id in ids if _holder(connection, id) != node]
 
-        return await self._database().read(query)
+        return await self._database.read(query)
 
     async def release(self, node: str, id: str) -> None:
         def change(transaction: Transaction) -> None:
             released = _transfer(transaction, node, id, None, transaction.now)
             if released and (queue := _queue_of(transaction, id)) is not None:
-                transaction.news.add(queue)
+                transaction.queues.add(queue)
 
-        await self._database().write(change)
+        await self._database.write(change)
 
     async def drop(self, node: str, id: str) -> None:
         def change(transaction: Transaction) -> None:
             transaction.execute("DELETE FROM deliveries WHERE id = ? AND node = ?", (id, node))
 
-        await self._database().write(change)
+        await self._database.write(change)
 
     async def cancel(self, id: str) -> None:
         def change(transaction: Transaction) -> None:
             if (queue := _queue_of(transaction, id)) is not None:
                 transaction.execute("DELETE FROM deliveries WHERE id = ?", (id,))
-                transaction.news.add(queue)
+                transaction.queues.add(queue)
 
-        await self._database().write(change)
+        await self._database.write(change)
 
     async def next_due(
         self, queues: Collection[str], share: OwnerShare = UNBOUNDED
@@ -127,7 +126,7 @@ class SQLiteDeliveries(Deliveries):
             due = min((_first_due(connection, queue, full) for queue in queues), default=inf)
             return None if due == inf else max(0.0, due - now)
 
-        return await self._database().read(query)
+        return await self._database.read(query)
 
     async def backlog(self, queue: str) -> Backlog:
         def query(connection: Connection, now: float) -> Backlog:
@@ -141,19 +140,13 @@ class SQLiteDeliveries(Deliveries):
             age = 0.0 if due is None else max(0.0, now - due)
             return Backlog(waiting - int(held), int(held), age)
 
-        return await self._database().read(query)
+        return await self._database.read(query)
 
     @contextmanager
     def news(self, queues: Collection[str] = ()) -> Iterator[WakeSignal]:
-        database = self._database()
-        with database.watch.signal(*names_of_queues(queues)) as signal:
-            database.start_watching()
+        with self._database.waiters.signal(queue_names(queues)) as signal:
+            self._database.start_watching()
             yield signal
-
-
-def sweep_news(transaction: Transaction) -> None:
-    """Remove the counters of queues that nothing was put into for long."""
-    transaction.execute("DELETE FROM news WHERE deadline <= ?", (transaction.now,))
 
 
 def _first_due(connection: Connection, queue: str, full: Collection[str]) -> float:
