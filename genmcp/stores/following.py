@@ -26,6 +26,12 @@ RETRY_DELAY: Final = 1.0
 
 _READ_AT_ONCE: Final = 500
 
+Position: TypeAlias = str | int | None
+"""Where a store reads a log: an id that a caller gave, None for the beginning, or a number.
+
+The number is the position of a follower, which may be later than the last event of its log.
+"""
+
 Followed: TypeAlias = LogEvent | LogTruncated | StoreUnavailable | None
 
 
@@ -79,18 +85,18 @@ async def follow(
 
 
 async def follow_pages(
-    waiting: AbstractContextManager[WakeSignal],
+    waiting: Callable[[], AbstractContextManager[WakeSignal]],
     read: Callable[[T], Awaitable[tuple[T, Sequence[LogEvent]]]],
     position: T,
 ) -> AsyncGenerator[LogEvent, None]:
     """Yield the events of a log, for `Store.follow` of a store that reads it in pages.
 
     Args:
-        waiting: has a signal that is set by each append.
+        waiting: returns a signal that is set by each append, while it is entered.
         read: returns up to `PAGE` events after a position, and the position to continue from.
         position: the first one.
     """
-    with waiting as signal:
+    with waiting() as signal:
         while True:
             signal.clear()  # before the read: see WakeSignal
             position, events = await read(position)

@@ -1,8 +1,7 @@
 """The outages of a store, as one process notices them: for its log and its metrics."""
 
 import logging
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Final
 
 from genmcp.errors import ConfigurationError, OverShare, StoreFull, StoreUnavailable
@@ -40,17 +39,6 @@ class Outages:
         self._began = 0.0
         self._is_logged = False
         self._next_record = 0.0
-
-    @contextmanager
-    def recorded(self, *, write: bool = True) -> Iterator[None]:
-        """Record the outcome of the operation in this context; see `record`."""
-        try:
-            yield
-        except Exception as error:
-            self.record(error, write=write)
-            raise
-        if self.failing:
-            self.record(None, write=write)
 
     def record(self, error: Exception | None, *, write: bool = True) -> None:
         """Record the outcome of an operation.

@@ -58,15 +58,16 @@ class Waiters:
 
     def wake(self, names: Iterable[str]) -> None:
         """Wake the waiters of *names*, from any thread."""
-        with self._lock:
-            found = [(name, signal) for name in names for signal in self.signals.get(name, ())]
-        for name, signal in found:
-            if not signal.wake():  # its event loop was closed
-                self._remove(name, signal)
+        for name in names:
+            with self._lock:
+                signals = tuple(self.signals.get(name, ()))
+            for signal in signals:
+                if not signal.wake():  # its event loop was closed
+                    self._remove(name, signal)
 
     def wake_all(self) -> None:
         """Wake all waiters, for an unknown change."""
-        self.wake([*self.signals])
+        self.wake(tuple(self.signals))
 
     def _remove(self, name: str, signal: WakeSignal) -> None:
         with self._lock:

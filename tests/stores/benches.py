@@ -69,9 +69,8 @@ class PostgresBench(ClockBench):
             yield other
 
     def _open(self, clock: Clock) -> PostgresStore:
-        # One reader: a test that waits for a read knows that earlier reads are complete.
         url = in_schema(shared_postgres(), self._schema)
-        return PostgresStore(url, max_bytes=CAPACITY, connections=3, clock=clock)
+        return PostgresStore(url, max_bytes=CAPACITY, clock=clock)
 
 
 class RedisBench(StoreBench):
@@ -100,4 +99,4 @@ class RedisBench(StoreBench):
 
     async def advance(self, seconds: float) -> None:
         for store in self._stores:
-            store._clock.skew += seconds
+            store._server.clock.skew += seconds

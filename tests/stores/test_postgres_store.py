@@ -165,7 +165,7 @@ def test_url_with_an_error_is_refused(url: str) -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [{"timeout": 0}, {"connections": 0}],
+    [{"timeout": 0}, {"max_bytes": 0}],
     ids=str,
 )
 def test_option_out_of_range_is_refused(options: dict[str, Any]) -> None:

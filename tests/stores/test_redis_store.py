@@ -24,7 +24,8 @@ from starlette.testclient import TestClient
 
 from genmcp.errors import ConfigurationError, Conflict, StoreFull, StoreUnavailable
 from genmcp.stores import open_store
-from genmcp.stores.redis import RedisStore, commands
+from genmcp.stores import connections as upkeep
+from genmcp.stores.redis import RedisStore
 from genmcp.stores.store import Append, Delete, Put
 from tests.support.delay import Delay
 from tests.support.redis_server import RedisServer
@@ -488,7 +489,7 @@ async def test_idle_store_removes_expired_data(
     server: RedisServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also without a write."""
-    monkeypatch.setattr(commands, "SWEEP_INTERVAL", 0.05)
+    monkeypatch.setattr(upkeep, "UPKEEP_INTERVAL", 0.05)
     async with aclosing(RedisStore(server.url)) as store:
         await store.apply(Put("k", b"x", ttl=0.05), Append("k", b"x", ttl=0.05))
 

@@ -1,24 +1,26 @@
 """Deliveries in the server of a RedisStore. deliveries.lua describes how they are stored."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec import msgpack
 
-from genmcp.stores.clocks import WakeSignal
+from genmcp.stores.clocks import ServerClock, WakeSignal
+from genmcp.stores.connections import ConnectionsByLoop
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
-from genmcp.stores.redis.client import RedisClient
+from genmcp.stores.redis.connections import RedisConnections
 from genmcp.stores.redis.scripts import DELIVERIES
-from genmcp.stores.redis.server import RedisClock
+from genmcp.stores.waiters import queue_names
 
 
 class RedisDeliveries(Deliveries):
     """Deliveries between all processes that share the server. Owned by a `RedisStore`."""
 
-    def __init__(self, client: Callable[[], RedisClient], clock: RedisClock) -> None:
-        """*client* returns the connections of the process that calls it."""
-        self._client = client
+    def __init__(
+        self, connections: ConnectionsByLoop[RedisConnections], clock: ServerClock
+    ) -> None:
+        self._connections = connections
         self._clock = clock
 
     async def put(
@@ -68,13 +70,11 @@ class RedisDeliveries(Deliveries):
         waiting, held, age = await self._run("backlog", queue)
         return Backlog(int(waiting), int(held), int(age) / 1_000_000)
 
-    @contextmanager
-    def news(self, queues: Collection[str] = ()) -> Iterator[WakeSignal]:
-        with self._client().channels.news_signal(queues) as signal:
-            yield signal
+    def news(self, queues: Collection[str] = ()) -> AbstractContextManager[WakeSignal]:
+        return self._connections.here().signal(queue_names(queues))
 
     async def _run(self, operation: str, *args: object) -> Any:
-        return await self._client().commands.run(DELIVERIES, operation, msgpack.encode(args))
+        return await self._connections.here().run(DELIVERIES, operation, msgpack.encode(args))
 
 
 def _micros(seconds: float) -> int:

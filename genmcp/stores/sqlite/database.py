@@ -187,9 +187,14 @@ class FileDatabase(Database):
         self, thread: ConnectionThread, work: Callable[..., T], *, write: bool
     ) -> T:
         self._use()
-        with self._outages.recorded(write=write):
+        try:
             result: T = await thread.request(work)
-            return result
+        except Exception as error:
+            self._outages.record(error, write=write)
+            raise
+        if self._outages.failing:
+            self._outages.record(None, write=write)
+        return result
 
     def start_watching(self) -> None:
         self._use()

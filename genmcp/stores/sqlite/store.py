@@ -9,11 +9,10 @@ from sqlite3 import Connection
 
 from genmcp.errors import ConfigurationError
 from genmcp.stores.accounts import EVERYTHING, Capacity, Usage
-from genmcp.stores.following import PAGE, follow_pages
+from genmcp.stores.following import PAGE, Position, follow_pages
 from genmcp.stores.sqlite import tables
 from genmcp.stores.sqlite.database import Database, FileDatabase
 from genmcp.stores.sqlite.deliveries import SQLiteDeliveries
-from genmcp.stores.sqlite.tables import Position
 from genmcp.stores.store import (
     FoundEntry,
     LogEvent,
@@ -69,16 +68,18 @@ class DatabaseStore(Store):
     async def read(
         self, log: str, after: str | None = None, limit: int = 100
     ) -> Sequence[LogEvent]:
-        query = partial(tables.read_events, log=log, after=after, limit=limit)
-        return (await self._database.read(query))[1]
+        return (await self._page(log, after, limit))[1]
 
     def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
-        async def page(position: Position) -> tuple[Position, Sequence[LogEvent]]:
-            query = partial(tables.read_events, log=log, after=position, limit=PAGE)
-            return await self._database.read(query)
-
+        waiting = partial(self._database.waiters.signal, [log_name(log)])
         beginning: Position = after
-        return follow_pages(self._database.waiters.signal([log_name(log)]), page, beginning)
+        return follow_pages(waiting, partial(self._page, log), beginning)
+
+    async def _page(
+        self, log: str, after: Position, limit: int = PAGE
+    ) -> tuple[Position, Sequence[LogEvent]]:
+        query = partial(tables.read_events, log=log, after=after, limit=limit)
+        return await self._database.read(query)
 
     async def aclose(self) -> None:
         self.outages.closed = True

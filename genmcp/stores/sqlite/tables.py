@@ -21,7 +21,7 @@ from msgspec import json
 
 from genmcp.errors import Conflict, LogTruncated, StoreError
 from genmcp.stores.accounts import EVERYTHING, Capacity, Usage, accounts_of
-from genmcp.stores.following import ROW_RETENTION
+from genmcp.stores.following import ROW_RETENTION, Position
 from genmcp.stores.store import (
     Append,
     Delete,
@@ -34,9 +34,6 @@ from genmcp.stores.store import (
     event_number,
     room_of,
 )
-
-Position: TypeAlias = str | int | None
-"""An id that a caller gave, None for the beginning of a log, or a position of a follower."""
 
 _RECORDS_PER_SWEEP: Final = 200
 _LOGS_PER_SWEEP: Final = 100
