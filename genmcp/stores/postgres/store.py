@@ -102,11 +102,6 @@ class PostgresStore(Store):
         self._connections = ConnectionsByLoop(options.address, make)
         self._deliveries = PostgresDeliveries(self._connections, options.server_clock)
 
-    @classmethod
-    def from_url(cls, url: str) -> "PostgresStore":
-        """Return a store for *url*."""
-        return cls(url)
-
     def __repr__(self) -> str:
         return f"<PostgresStore: {self._options.address}, schema {self._options.schema!r}>"
 

@@ -10,7 +10,7 @@ from genmcp.stores.clocks import ServerClock, WakeSignal
 from genmcp.stores.connections import ConnectionsByLoop
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.redis.connections import RedisConnections
-from genmcp.stores.redis.scripts import DELIVERIES
+from genmcp.stores.redis.scripts import DELIVERIES, micros
 from genmcp.stores.waiters import queue_names
 
 
@@ -26,7 +26,7 @@ class RedisDeliveries(Deliveries):
     async def put(
         self, id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
     ) -> None:
-        await self._run("put", id, queue, max(0, _micros(delay)), owner)
+        await self._run("put", id, queue, max(0, micros(delay)), owner)
 
     async def claim(
         self,
@@ -38,15 +38,15 @@ class RedisDeliveries(Deliveries):
         takeover_delay: float = 0.0,
         share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
-        started, extension = _micros(self._clock.real()), _micros(takeover_delay)
+        started, extension = micros(self._clock.real()), micros(takeover_delay)
         most, held = (-1, {}) if share is UNBOUNDED else (share.most, share.held)
-        times = (_micros(lease), limit, extension, started)
+        times = (micros(lease), limit, extension, started)
         claimed = await self._run("claim", tuple(queues), node, *times, most, held)
         names = [each.decode() for each in claimed]
         return [Delivery(*row) for row in zip(names[::3], names[1::3], names[2::3], strict=True)]
 
     async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
-        return _decoded(await self._run("renew", node, tuple(ids), _micros(lease)))
+        return _decoded(await self._run("renew", node, tuple(ids), micros(lease)))
 
     async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
         return _decoded(await self._run("lost", node, tuple(ids), 0))
@@ -75,10 +75,6 @@ class RedisDeliveries(Deliveries):
 
     async def _run(self, operation: str, *args: object) -> Any:
         return await self._connections.here().run(DELIVERIES, operation, msgpack.encode(args))
-
-
-def _micros(seconds: float) -> int:
-    return round(seconds * 1_000_000)
 
 
 def _decoded(ids: Sequence[bytes]) -> Collection[str]:

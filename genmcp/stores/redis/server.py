@@ -4,7 +4,6 @@ This is the only module that imports redis-py.
 """
 
 import asyncio
-import logging
 import random
 import re
 from collections.abc import Awaitable, Mapping
@@ -26,8 +25,6 @@ try:
     from redis.asyncio.retry import Retry
 except ImportError as error:
     raise missing_extra("RedisStore", "redis", error) from error
-
-logger = logging.getLogger("genmcp")
 
 # All errors of redis-py. TimeoutError is an OSError.
 ERRORS: Final = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
@@ -210,13 +207,12 @@ class RedisServer:
         """Send the scripts, check the settings, fence late writes, and measure the clock."""
         pipeline, stale = redis.pipeline(transaction=False), tuple(self.stale)
         pipeline.info()
-        pipeline.config_get("save")
         for script in ALL:
             pipeline.script_load(script.source)
         pipeline.evalsha(FENCE.sha, 1, self.prefix, 0, "", 0, *stale)
-        facts, saves, *replies = await pipeline.execute(raise_on_error=False)
+        facts, *replies = await pipeline.execute(raise_on_error=False)
         if isinstance(facts, Mapping):
-            self._check(facts, saves)
+            self._check(facts)
         elif lacks_permission(facts):  # managed servers, ACL rules
             facts = None
         if error := next((each for each in (facts, *replies) if isinstance(each, Exception)), None):
@@ -226,7 +222,7 @@ class RedisServer:
         self.clock.measure(sent, steady(), seconds + micros / 1_000_000)
         self.stale.difference_update(stale)
 
-    def _check(self, facts: Mapping[str, Any], saves: Any) -> None:
+    def _check(self, facts: Mapping[str, Any]) -> None:
         version, policy = str(facts["redis_version"]), str(facts.get("maxmemory_policy"))
         if tuple(int(each) for each in re.findall(r"\d+", version)[:2]) < _OLDEST:
             raise self._refusal(f"Redis {version} is too old; 6.2 or Valkey is needed")
@@ -236,8 +232,6 @@ class RedisServer:
         if policy.startswith("allkeys"):
             hint = "set maxmemory-policy to noeviction"
             raise self._refusal(f"it evicts data (maxmemory-policy {policy}); {hint}")
-        if not self.clock.was_measured and (problem := persistence_problem(facts, saves)):
-            logger.warning("%s: %s", self, problem)
 
     def unavailable(self, reason: object) -> StoreUnavailable:
         """Return the error for callers, after the server could not be reached."""

@@ -13,7 +13,7 @@ from genmcp.stores.connections import ConnectionsByLoop
 from genmcp.stores.following import PAGE, Position, follow_pages
 from genmcp.stores.redis.connections import SWEPT_AT_ONCE, Argument, RedisConnections
 from genmcp.stores.redis.deliveries import RedisDeliveries
-from genmcp.stores.redis.scripts import APPLY, FIND, GET, READ, SWEEP, TOUCH, Script
+from genmcp.stores.redis.scripts import APPLY, FIND, GET, READ, SWEEP, TOUCH, Script, micros
 from genmcp.stores.redis.server import RedisServer, memory_problem, persistence_problem
 from genmcp.stores.store import (
     Append,
@@ -181,7 +181,7 @@ class RedisStore(Store):
                 return [*map(int, counts)]
 
     async def touch(self, key: str, ttl: float) -> bool:
-        return bool(await self._run(TOUCH, key, _micros(ttl)))
+        return bool(await self._run(TOUCH, key, micros(ttl)))
 
     async def read(
         self, log: str, after: str | None = None, limit: int = 100
@@ -219,10 +219,6 @@ class RedisStore(Store):
         return await self._connections.here().run(script, *args)
 
 
-def _micros(seconds: float) -> int:
-    return round(seconds * 1_000_000)
-
-
 def _operation(op: Op, data: list[bytes]) -> Sequence[object]:
     """Return *op* in the form that apply.lua reads, and add its bytes to *data*."""
     if not isinstance(op, Delete):
@@ -230,9 +226,9 @@ def _operation(op: Op, data: list[bytes]) -> Sequence[object]:
     number = _FIRST_DATA + len(data)
     if isinstance(op, Append):
         most = -1 if op.keep_bytes is None else op.keep_bytes
-        return ("a", op.log, number, _micros(op.ttl), op.keep, most, op.client)
+        return ("a", op.log, number, micros(op.ttl), op.keep, most, op.client)
     expect = -1 if op.expect is None else op.expect
     if isinstance(op, Put):
-        ttl = -1 if op.ttl is None else _micros(op.ttl)
+        ttl = -1 if op.ttl is None else micros(op.ttl)
         return ("p", op.key, expect, number, ttl, op.client, op.labels)
     return ("d", op.key, expect)

@@ -7,17 +7,17 @@ alternate, however many deliveries each has put, and each operation is an index 
 that waits for its delay, or is held, has no turn: a claim assigns one when the delivery is due.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from sqlite3 import Connection
-from typing import Final
+from typing import Any, Final
 
 from genmcp.stores.clocks import WakeSignal, steady
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.sqlite.database import Database
-from genmcp.stores.sqlite.tables import Transaction
+from genmcp.stores.sqlite.tables import Source, Transaction
 from genmcp.stores.waiters import queue_names
 
 _TURNS_PER_CLAIM: Final = 100  # assigned to deliveries that became due
@@ -61,8 +61,7 @@ class SQLiteDeliveries(Deliveries):
             return []
 
         def change(transaction: Transaction) -> list[Delivery]:
-            # The share is copied, because this change may be called a second time.
-            until, taken = transaction.now + lease, share.copy()
+            until, counts = transaction.now + lease, Counter(share.held)
             # If this claim had to wait for long, other nodes may have been unable to renew leases.
             if extension := lease if steady() - started > lease / 3 else takeover_delay:
                 _extend_expired(transaction, queues, transaction.now + extension)
@@ -71,8 +70,9 @@ class SQLiteDeliveries(Deliveries):
             while len(claimed) < limit and (left := [rows for rows in due if rows]):
                 longest = min(left, key=lambda rows: rows[0])
                 _, number, id, queue, owner = longest.popleft()
-                if not taken.take(owner):
+                if owner and counts[owner] >= share.most:
                     continue  # this owner's share is full: the next claim excludes it
+                counts[owner] += 1
                 transaction.execute(
                     "UPDATE deliveries SET node = ?, due = ?, turn = NULL WHERE number = ?",
                     (node, until, number),
@@ -91,14 +91,14 @@ class SQLiteDeliveries(Deliveries):
 
     async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
         def query(connection: Connection, now: float) -> list[str]:
-            return [id for id in ids if _holder(connection, id) != node]
+            return [id for id in ids if _queue_and_holder(connection, id)[1] != node]
 
         return await self._database.read(query)
 
     async def release(self, node: str, id: str) -> None:
         def change(transaction: Transaction) -> None:
-            released = _transfer(transaction, node, id, None, transaction.now)
-            if released and (queue := _queue_of(transaction, id)) is not None:
+            if _transfer(transaction, node, id, None, transaction.now):
+                queue, _ = _queue_and_holder(transaction, id)
                 transaction.queues.add(queue)
 
         await self._database.write(change)
@@ -111,7 +111,8 @@ class SQLiteDeliveries(Deliveries):
 
     async def cancel(self, id: str) -> None:
         def change(transaction: Transaction) -> None:
-            if (queue := _queue_of(transaction, id)) is not None:
+            queue, _ = _queue_and_holder(transaction, id)
+            if queue is not None:
                 transaction.execute("DELETE FROM deliveries WHERE id = ?", (id,))
                 transaction.queues.add(queue)
 
@@ -203,24 +204,19 @@ def _due(
 
 
 def _next_turn(transaction: Transaction, queue: str, owner: str) -> int:
-    (last,) = transaction.execute(
-        "SELECT max(turn) FROM deliveries WHERE queue = ? AND owner = ? AND turn IS NOT NULL",
+    (turn,) = transaction.execute(
+        "SELECT max(coalesce((SELECT max(turn) + 1 FROM deliveries"
+        "  WHERE queue = ?1 AND owner = ?2 AND turn IS NOT NULL), 0),"
+        " coalesce((SELECT min(turn) FROM deliveries WHERE queue = ?1 AND turn IS NOT NULL), 0))",
         (queue, owner),
     ).fetchone()
-    (head,) = transaction.execute(
-        "SELECT min(turn) FROM deliveries WHERE queue = ? AND turn IS NOT NULL", (queue,)
-    ).fetchone()
-    return max(0 if last is None else last + 1, head or 0)
+    return int(turn)
 
 
-def _holder(connection: Connection, id: str) -> str | None:
-    row = connection.execute("SELECT node FROM deliveries WHERE id = ?", (id,)).fetchone()
-    return row[0] if row else None
-
-
-def _queue_of(transaction: Transaction, id: str) -> str | None:
-    row = transaction.execute("SELECT queue FROM deliveries WHERE id = ?", (id,)).fetchone()
-    return row[0] if row else None
+def _queue_and_holder(source: Source, id: str) -> tuple[Any, Any]:
+    """Return the queue of *id* and the node that holds it; None for those that do not exist."""
+    row = source.execute("SELECT queue, node FROM deliveries WHERE id = ?", (id,)).fetchone()
+    return row or (None, None)
 
 
 def _transfer(transaction: Transaction, node: str, id: str, holder: str | None, due: float) -> bool:
