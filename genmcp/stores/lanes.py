@@ -137,7 +137,7 @@ class Lane:
         finally:
             for waiting in self._pending.values():  # if this is cancelled
                 for request in waiting:
-                    _complete(request, StoreUnavailable(CLOSED))
+                    complete(request.future, StoreUnavailable(CLOSED))
             self._pending.clear()
 
     def _next_batch(self) -> tuple[RequestKind, Sequence[_Request]]:
@@ -148,7 +148,7 @@ class Lane:
             request = waiting.popleft()
             self._waiting -= 1
             if self._loop.time() > request.deadline:
-                _complete(request, StoreUnavailable(f"{self._name}: no response in time"))
+                complete(request.future, StoreUnavailable(f"{self._name}: no response in time"))
             elif not request.future.done():  # its caller was not cancelled
                 batch.append(request)
                 size += request.cost
@@ -162,9 +162,9 @@ class Lane:
         again, now = list[_Request](), self._loop.time()
         for request, result in zip(batch, results, strict=True):
             if not isinstance(result, Again):
-                _complete(request, result)
+                complete(request.future, result)
             elif self._closed or now > request.deadline:
-                _complete(request, result.error)
+                complete(request.future, result.error)
             else:
                 again.append(request)
         if again:
@@ -172,11 +172,12 @@ class Lane:
             self._waiting += len(again)
 
 
-def _complete(request: _Request, result: Any) -> None:
-    if request.future.done():  # its caller was cancelled
+def complete(future: "asyncio.Future[Any]", result: Any) -> None:
+    """Complete *future* with *result*, or with an error, unless its caller was cancelled."""
+    if future.done():
         return
     if isinstance(result, Exception):
-        request.future.set_exception(result)
-        request.future.exception()  # it need not be retrieved: all callers may be cancelled
+        future.set_exception(result)
+        future.exception()  # it need not be retrieved: all callers may be cancelled
     else:
-        request.future.set_result(result)
+        future.set_result(result)

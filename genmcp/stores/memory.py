@@ -10,6 +10,7 @@ from weakref import finalize
 from genmcp.errors import ConfigurationError, StoreError, StoreFull, StoreUnavailable
 from genmcp.stores.accounts import Capacity
 from genmcp.stores.clocks import unix_clock
+from genmcp.stores.lanes import CLOSED
 from genmcp.stores.outages import Outages
 from genmcp.stores.sqlite.database import Database
 from genmcp.stores.sqlite.file import create_tables
@@ -97,7 +98,7 @@ class MemoryDatabase(Database):
 
     def _opened(self) -> Connection:
         if self._outages.closed:
-            raise StoreUnavailable("the store is closed")
+            raise StoreUnavailable(CLOSED)
         if self._connection is None:
             self._connection = sqlite3.connect(
                 ":memory:", isolation_level=None, check_same_thread=False

@@ -56,7 +56,7 @@ def test_scheme_without_its_extra_names_the_extra(scheme: str, extra: str) -> No
     """Without the client library the message says what to install, and no client is imported."""
     code = (
         "import sys, genmcp.stores\n"
-        "sys.modules.update(redis=None, psycopg=None, psycopg_pool=None)\n"
+        "sys.modules.update(redis=None, psycopg=None)\n"
         f"genmcp.stores.open_store('{scheme}://127.0.0.1:1')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -51,7 +51,7 @@ async def shared_store(
 
 
 async def _migrated(url: str) -> str:
-    store = PostgresStore.from_url(url)
+    store = PostgresStore(url)
     try:
         await store.migrate()
     finally:

@@ -162,7 +162,7 @@ async def _greet(connection: PostgresConnection, options: PostgresOptions, check
         _PROPERTIES, {"timeout": timeout, "meta": f"{schema}.meta"}
     )
     received, version = steady(), SCHEMA_VERSION
-    if check and exists:
+    if exists:
         ((version,),) = await connection.fetch(f"SELECT max(version) FROM {schema}.meta")
     encoding, migrate = connection.info.parameter_status("server_encoding"), "genmcp store migrate"
     of_schema = f": the schema {schema!r} has version {version}, and this release needs"
@@ -172,8 +172,8 @@ async def _greet(connection: PostgresConnection, options: PostgresOptions, check
         " is read-only, such as a replica: name the primary server in the URL, or several with "
         "target_session_attrs=read-write": read_only,
         f": the schema {schema!r} does not exist; create it by: {migrate}": check and not exists,
-        f"{of_schema} {SCHEMA_VERSION}; bring it up to date by: {migrate}": version
-        < SCHEMA_VERSION,
+        f"{of_schema} {SCHEMA_VERSION}; bring it up to date by: {migrate}": check
+        and version < SCHEMA_VERSION,
         f"{of_schema} {SCHEMA_VERSION}: install the newer release": version > SCHEMA_VERSION,
     }
     for fault, found in faults.items():

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from genmcp.stores.clocks import ServerClock, WakeSignal
+from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.connections import ConnectionsByLoop
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.postgres.connection import Row
@@ -80,11 +80,8 @@ _BACKLOG: Final = single(
 class PostgresDeliveries(Deliveries):
     """Deliveries between processes. Owned by a `PostgresStore`."""
 
-    def __init__(
-        self, connections: ConnectionsByLoop[PostgresConnections], clock: ServerClock
-    ) -> None:
+    def __init__(self, connections: ConnectionsByLoop[PostgresConnections]) -> None:
         self._connections = connections
-        self._clock = clock
 
     async def put(
         self, id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
@@ -112,7 +109,7 @@ class PostgresDeliveries(Deliveries):
                 "limit": limit,
                 "delay": takeover_delay,
                 # By the clock of the server: the claim may reach it late, if it was suspended.
-                "started": self._clock.real(),
+                "started": self._connections.here().clock.real(),
                 "most": share.most,
                 "owners": [to_text(owner) for owner in held],
                 "held": list(held.values()),

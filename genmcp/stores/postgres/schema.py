@@ -49,12 +49,7 @@ async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
         version = 0
         if exists:
             ((version,),) = await connection.fetch(f"SELECT max(version) FROM {name}.meta")
-        if version > SCHEMA_VERSION:
-            raise ConfigurationError(
-                f"{options.address}: the schema {name!r} has version {version}, of a newer "
-                f"release: this one knows {SCHEMA_VERSION}. Install the newer release of genmcp"
-            )
-        if version == SCHEMA_VERSION:
+        if version >= SCHEMA_VERSION:
             return ""
         if version and version < min(_SCRIPTS):
             raise ConfigurationError(

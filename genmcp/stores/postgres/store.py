@@ -32,7 +32,6 @@ from genmcp.stores.store import (
 
 _NAMED: Final = re.compile("([?&])schema=([^&]*)&?")
 _SCHEMA: Final = re.compile("[a-z_][a-z0-9_]{0,54}")
-_MAX_SWEEPS: Final = 50  # before the usage of an account is read
 
 
 class _Seen(NamedTuple):
@@ -100,7 +99,7 @@ class PostgresStore(Store):
         )
         make = partial(PostgresConnections, options, statements.SWEEP)
         self._connections = ConnectionsByLoop(options.address, make)
-        self._deliveries = PostgresDeliveries(self._connections, options.server_clock)
+        self._deliveries = PostgresDeliveries(self._connections)
 
     def __repr__(self) -> str:
         return f"<PostgresStore: {self._options.address}, schema {self._options.schema!r}>"
@@ -148,10 +147,7 @@ class PostgresStore(Store):
         return count
 
     async def usage(self, account: str) -> Usage:
-        for _ in range(_MAX_SWEEPS):
-            more, _ = await self._connections.here().writes.request(statements.SWEEP, None)
-            if not more:
-                break
+        await self._connections.here().writes.request(statements.SWEEP, None)
         usage: Usage = await self._read(statements.USAGE, account)
         return usage
 

@@ -16,7 +16,6 @@ import asyncio
 import itertools
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from functools import partial
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
 
@@ -28,9 +27,6 @@ from genmcp.stores.redis.scripts import SWEEP, Script
 from genmcp.stores.redis.server import ERRORS, RedisServer, ended, is_rejected, lacks_permission
 
 Argument: TypeAlias = str | bytes | int
-
-CONNECTIONS: Final = 4
-"""Connections of an event loop at most: for writes, reads, followers, and a question."""
 
 SWEPT_AT_ONCE: Final = 500
 """Expired entries that are removed by one operation."""
@@ -135,7 +131,7 @@ class RedisConnections(LoopConnections):
         async with self._connecting:
             while self._redis is None or self._server.stale:
                 await self._leave(self._redis, lost=True)
-                self._redis = await self.attempt(partial(self._server.connect, CONNECTIONS))
+                self._redis = await self.attempt(self._server.connect)
             return self._redis
 
     async def _leave(self, redis: Any, *, lost: bool) -> None:

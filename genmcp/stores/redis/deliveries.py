@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import msgpack
 
-from genmcp.stores.clocks import ServerClock, WakeSignal
+from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.connections import ConnectionsByLoop
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.redis.connections import RedisConnections
@@ -17,11 +17,8 @@ from genmcp.stores.waiters import queue_names
 class RedisDeliveries(Deliveries):
     """Deliveries between all processes that share the server. Owned by a `RedisStore`."""
 
-    def __init__(
-        self, connections: ConnectionsByLoop[RedisConnections], clock: ServerClock
-    ) -> None:
+    def __init__(self, connections: ConnectionsByLoop[RedisConnections]) -> None:
         self._connections = connections
-        self._clock = clock
 
     async def put(
         self, id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
@@ -38,7 +35,7 @@ class RedisDeliveries(Deliveries):
         takeover_delay: float = 0.0,
         share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
-        started, extension = micros(self._clock.real()), micros(takeover_delay)
+        started, extension = micros(self._connections.here().clock.real()), micros(takeover_delay)
         most, held = (-1, {}) if share is UNBOUNDED else (share.most, share.held)
         times = (micros(lease), limit, extension, started)
         claimed = await self._run("claim", tuple(queues), node, *times, most, held)
@@ -46,10 +43,11 @@ class RedisDeliveries(Deliveries):
         return [Delivery(*row) for row in zip(names[::3], names[1::3], names[2::3], strict=True)]
 
     async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
-        return _decoded(await self._run("renew", node, tuple(ids), micros(lease)))
+        lost = await self._run("renew", node, tuple(ids), micros(lease))
+        return [id.decode() for id in lost]
 
     async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
-        return _decoded(await self._run("lost", node, tuple(ids), 0))
+        return [id.decode() for id in await self._run("lost", node, tuple(ids), 0)]
 
     async def release(self, node: str, id: str) -> None:
         await self._run("release", node, (id,), 0)
@@ -75,7 +73,3 @@ class RedisDeliveries(Deliveries):
 
     async def _run(self, operation: str, *args: object) -> Any:
         return await self._connections.here().run(DELIVERIES, operation, msgpack.encode(args))
-
-
-def _decoded(ids: Sequence[bytes]) -> Collection[str]:
-    return [id.decode() for id in ids]

@@ -41,6 +41,7 @@ _UNFIT: Final = ("DB index", "SELECT is not allowed", "DENIED")
 # How Sentinels, and nodes of a cluster, are asked for the server: after a second, another one is.
 _ASKING: Final = {"protocol": 2, "socket_timeout": 1.0, "socket_connect_timeout": 1.0}
 _CLOSING: Final = 1.0  # seconds
+_CONNECTIONS: Final = 4  # of an event loop: for writes, reads, followers, and a question of `ask`
 _REJECTED: Final = (exceptions.NoScriptError, exceptions.MovedError, exceptions.ReadOnlyError)
 
 
@@ -109,7 +110,7 @@ class RedisAddress:
             raise ValueError("several hosts need redis+sentinel:// or redis+cluster://")
         first = hosts.partition(",")[0]
         self._url = f"{scheme}://{credentials}{at}{first}/{path or 0}?{urlencode(query)}"
-        self.client(*self._hosts[0], 1, 1.0).connection_pool.make_connection()
+        self.client(*self._hosts[0], 1.0).connection_pool.make_connection()
         if self._kind == "cluster":
             self._cluster()  # an unknown option is rejected now
 
@@ -132,10 +133,10 @@ class RedisAddress:
             for each in sentinel.sentinels:
                 await each.aclose()
 
-    def client(self, host: str, port: int, connections: int, timeout: float) -> Any:
-        """Return redis-py's client of a server, with a pool of *connections*."""
+    def client(self, host: str, port: int, timeout: float) -> Any:
+        """Return redis-py's client of a server, with the connections of an event loop."""
         pool = aioredis.BlockingConnectionPool.from_url(self._url, protocol=2)
-        pool.max_connections, pool.timeout = connections, timeout
+        pool.max_connections, pool.timeout = _CONNECTIONS, timeout
         # These hold whatever the URL has. A write is never sent twice. The callers limit how long
         # an operation takes: with a `socket_timeout`, redis-py sends in `asyncio.wait_for`, which
         # loses cancellations before Python 3.12.
@@ -183,7 +184,7 @@ class RedisServer:
     def __str__(self) -> str:
         return f"the Redis store at {self.shown}"
 
-    async def connect(self, connections: int) -> Any:
+    async def connect(self) -> Any:
         """Return redis-py's client of the server that has the data now, after a check.
 
         Raises:
@@ -193,7 +194,7 @@ class RedisServer:
         redis: Any = None
         try:
             host, port = await self._address.locate(self.prefix)
-            redis = self._address.client(host, port, connections, self.timeout)
+            redis = self._address.client(host, port, self.timeout)
             await self._prepare(redis)
             return redis
         except BaseException as error:

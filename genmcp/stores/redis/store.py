@@ -84,7 +84,7 @@ class RedisStore(Store):
         self._server = RedisServer(url, f"{{{prefix}}}:", timeout, self.outages)
         make = partial(RedisConnections, self._server)
         self._connections = ConnectionsByLoop(str(self._server), make)
-        self._deliveries = RedisDeliveries(self._connections, self._server.clock)
+        self._deliveries = RedisDeliveries(self._connections)
 
     @classmethod
     def from_url(cls, url: str) -> "RedisStore":
@@ -136,7 +136,7 @@ class RedisStore(Store):
         return entries
 
     async def count(self, label: str) -> int:
-        return (await self._swept(EVERYTHING, label))[2]
+        return (await self._counts(EVERYTHING, label))[2]
 
     async def apply(self, *ops: Op) -> None:
         check_one_subject(ops)
@@ -170,15 +170,13 @@ class RedisStore(Store):
         return [each for each in found if each]
 
     async def usage(self, account: str) -> Usage:
-        entries, size, _ = await self._swept(account, "")
+        entries, size, _ = await self._counts(account, "")
         return Usage(entries, size)
 
-    async def _swept(self, account: str, label: str) -> Sequence[int]:
-        """Remove expired entries; return the usage of *account*, and the count of *label*."""
-        while True:
-            _, looked, counts = await self._run(SWEEP, SWEPT_AT_ONCE, account, label)
-            if looked < SWEPT_AT_ONCE:
-                return [*map(int, counts)]
+    async def _counts(self, account: str, label: str) -> Sequence[int]:
+        """Remove some expired entries; return the usage of *account*, and the count of *label*."""
+        _, _, counts = await self._run(SWEEP, SWEPT_AT_ONCE, account, label)
+        return [*map(int, counts)]
 
     async def touch(self, key: str, ttl: float) -> bool:
         return bool(await self._run(TOUCH, key, micros(ttl)))

@@ -7,6 +7,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from pathlib import Path
 from sqlite3 import Connection
@@ -171,8 +172,9 @@ class FileDatabase(Database):
         self._reader = ConnectionThread(
             "genmcp-sqlite-read", self._connect_reader, self._read, self._poll_interval
         )
+        connect_writer = partial(self._connect, capacity.size)
         self._writer = ConnectionThread(
-            "genmcp-sqlite-write", self._connect_writer, self._write, self._sweep_interval
+            "genmcp-sqlite-write", connect_writer, self._write, self._sweep_interval
         )
         with suppress(StoreUnavailable):  # the file is locked: the first operation does this
             self._prepare()
@@ -285,9 +287,6 @@ class FileDatabase(Database):
             self.waiters.wake(changed_names((log for (log,) in logs), (name for (name,) in queues)))
 
     # In the writer's thread.
-
-    def _connect_writer(self) -> Connection:
-        return self._connect(self.capacity.size)
 
     def _sweep_interval(self) -> float:
         return _SWEEP_WHILE_BEHIND if self.is_behind else _SWEEP_WHILE_IDLE

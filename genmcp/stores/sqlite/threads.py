@@ -10,6 +10,7 @@ from threading import Lock, Thread
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
+from genmcp.stores.lanes import CLOSED, complete
 
 _MAX_BATCH: Final = 256  # requests that are performed together
 
@@ -77,7 +78,7 @@ class ConnectionThread:
 
     def _submit(self, request: _ThreadRequest | None) -> None:
         if self._closing:
-            raise StoreUnavailable("the store is closed")
+            raise StoreUnavailable(CLOSED)
         if self._thread is None:
             self._thread = Thread(target=self._run, name=self._name, daemon=True)
             self._thread.start()
@@ -113,14 +114,9 @@ def _complete(requests: Iterable[tuple[_ThreadRequest, Any]]) -> None:
         by_loop[request.future.get_loop()].append((request.future, outcome))
     for loop, completed in by_loop.items():
         with suppress(RuntimeError):  # the loop was closed, and the callers with it
-            loop.call_soon_threadsafe(_set_outcomes, completed)
+            loop.call_soon_threadsafe(_complete_all, completed)
 
 
-def _set_outcomes(completed: Iterable[tuple["asyncio.Future[Any]", Any]]) -> None:
+def _complete_all(completed: Iterable[tuple["asyncio.Future[Any]", Any]]) -> None:
     for future, outcome in completed:
-        if future.done():  # the caller was cancelled
-            continue
-        if isinstance(outcome, Exception):
-            future.set_exception(outcome)
-        else:
-            future.set_result(outcome)
+        complete(future, outcome)
