@@ -4,10 +4,10 @@ import sqlite3
 from collections.abc import Callable
 from sqlite3 import Connection
 from threading import Lock
-from typing import Any, Final, TypeVar
+from typing import TypeVar
 from weakref import finalize
 
-from genmcp.errors import ConfigurationError, StoreError, StoreFull, StoreUnavailable
+from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
 from genmcp.stores.accounts import Capacity
 from genmcp.stores.clocks import unix_clock
 from genmcp.stores.lanes import CLOSED
@@ -18,11 +18,6 @@ from genmcp.stores.sqlite.store import DatabaseStore
 from genmcp.stores.sqlite.tables import Transaction
 
 T = TypeVar("T")
-
-# The database may have four times the bytes that the store may hold, for indexes and small entries.
-_OVERHEAD: Final = 4
-_PAGE: Final = 4096  # bytes: SQLite's default
-_LEAST_PAGES: Final = 256
 
 
 class MemoryStore(DatabaseStore):
@@ -75,12 +70,8 @@ class MemoryDatabase(Database):
             return query(self._opened(), self.now())
 
     async def write(self, change: Callable[[Transaction], T]) -> T:
-        outcome: Any
-        try:
-            with self._lock:
-                (outcome,) = self.transact(self._opened(), [change])
-        except sqlite3.OperationalError as error:  # deliveries, which no account counts
-            outcome = StoreFull(f"{error} (max_bytes={self.capacity.size})")
+        with self._lock:
+            (outcome,) = self.transact(self._opened(), [change])
         if isinstance(outcome, StoreError):
             self._outages.record(outcome)
             raise outcome
@@ -103,8 +94,6 @@ class MemoryDatabase(Database):
             self._connection = sqlite3.connect(
                 ":memory:", isolation_level=None, check_same_thread=False
             )
-            pages = max(_LEAST_PAGES, _OVERHEAD * self.capacity.size // _PAGE)
-            self._connection.execute(f"PRAGMA max_page_count={pages}")
             create_tables(self._connection)
             # A store need not be closed, but sqlite3 warns of an open connection.
             finalize(self, self._connection.close)
