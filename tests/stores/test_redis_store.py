@@ -23,8 +23,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from genmcp.errors import ConfigurationError, Conflict, StoreFull, StoreUnavailable
-from genmcp.stores import open_store
 from genmcp.stores import connections as upkeep
+from genmcp.stores import open_store
 from genmcp.stores.redis import RedisStore
 from genmcp.stores.store import Append, Delete, Put
 from tests.support.delay import Delay
