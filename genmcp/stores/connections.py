@@ -49,6 +49,7 @@ class LoopConnections(ABC):
         self.reads = Lane(name, self.send, outages, timeout, writes=False)
         self._name = name
         self._failures = 0  # of attempts to connect, in a row
+        self._failure: Exception | None = None  # of the last one
         self._connecting = asyncio.Lock()
         self._listener: asyncio.Task[None] | None = None
         self._upkeep = asyncio.create_task(self._keep(), name=f"upkeep of {name}")
@@ -94,13 +95,30 @@ class LoopConnections(ABC):
         waits = self.clock.was_measured and isinstance(error, StoreUnavailable)
         return [Again(error) if waits else error] * count
 
+    async def in_time(self, connecting: Awaitable[T]) -> T:
+        """Return the result of *connecting*.
+
+        Raises:
+            StoreUnavailable: the time is over. It has the error of the last attempt, if any.
+        """
+        try:
+            async with asyncio.timeout(self.timeout):
+                return await connecting
+        except TimeoutError:
+            text = f"{self._name}: no response within {self.timeout} seconds"
+            raise StoreUnavailable(str(self._failure or text)) from None
+
     async def attempt(self, connect: Callable[[], Awaitable[T]]) -> T:
         """Return the result of *connect*, which is called after a pause if it has just failed."""
         if self._failures:
             await asyncio.sleep(reconnect_pause(self._failures))
         self._failures += 1
-        connected = await connect()
-        self._failures = 0
+        try:
+            connected = await connect()
+        except (StoreUnavailable, ConfigurationError) as error:
+            self._failure = error
+            raise
+        self._failures, self._failure = 0, None
         return connected
 
     async def aclose(self) -> None:

@@ -3,9 +3,13 @@
 import asyncio
 from contextlib import aclosing
 
+import pytest
+
 from genmcp import Client, Continue, Mux, Run, Suite, job, tool
 from genmcp._core.client_key import client_of
 from genmcp.client.options import ClientOptions
+from genmcp.stores import connections
+from genmcp.stores.sqlite import database
 from genmcp.stores.store import Append, Delete, Put, Store
 from tests.contracts.bench import BOUND, take
 from tests.stores.benches import (
@@ -86,6 +90,20 @@ class ExpiryOfEverything(CountingBench):
 
 class ExpiryOfCalls(ExpiryOfEverything):
     """The same for the data of calls, which outlives its process."""
+
+    async def test_idle_store_removes_expired_data(
+        self, store: Store, other: Store, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Without a write, and without a read."""
+        monkeypatch.setattr(connections, "UPKEEP_INTERVAL", 0.05)
+        monkeypatch.setattr(database, "_SWEEP_WHILE_IDLE", 0.05)
+        await store.apply(Put("k", b"1", ttl=60, client=ANN, labels=("all",)))
+        assert await self.contents(other)
+        await self.advance(61)
+
+        async with asyncio.timeout(BOUND):
+            while await self.contents(other):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
 
     async def test_nothing_is_left_of_calls_and_sessions(self, store: Store, other: Store) -> None:
         """Tasks, jobs, sessions and heartbeats, a month after the process has ended."""

@@ -1,7 +1,6 @@
 """Properties of the store in a file only: several processes, none of which loses records."""
 
 import asyncio
-import os
 import shutil
 import signal
 import sqlite3
@@ -19,7 +18,7 @@ import pytest
 import genmcp.stores
 from genmcp.errors import ConfigurationError, Conflict, LogTruncated, StoreUnavailable
 from genmcp.stores.deliveries import Delivery
-from genmcp.stores.sqlite import connection
+from genmcp.stores.sqlite import file as file_module
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Delete, LogEvent, Put, StoreEntry
 from tests.support.clock import Clock
@@ -281,34 +280,6 @@ async def test_sqlite_file_is_used_on_one_side_of_a_fork(opened: Opened, path: P
     assert len(await opened().read("log")) == 4
 
 
-FORKS_UNDER_A_FOLLOWER = """
-async def main():
-    store, other = SQLiteStore(path), SQLiteStore(path)
-    followed = store.follow("log")
-    for number in range(5):
-        waiting = asyncio.ensure_future(anext(followed))
-        await asyncio.sleep(0.05)
-        child = os.fork()
-        if not child:
-            os._exit(0)
-        os.waitpid(child, 0)
-        await other.apply(Append("log", b"%d" % number, ttl=60))
-        say((await waiting).data.decode())
-    await followed.aclose()
-    await store.aclose()
-    await other.aclose()
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-async def test_sqlite_follower_goes_on_after_a_fork(path: Path) -> None:
-    """The process that forks has to connect again, and misses nothing that others wrote."""
-    async with python(FORKS_UNDER_A_FOLLOWER, path) as process:
-        assert await ended(process) == ["0", "1", "2", "3", "4"]
-
-
 async def test_sqlite_store_is_created_by_many_processes(path: Path) -> None:
     """Those that start together agree on who makes the tables."""
     script = "asyncio.run(SQLiteStore(path).apply(Append('log', b'', ttl=60)))"
@@ -516,7 +487,7 @@ async def test_sqlite_idle_follower_keeps_its_position(
 ) -> None:
     """An idle follower gets no LogTruncated because rows of other logs were deleted."""
     clock = Clock()
-    monkeypatch.setattr("genmcp.stores.sqlite.store._FOLLOW_REFRESH", 0.001)
+    monkeypatch.setattr("genmcp.stores.following._REFRESH", 0.001)
     store = opened(clock=clock)
     async with aclosing(store.follow("mine")) as followed:
         waiting = asyncio.ensure_future(data(followed))
@@ -707,6 +678,6 @@ def test_sqlite_store_rejects_a_network_file_system(
     def elsewhere(*_: object, **__: object) -> sqlite3.Connection:
         return sqlite3.connect(":memory:")
 
-    monkeypatch.setattr(connection, "connect", elsewhere)
+    monkeypatch.setattr(file_module, "connect", elsewhere)
     with pytest.raises(ConfigurationError, match="local disk"):
         SQLiteStore(path)

@@ -50,6 +50,14 @@ async def shared_store(
         yield SharedStore(await _migrated(f"{url}?schema={fresh_schema()}"))
 
 
+async def kill(server: StoreServer) -> None:
+    """Kill *server* (SIGKILL)."""
+    if isinstance(server, PostgresServer):
+        await server.kill()
+    else:
+        server.kill()
+
+
 async def _migrated(url: str) -> str:
     store = PostgresStore(url)
     try:

@@ -21,6 +21,8 @@ except ImportError as error:
 SCHEMA_VERSION: Final = 2
 """The version of schema.sql."""
 
+_OLDEST: Final = 140000
+
 Row: TypeAlias = tuple[Any, ...]
 
 _WAIT_INTERVAL: Final = 60.0  # seconds; psycopg would otherwise wake the process every 0.1 s
@@ -78,7 +80,7 @@ class PostgresOptions(Struct, frozen=True):
         if isinstance(error, ConfigurationError):
             return StoreUnavailable(str(error)) if self.server_clock.was_measured else error
         if isinstance(error, TimeoutError):
-            return StoreUnavailable(f"{self.address}: no response in {self.timeout} seconds")
+            return StoreUnavailable(f"{self.address}: no response within {self.timeout} seconds")
         if not isinstance(error, psycopg.Error):
             return error
         text = f"{self.address}: {text_of(error)}"
@@ -167,7 +169,7 @@ async def _greet(connection: PostgresConnection, options: PostgresOptions, check
     encoding, migrate = connection.info.parameter_status("server_encoding"), "genmcp store migrate"
     of_schema = f": the schema {schema!r} has version {version}, and this release needs"
     faults = {
-        ": PostgreSQL 14 or later is needed": connection.info.server_version < 140000,
+        ": PostgreSQL 14 or later is needed": connection.info.server_version < _OLDEST,
         f": the encoding of the database is {encoding}, and must be UTF8": encoding != "UTF8",
         " is read-only, such as a replica: name the primary server in the URL, or several with "
         "target_session_attrs=read-write": read_only,

@@ -120,9 +120,8 @@ class PostgresConnections(LoopConnections):
 
     async def send(self, kind: Any, items: Sequence[Any]) -> Sequence[Any]:
         try:
-            async with asyncio.timeout(self.timeout):
-                connection = await self._taken()
-        except (TimeoutError, StoreUnavailable, ConfigurationError) as error:
+            connection = await self.in_time(self._taken())
+        except (StoreUnavailable, ConfigurationError) as error:
             return self.not_sent(self._options.failure(error), len(items))
         try:
             times = {"now": self._options.now, "until": self.clock.real() + self.timeout}

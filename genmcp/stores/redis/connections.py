@@ -68,10 +68,9 @@ class RedisConnections(LoopConnections):
 
     async def send(self, kind: RequestKind, items: Sequence[Any]) -> Sequence[Any]:
         try:
-            async with asyncio.timeout(self.timeout):
-                redis = await self._connected()
-        except (*ERRORS, StoreUnavailable, ConfigurationError) as error:
-            return self.not_sent(self._server.failure(error), len(items))
+            redis = await self.in_time(self._connected())
+        except (StoreUnavailable, ConfigurationError) as error:
+            return self.not_sent(error, len(items))
         writes, replies = items[0][0].writes, list[Any]()
         name = next(self._names) if writes else ""
         try:
@@ -97,9 +96,9 @@ class RedisConnections(LoopConnections):
         redis: Any = None
         pubsub: Any = None
         try:
+            redis = await self.in_time(self._connected())
+            pubsub = redis.pubsub()
             async with asyncio.timeout(self.timeout):
-                redis = await self._connected()
-                pubsub = redis.pubsub()
                 await pubsub.connect()
             self._changed = set(self.waiters.signals)
             self._resubscribe.set()
