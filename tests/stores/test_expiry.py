@@ -42,7 +42,7 @@ async def added(total: int) -> str:
 
 
 class ExpiryOfEverything(CountingBench):
-    """The behaviour of a store whose whole content expires."""
+    """The behaviour of a store when its whole content expires."""
 
     async def test_nothing_is_left_after_everything_has_expired(self, store: Store) -> None:
         """Records, labels, logs, accounts, deliveries; neither followers nor workers."""

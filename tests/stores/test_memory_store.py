@@ -108,7 +108,7 @@ async def test_ids_continue_after_a_restart() -> None:
 
 
 async def test_followers_leave_no_memory_in_use() -> None:
-    """Those of a log that does not exist, and those whose position is unknown."""
+    """Those of a log that does not exist, and those with an unknown position."""
     store = MemoryStore()
     async with aclosing(store.follow("log")) as followed:
         waiting = asyncio.ensure_future(next_data(followed))

@@ -96,7 +96,7 @@ async def test_role_with_rights_on_the_data_is_enough(opened: Opened, name: str)
 
 
 @pytest.mark.parametrize("url", ["postgresql://a:b@[::1/x", "postgresql://h/d?nothing=1"])
-def test_url_with_an_error_is_refused(url: str) -> None:
+def test_url_with_an_error_is_rejected(url: str) -> None:
     """The message does not repeat the URL, which may have a password."""
     with pytest.raises(ConfigurationError, match="cannot be parsed") as caught:
         PostgresStore(url)
@@ -108,13 +108,13 @@ def test_url_with_an_error_is_refused(url: str) -> None:
     [{"timeout": 0}, {"max_bytes": 0}],
     ids=str,
 )
-def test_option_out_of_range_is_refused(options: dict[str, Any]) -> None:
+def test_option_out_of_range_is_rejected(options: dict[str, Any]) -> None:
     """The message names the option."""
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         PostgresStore("postgresql://localhost/", **options)
 
 
-def test_schema_with_another_name_than_an_identifier_is_refused() -> None:
+def test_schema_with_another_name_than_an_identifier_is_rejected() -> None:
     """The name becomes a part of statements."""
     with pytest.raises(ConfigurationError, match="schema must be a name"):
         PostgresStore("postgresql://localhost/?schema=Bad;name")
@@ -179,7 +179,7 @@ async def test_older_schema_is_migrated(
     assert await newer.get("k")
 
 
-async def test_schema_that_cannot_be_migrated_is_refused(opened: Opened, name: str) -> None:
+async def test_schema_that_cannot_be_migrated_is_rejected(opened: Opened, name: str) -> None:
     """The message names the remedy, and the data stays."""
     await sql(shared_postgres(), f"UPDATE {name}.meta SET version = 1")
     with pytest.raises(ConfigurationError, match=f"version 1.*DROP SCHEMA {name} CASCADE"):
@@ -398,41 +398,6 @@ async def test_process_ends_while_its_store_connects() -> None:
 
 
 # Many processes, writers and followers
-
-_INCREMENT = """
-import asyncio, sys
-from genmcp.errors import Conflict
-from genmcp.stores.postgres import PostgresStore
-from genmcp.stores.store import Append, Delete, Put
-
-async def main():
-    store = PostgresStore(sys.argv[1])
-    for number in range(50):
-        while True:
-            read = await store.get("count")
-            value, version = (int(read.value), read.version) if read else (0, 0)
-            put = Put("count", b"%d" % (value + 1), expect=version)
-            try:
-                await store.apply(put, Append("count", b"%d" % (value + 1), ttl=60))
-            except Conflict:
-                continue
-            break
-    await store.aclose()
-
-asyncio.run(main())
-"""
-
-
-async def test_processes_share_versions_and_logs(opened: Opened, name: str) -> None:
-    """Processes that race for a version lose no increment, and a follower sees each one once."""
-    store = opened(shared_postgres(), schema=name)
-    arguments = (sys.executable, "-c", _INCREMENT, in_schema(shared_postgres(), name))
-    async with aclosing(store.follow("count")) as followed, asyncio.timeout(BOUND):
-        following = asyncio.ensure_future(take(followed, 150))
-        processes = [await asyncio.create_subprocess_exec(*arguments) for _ in range(3)]
-        assert [await process.wait() for process in processes] == [0, 0, 0]
-        assert await following == [b"%d" % number for number in range(1, 151)]
-    assert (await entry_of(store, "count")).value == b"150"
 
 
 async def test_writers_of_one_key_take_turns(opened: Opened, name: str) -> None:

@@ -91,7 +91,7 @@ def test_error_for_a_url_has_no_password(url: str) -> None:
     ],
 )
 def test_option_out_of_range_is_rejected(options: Mapping[str, Any]) -> None:
-    """The message names it."""
+    """The message names the option."""
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         RedisStore(**options)
 
@@ -108,7 +108,7 @@ async def test_store_is_opened_by_its_url(redis_url: str, scheme: str) -> None:
 
 
 async def test_stores_with_different_prefixes_share_nothing(redis_url: str) -> None:
-    """Neither records nor deliveries, nor the wake-ups."""
+    """Neither records, deliveries nor wake-ups."""
     names = token_hex(8), token_hex(8)
     async with (
         aclosing(RedisStore(redis_url, prefix=names[0])) as one,
@@ -142,7 +142,7 @@ async def test_full_server_rejects_new_data_and_keeps_leases(server: RedisServer
         assert await store.get("old") is None
 
 
-async def test_data_of_another_version_is_refused(server: RedisServer) -> None:
+async def test_data_of_another_version_is_rejected(server: RedisServer) -> None:
     """A write does not mix two layouts, and its error names the remedy."""
     await server.command("HSET", "{genmcp}:meta", "event", "1", "forgotten", "1")
     async with aclosing(RedisStore(server.url)) as store:
@@ -402,7 +402,7 @@ async def test_store_in_a_cluster() -> None:
 
 
 async def test_store_follows_its_slot_to_another_node() -> None:
-    """A node that has not the slot of the store refers to the one that has."""
+    """A node without the slot of the store refers to the node that has it."""
     options = {"cluster-enabled": "yes"}
     async with RedisServer(options) as first, RedisServer(options, slots=False) as second:
         await second.command("CLUSTER", "MEET", "127.0.0.1", str(first.port))

@@ -24,8 +24,6 @@ from tests.support.postgres_server import fresh_schema, in_schema, shared_postgr
 from tests.support.redis_server import RedisServer
 from tests.support.stores import StoreServer, kill, shared_store
 
-KINDS = ("redis", "postgres")
-
 TIMEOUT = 0.5
 """Seconds that an operation may take, where a test waits for that."""
 
@@ -55,7 +53,7 @@ class Target:
             self.server.resume()
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=["redis", pytest.param("postgres", marks=pytest.mark.slow)])
 async def target(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Target]:
     async with shared_store(request.param, tmp_path, own_server=True) as (url, server):
         assert server is not None

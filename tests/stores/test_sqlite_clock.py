@@ -44,7 +44,7 @@ async def opened(path: Path) -> AsyncIterator[Callable[[], SQLiteStore]]:
 
 @pytest.fixture
 def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
-    """Sets the time of day by so many seconds."""
+    """Shift the time of day by a number of seconds."""
     unix = time.time
     return lambda by: monkeypatch.setattr(time, "time", lambda: unix() + by)
 
@@ -91,7 +91,7 @@ async def test_clock_behind_after_boot_keeps_queues_running(
 async def test_file_uses_unix_time_without_a_steady_clock(
     opened: Callable[[], SQLiteStore], set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On macOS and Windows."""
+    """As on macOS and Windows."""
     monkeypatch.setattr(file, "boot_id", lambda: None)
     set_clock(DAY)
     await opened().apply(Put("result", b"1", ttl=60.0))
@@ -103,7 +103,7 @@ async def test_file_uses_unix_time_without_a_steady_clock(
 
 
 async def test_slow_claim_takes_over_nothing(path: Path) -> None:
-    """It waited for a third of its lease: so did the holder, who could not renew."""
+    """It waited for a third of its lease. So did the holder, which could not renew."""
     now = 0.0
     store = SQLiteStore(path, clock=lambda: now)
     await store.deliveries.put("a")
