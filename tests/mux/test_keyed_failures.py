@@ -28,6 +28,7 @@ from genmcp._core.task import Task
 from genmcp.errors import OverShare, StoreFull, StoreUnavailable
 from genmcp.stores.store import Delete, Op, Put
 from tests.support.asgi import PATIENCE, TASKS, Client, Connection, until
+from tests.support.stores import stored_keys
 
 KEY = "io.genmcp/idempotencyKey"
 NOT_KEPT = "its result was not stored"
@@ -392,7 +393,7 @@ async def test_tool_is_notified_when_the_store_cannot_cancel_its_task(
 
 
 def _has_task(store: MemoryStore) -> bool:
-    return any("/task:" in key for key in store._records.held)
+    return any("/task:" in key for key in stored_keys(store))
 
 
 async def test_failing_store_at_the_end_of_a_task_stays_in_the_log(
