@@ -111,6 +111,8 @@ class Subscriptions(Listener):
                 await self._store.apply(*(self._append(_encode(change)) for change in changes))
                 return
             except StoreError as error:
+                if self._store.outages.closed:  # no process will learn of them from this one
+                    return
                 logger.warning("%d changes cannot be announced yet: %s", len(changes), error)
                 with self._lock:
                     unwritten = {**changes, **self._unwritten}

@@ -14,7 +14,6 @@ from typing import Any, ClassVar, cast
 
 import msgspec
 
-from genmcp._core.access import InsufficientScope
 from genmcp._core.call import CallAction
 from genmcp._core.continuation import Continuation
 from genmcp._core.failures import tool_error
@@ -42,6 +41,7 @@ from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.channel import Channel
 from genmcp.errors import (
     IllegalTransition,
+    InsufficientScope,
     McpError,
     Overloaded,
     StoreError,

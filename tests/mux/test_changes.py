@@ -174,6 +174,18 @@ async def test_writes_that_fail_end_with_the_mux(monkeypatch: pytest.MonkeyPatch
     assert len(await store.read(LOG)) == 2
 
 
+async def test_change_after_the_store_was_closed_is_not_retried(caplog: Any) -> None:
+    """A suite may change after its mux was closed."""
+    store = MemoryStore()
+    heard = subscriptions(store)
+    await store.aclose()
+    heard.announce(TOOLS)
+    (writer,) = heard._writers
+    await asyncio.wait_for(writer, 5)
+
+    assert not caplog.messages
+
+
 def test_changes_without_an_event_loop_are_written_with_the_next(caplog: Any) -> None:
     """Nothing waits for the store there."""
     store = Faulty()

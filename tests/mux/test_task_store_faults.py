@@ -25,6 +25,7 @@ from genmcp.errors import StoreUnavailable
 from genmcp.stores.store import LogEvent, Op, Put
 from tests.support.asgi import PATIENCE, TASKS, Client, until
 from tests.support.keyed import over
+from tests.support.stores import stored_keys
 
 begun: asyncio.Event
 go: asyncio.Event
@@ -189,7 +190,7 @@ async def test_unknown_format_is_named_and_not_retried() -> None:
     made = await client.send(client.call("works", {}))
     id = made.json["result"]["taskId"]
     await begun.wait()
-    (key,) = [each for each in store._records.held if each.endswith(f"/task:{id}")]
+    (key,) = [each for each in stored_keys(store) if each.endswith(f"/task:{id}")]
     entry = await store.get(key)
     assert entry is not None
     await store.apply(Put(key, b"\x01" + entry.value[1:]))

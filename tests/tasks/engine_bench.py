@@ -61,7 +61,7 @@ class EngineBench:
         if self._store is not None:
             await self._store.start()
         if self.store_url.startswith("postgresql"):
-            async with aclosing(PostgresStore.from_url(self.store_url)) as store:
+            async with aclosing(PostgresStore(self.store_url)) as store:
                 await store.migrate()
         if self.kind == "procrastinate":
             app = self.app().app

@@ -91,10 +91,12 @@ class HandlerProbe:
     """A delivery handler that reports its events, and returns after `release`.
 
     Args:
+        lease: seconds, for those that serve the engine with this handler. Default 2.
         holds: whether a handler waits for `release` or `fail`. Otherwise it returns at once.
     """
 
-    def __init__(self, *, holds: bool = True) -> None:
+    def __init__(self, *, lease: float = 2.0, holds: bool = True) -> None:
+        self.lease = lease
         self.holds = holds
         self.events: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self.counts: Counter[tuple[str, str]] = Counter()

@@ -15,7 +15,7 @@ from genmcp.stores.redis import RedisStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
-from tests.tasks.engine_contract import BOUND, EngineContract
+from tests.tasks.engine_contract import BOUND, SHORT_LEASE, EngineContract
 from tests.tasks.engine_processes import (
     BrokerEngineContract,
     EngineBroker,
@@ -33,17 +33,24 @@ async def sqlite_engine(path: str) -> AsyncIterator[Engine]:
 
 @asynccontextmanager
 async def postgres_engine(url: str) -> AsyncIterator[Engine]:
-    async with aclosing(PostgresStore(url)) as store:
+    async with aclosing(PostgresStore(url, timeout=2)) as store:
         yield Engine(store)
 
 
 @asynccontextmanager
 async def redis_engine(url: str) -> AsyncIterator[Engine]:
-    async with aclosing(RedisStore(url)) as store:
+    async with aclosing(RedisStore(url, timeout=2)) as store:
         yield Engine(store)
 
 
-class TestMemory(EngineContract):
+class ShortLeases(EngineContract):
+    """The leases of one store are real. A busy machine may delay the takeover of shorter ones."""
+
+    lease = SHORT_LEASE
+    takeover = BOUND
+
+
+class TestMemory(ShortLeases):
     @pytest.fixture
     async def engine(self) -> AsyncIterator[Engine]:
         async with aclosing(MemoryStore()) as store:
@@ -86,8 +93,7 @@ class TestSQLite(SharedEngineContract):
         process.freeze(lambda: _is_unlocked(target))
 
 
-@pytest.mark.slow  # the real leases of one store suffice in the short run
-class TestRedis(BrokerEngineContract):
+class TestRedis(ShortLeases, BrokerEngineContract):
     factory = "tests.tasks.test_engine_contract:redis_engine"
 
     @pytest.fixture
@@ -96,8 +102,7 @@ class TestRedis(BrokerEngineContract):
             yield server
 
 
-@pytest.mark.slow  # the real leases of one store suffice in the short run
-class TestPostgres(BrokerEngineContract):
+class TestPostgres(ShortLeases, BrokerEngineContract):
     factory = "tests.tasks.test_engine_contract:postgres_engine"
 
     @pytest.fixture

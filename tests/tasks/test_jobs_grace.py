@@ -1,16 +1,14 @@
 """Shutdown of a worker: running steps have a grace period, and others take the rest."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
 from genmcp.errors import ConfigurationError
-from genmcp.stores.deliveries import Delivery
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.memory_deliveries import MemoryDeliveries
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.worker import TaskWorker, WorkerLifecycle
@@ -78,23 +76,21 @@ async def test_running_steps_are_cancelled_after_the_grace() -> None:
     assert [id for id, *_ in await store.deliveries.claim(["q"], "n2", 1.0, 9)] == ["a"]
 
 
-async def test_what_is_claimed_at_the_end_is_handed_back() -> None:
+async def test_what_is_claimed_at_the_end_is_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim that is in flight is released, rather than lost until its lease expires."""
     claiming, go = asyncio.Event(), asyncio.Event()
 
-    class Slow(MemoryDeliveries):
-        async def claim(
-            self, queues: Collection[str], node: str, lease: float, limit: int, **how: Any
-        ) -> Sequence[Delivery]:
-            claiming.set()
-            if node != "n2":
-                await go.wait()
-            return await super().claim(queues, node, lease, limit, **how)
+    store = MemoryStore()
+    claim = store.deliveries.claim
 
-    class SlowStore(MemoryStore):
-        deliveries = Slow()
+    async def slow(queues: Collection[str], node: str, *how: Any, **options: Any) -> Any:
+        claiming.set()
+        if node != "n2":
+            await go.wait()
+        return await claim(queues, node, *how, **options)
 
-    engine = Engine(SlowStore())
+    monkeypatch.setattr(store.deliveries, "claim", slow)
+    engine = Engine(store)
     async with asyncio.timeout(BOUND):
         async with engine.serve(Steps(), queues=["q"], concurrency=1, lease=60.0):
             await claiming.wait()
