@@ -35,7 +35,7 @@ _MULTIPLE_OF: Final = 40
 _CONSTANT: Final = 4
 # A reference that closes a loop: jsonschema-rs looks up whether its target was applied before, but
 # not at the innermost two levels of a value. So there is a cost for each, and for each pair.
-_LOOP: Final = 20
+_LOOP: Final = 5
 _LOOPS: Final = 50
 
 # A node of the graph of subschemas, with edges to all dynamic anchors. Its name is no JSON Pointer.
@@ -60,7 +60,7 @@ class _Work(NamedTuple):
     @property
     def cost(self) -> int:
         """The cost, where each value is checked by the targets of all loops."""
-        return self.to_decide * max(1, self.loops) + _LOOPS * self.loops**2
+        return max(1, self.loops) * self.to_decide + _LOOPS * self.loops * (self.loops - 1)
 
 
 def cost_of(document: Document, limits: SchemaLimits) -> int:
@@ -99,11 +99,11 @@ def cost_of(document: Document, limits: SchemaLimits) -> int:
 def _graph_of(document: Document, trusted: bool) -> _Graph:
     graph: dict[str, list[tuple[str, str]]] = {_ANY_DYNAMIC: []}
     for pointer, schema in document.schemas.items():
-        edges = graph[pointer] = document.applied(pointer)
+        edges = document.applied(pointer)
         for keyword in _ALTERNATIVES:
             branches = [each for name, each in edges if name == keyword]
-            if _is_selected(document, branches, trusted):
-                edges = [(_SELECTED if each in branches else name, each) for name, each in edges]
+            if branches and _is_selected(document, branches, trusted):
+                edges = [(_SELECTED if name == keyword else name, each) for name, each in edges]
         graph[pointer] = edges
         if schema.__class__ is dict and not _DYNAMIC_ANCHORS.isdisjoint(schema):
             graph[_ANY_DYNAMIC].append(("properties", pointer))
@@ -126,7 +126,7 @@ def _is_selected(document: Document, branches: Sequence[str], trusted: bool) -> 
 
 
 def _constants_of(schema: Mapping[str, Any], trusted: bool) -> Iterator[tuple[str, str]]:
-    """Yield the names and the constants of the properties that have one, and are required."""
+    """Yield the names and the texts of the properties that have one as their only value."""
     properties, required = schema.get("properties"), schema.get("required")
     for name, each in properties.items() if isinstance(properties, dict) else ():
         is_required = isinstance(required, list) and name in required

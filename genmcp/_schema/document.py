@@ -198,8 +198,9 @@ class Document:
 
     def _record_references(self, pointer: str, schema: dict[str, Any]) -> None:
         """Record references, which are resolved once all schemas are known."""
-        if "$schema" in schema:
-            self._dialect_of(schema, pointer)
+        if "$schema" in schema and self._dialect_of(schema, pointer) != self.dialect:
+            where = join_pointer(pointer, "$schema")
+            raise self.refuse(where, "a part of a schema has the dialect of the whole")
         if not _REFERRING.isdisjoint(schema):
             self._referring.append(pointer)
 

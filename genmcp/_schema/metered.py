@@ -12,9 +12,8 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache, partial
-from itertools import chain
 from math import inf
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, Final
 
 from jsonschema_rs import Draft202012Validator, RegexOptions, Validator
@@ -30,6 +29,7 @@ _TOO_SLOW: Final = "takes too long to check; send fewer or shorter texts, or few
 # an item that is compared, in such units.
 _SECONDS_OF_WORK: Final = 0.000_000_1
 _WORK_OF_ITEM: Final = 20
+_LONG_WORK: Final = 1_000
 
 # A compiled pattern of the first size runs as an automaton on any text, since all its states fit
 # into the cache of the engine; so does one of a repeated character class, of any size. The texts
@@ -84,7 +84,9 @@ class Meter:
             self.keywords["pattern"] = partial(_Pattern, self._budget, lengths)
         if document.uses("uniqueItems"):
             self.keywords["uniqueItems"] = partial(_UniqueItems, self._budget)
-        names = {each for _, each in _patterns_of_names(document) if lengths[each] < inf}
+        names = {
+            each for _, each in _patterns(document, "patternProperties") if lengths[each] < inf
+        }
         self._names = self._matcher_of_names(names) if names else None
 
     @property
@@ -140,11 +142,12 @@ class _Metered(ABC):
         work = 0 if budget.fault else self.work(value)
         if budget.fault:
             raise ValueError
-        began = perf_counter()
+        # The clock of CPU time takes longer than a short match. The other one also counts pauses of
+        # the process, but for no more than the worst match.
+        clock = perf_counter if work < _LONG_WORK else thread_time
+        began = clock()
         fits = self._accepts(value)
-        # A clock of CPU time takes longer than most matches. This one also counts the pauses of the
-        # process, but for no more than the worst match.
-        budget.seconds -= min(perf_counter() - began, work * _SECONDS_OF_WORK)
+        budget.seconds -= min(clock() - began, work * _SECONDS_OF_WORK)
         if budget.seconds < 0:
             budget.fault = _TOO_SLOW
         if not fits:
@@ -195,37 +198,35 @@ def _lengths_of_patterns(document: Document, limits: SchemaLimits) -> dict[str, 
     """
     lengths: dict[str, float] = {}
     counted = 0
-    for pointer, pattern in chain(_patterns_of_texts(document), _patterns_of_names(document)):
-        if pattern not in lengths:
-            counted += _count(pattern)
-        if counted > limits.patterns:
-            words = f"more than {limits.patterns} characters of patterns (SchemaLimits.patterns)"
-            raise document.refuse(pointer, words)
-        length = longest_text(pattern, _BYTES_OF_CHARACTER * limits.patterns)
-        if length is None:
-            raise document.refuse(
-                pointer,
-                f"the pattern {pattern[:200]!r} is not one that can be run in linear time, or is "
-                f"too large (SchemaLimits.patterns): look-around and back-references are not "
-                f"supported, and repetitions are written out; bound lengths with maxLength instead",
-            )
-        lengths[pattern] = length
+    for keyword in ("pattern", "patternProperties"):
+        for pointer, pattern in _patterns(document, keyword):
+            if pattern not in lengths:
+                counted += _count(pattern)
+            if counted > limits.patterns:
+                words = f"more than {limits.patterns} characters of patterns"
+                raise document.refuse(pointer, f"{words} (SchemaLimits.patterns)")
+            length = longest_text(pattern, _BYTES_OF_CHARACTER * limits.patterns)
+            if length is None:
+                raise document.refuse(
+                    pointer,
+                    f"the pattern {pattern[:200]!r} is not one that can be run in linear time, or "
+                    f"is too large (SchemaLimits.patterns): look-around and back-references are "
+                    f"not supported, and repetitions are written out; bound lengths with maxLength "
+                    f"instead",
+                )
+            lengths[pattern] = length
     return lengths
 
 
-def _patterns_of_texts(document: Document) -> Iterator[tuple[str, str]]:
-    """Yield each `pattern` with its pointer."""
+def _patterns(document: Document, keyword: str) -> Iterator[tuple[str, str]]:
+    """Yield each pattern of *keyword*, `pattern` or `patternProperties`, with its pointer."""
     for pointer, schema in document.schemas.items():
-        if schema.__class__ is dict and isinstance(schema.get("pattern"), str):
-            yield join_pointer(pointer, "pattern"), schema["pattern"]
-
-
-def _patterns_of_names(document: Document) -> Iterator[tuple[str, str]]:
-    """Yield each pattern of `patternProperties` with its pointer."""
-    for pointer, schema in document.schemas.items():
-        if schema.__class__ is dict and isinstance(schema.get("patternProperties"), dict):
-            for pattern in schema["patternProperties"]:
-                yield join_pointer(pointer, "patternProperties", pattern), pattern
+        given = schema.get(keyword) if schema.__class__ is dict else None
+        if isinstance(given, str):
+            yield join_pointer(pointer, keyword), given
+        elif isinstance(given, dict):
+            for pattern in given:
+                yield join_pointer(pointer, keyword, pattern), pattern
 
 
 def _count(pattern: str) -> int:

@@ -17,6 +17,7 @@ REFUSED: list[tuple[Any, str]] = [
     ({"$schema": "http://json-schema.org/draft-04/schema#"}, "at /$schema: the dialect"),
     ({"$schema": 5}, "supported are https://json-schema.org/draft/2020-12/schema, "),
     ({"items": {"$schema": "urn:x"}}, "at /items/$schema: the dialect 'urn:x' is not supported"),
+    ({"not": {"$schema": DRAFT_7}}, "at /not/$schema: a part of a schema has the dialect of the"),
     ({"type": "strin"}, 'at /type: expected "array", "boolean"'),
     ({"properties": {"a": {"minLength": -1}}}, "at /properties/a/minLength: expected a number of"),
     ({"required": "a"}, 'at /required: expected an array, got the string "a"'),
@@ -171,9 +172,9 @@ def deep(levels: int) -> dict[str, Any]:
             "more than 2000 characters of patterns",
         ),
         (
-            {"pattern": "a{100}"},
-            SchemaLimits(pattern_size=1_000),
-            r"too large \(SchemaLimits.pattern_size\)",
+            {"pattern": "a{1000}b"},
+            SchemaLimits(patterns=50),
+            r"too large \(SchemaLimits.patterns\)",
         ),
     ],
 )

@@ -106,7 +106,8 @@ def test_blanks_of_the_json_text_do_not_count() -> None:
         ({"items": {"allOf": [{"const": 1}] * 500}}, 479),
         ({"items": {"enum": [1, 2, "a"]}}, 120_000),
         ({"properties": {"a": {"$ref": "#"}, "b": {"multipleOf": 0.5}}}, 28_571),
-        ({"$dynamicAnchor": "a", "items": {"$dynamicRef": "#a"}}, 27_906),
+        ({"items": {"$ref": "#"}}, 171_428),
+        ({"$dynamicAnchor": "a", "items": {"$dynamicRef": "#a"}}, 9_523),
     ],
 )
 def test_expensive_schema_takes_fewer_values(document: dict[str, Any], most: int) -> None:
@@ -134,7 +135,39 @@ def test_cost_counts_subschemas_of_one_way_through_a_value(
     document: dict[str, Any], cost: int
 ) -> None:
     """A property has one of the subschemas in `properties`, and all of `patternProperties`."""
-    assert cost == cost_of(Schema(document).parts)
+    assert cost == cost_of(Schema(document).parts, SchemaLimits())
+
+
+def alternatives(count: int, *, required: bool) -> dict[str, Any]:
+    """Return the schema of a tree of so many kinds of nodes, which a constant tells apart."""
+    children = {"items": {"anyOf": [{"$ref": f"#/$defs/n{each}"} for each in range(count)]}}
+    nodes = {
+        f"n{each}": {
+            "type": "object",
+            "properties": {"children": children, "kind": {"const": f"n{each}"}},
+            "required": ["kind"] if required else [],
+        }
+        for each in range(count)
+    }
+    return {"$defs": nodes, **children}
+
+
+def test_alternatives_with_a_constant_count_as_one() -> None:
+    """jsonschema-rs applies only the one that the property selects."""
+    schema = Schema(alternatives(20, required=True), limits=FOREIGN_LIMITS)
+
+    tree = [{"kind": "n3", "children": [{"kind": "n7"}] * 100}] * 40
+    assert not schema.check(tree)
+    assert schema.check([{"kind": "n3", "children": [{"kind": "n20"}]}])[0].startswith("/0")
+
+
+def test_optional_constant_counts_in_trusted_schemas_only() -> None:
+    """A value without the property is checked by all alternatives, at each level."""
+    schema = alternatives(20, required=False)
+
+    assert not Schema(schema).check([{"children": [{"kind": "n7"}] * 100}] * 40)
+    with pytest.raises(ConfigurationError, match="a required property with a constant"):
+        Schema(schema, limits=FOREIGN_LIMITS)
 
 
 @pytest.mark.parametrize(
@@ -158,13 +191,13 @@ def test_length_of_a_text_follows_from_the_size_of_its_pattern(
     pattern: str, length: float | None
 ) -> None:
     """Most patterns run as an automaton: those that are small, or repeat one class."""
-    assert length == longest_text(pattern, SchemaLimits().pattern_size)
+    assert length == longest_text(pattern, 16 * SchemaLimits().patterns)
 
 
 def test_pattern_of_another_server_is_smaller() -> None:
     """Large patterns take long to compile."""
-    assert longest_text(r"^.{1,400}$", SchemaLimits().pattern_size) is not None
-    assert longest_text(r"^.{1,400}$", FOREIGN_LIMITS.pattern_size) is None
+    assert longest_text(r"^.{1,400}$", 16 * SchemaLimits().patterns) is not None
+    assert longest_text(r"^.{1,400}$", 16 * FOREIGN_LIMITS.patterns) is None
 
 
 @pytest.mark.parametrize(

@@ -204,7 +204,7 @@ def _doubling(luck: random.Random) -> Any:
 
 def _recursive(luck: random.Random) -> Any:
     below = luck.choice(({"$ref": "#"}, {"$ref": "#/$defs/a"}, {"$dynamicRef": "#a"}))
-    parts = [
+    parts: list[dict[str, Any]] = [
         {"properties": {"a": below}},
         {"patternProperties": {"a": below}},
         {"additionalProperties": below},
