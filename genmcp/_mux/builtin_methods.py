@@ -82,7 +82,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             McpError: the request names a resource or task that does not exist for its principal, or
                 an answer that does not fit its question, or its client lacks a capability.
         """
-        session, client = request.session, channel._sink.client_key.client
+        session, client = request.session, channel.context.client
         match request.params:
             case TaskParams() | UpdateTaskParams():
                 return await self._task(request, request.params, channel)
@@ -119,7 +119,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             return detailed_task(task, self._encoder, service.records.now())
         if isinstance(task.work, Asking):
             if scopes := await self._scopes_of(task.id):
-                channel._sink.require_scopes(scopes)
+                channel.context.caller.require_scopes(scopes)
             continuation = Continuation.unpack(task.continuation)
             # If one answer is invalid, none is accepted, and all questions stay open.
             answers = _valid_answers(continuation, task.work, params.input_responses)

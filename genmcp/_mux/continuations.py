@@ -5,6 +5,7 @@ at the client (`requestState`), if it waits for an answer; in the store, if it w
 is a task.
 """
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Mapping
@@ -13,13 +14,14 @@ from typing import Any
 
 import msgspec
 
-from genmcp._core.call import CallAction, CallEvent
+from genmcp._core.call import AccessRecord, Follow, Promote, StoreWork, Suspend
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Done, Failed, Outcome, check_json, digest, pack
 from genmcp._core.request import Request
 from genmcp._core.seal import Part, Purpose, Seal
 from genmcp._core.task import Task
 from genmcp._core.waiting import Asking, Continue, JobGroup, StoredWork, Suspended
+from genmcp._mux.performing import report
 from genmcp._mux.sinks import Services, forward_notification
 from genmcp._mux.tasks import Tasks, create_task_result, suspension_of, task_result
 from genmcp._mux.waits import (
@@ -73,10 +75,17 @@ class Continuations:
             raise CapabilityMissing({"extensions": {TASKS: {}}})
         if request.request_state is None:
             if policy.task == "always" and has_tasks(request):
-                await channel._sink.promote()
+                await self._promote(channel)
             step: Any = await self._server.handle(request, channel)
             return await self.advance(step, channel)
         return await self._retried(request, channel)
+
+    async def _promote(self, channel: Channel) -> None:
+        """Make the call a task before its hook begins."""
+        await asyncio.sleep(0)  # the call is registered when it first waits
+        channel.context.sink.watch_client()
+        await report(channel, Promote(self._tasks.new_id(channel)))
+        await channel.context.settle()
 
     async def advance(
         self, step: Any, channel: Channel, continuation: Continuation | None = None
@@ -94,12 +103,7 @@ class Continuations:
                     if isinstance(outcome, Result | Suspended):
                         return outcome
                 else:
-                    call = channel._call
-                    call.continuation, call.run = continuation, None
-                    if CallAction.WRITE_STEP in call.advance(CallEvent.SUSPEND):
-                        await self._tasks.park(
-                            channel, suspension_of(continuation, self._tasks.awaiting)
-                        )
+                    await report(channel, Suspend(continuation))
                     outcome = await self._awaitables.outcome(step.take())
             finally:
                 step.close()
@@ -126,7 +130,7 @@ class Continuations:
             )
         if (queue := channel.request.policy.queue) is not None:
             step.use_queue(queue)
-        await channel._settle()
+        await channel.context.settle()
         if channel.task is not None:
             return self._in_task(step, continuation, channel)
         if step.work is not None:
@@ -137,7 +141,7 @@ class Continuations:
         self, step: Continue, continuation: Continuation, channel: Channel
     ) -> Suspended | Failed:
         """Return the wait of a task; or the failure, if its client cannot answer."""
-        if step.questions and channel._call.promoted and not has_tasks(channel.request):
+        if step.questions and channel.context.promoted and not has_tasks(channel.request):
             # The client got a text result after `max_hold`. Without the tasks extension it has no
             # method that answers a question of a task.
             return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
@@ -145,13 +149,16 @@ class Continuations:
 
     async def _work(self, work: StoredWork, continuation: Continuation, channel: Channel) -> Result:
         """Start a job. Return the handle of the task, or the result of the call."""
-        # A promotion waits from here on, because it could write a second record of the call.
-        channel._call.advance(CallEvent.STORE)
-        channel._sink.watch_client()
-        task = await self._tasks.begin(channel, continuation, work)
+        context, id = channel.context, self._tasks.id_of_work(channel, continuation)
+        # A promotion waits from here on, because it could write a second record of the call. A
+        # keyed call has one record, which `keyed` ends from now on.
+        unconfirmed = context.unconfirmed if context.keyed is None else None
+        await report(channel, StoreWork(id, unconfirmed))
+        context.sink.watch_client()
+        task = await self._tasks.begin(channel, id, suspension_of(continuation, work))
         if channel.request.policy.task != "never" and has_tasks(channel.request):
             return create_task_result(task, self._store.now())
-        return await self._followed(task.id, channel, known=task)
+        return await self.followed(task.id, channel, known=task, is_own=True)
 
     async def _asked(
         self, continuation: Continuation, channel: Channel
@@ -164,12 +171,11 @@ class Continuations:
             if continuation.missing:
                 return self._input_required(continuation, channel)
             return answers_outcome(continuation)
-        channel._call.continuation = continuation
         answered = await ask_client(continuation, channel)
         return answered if isinstance(answered, Failed) else answers_outcome(answered)
 
     def _input_required(self, continuation: Continuation, channel: Channel) -> InputRequiredResult:
-        channel._call.continuation = continuation
+        channel.context.asked = continuation
         state = self._states.seal(continuation, channel.request, channel.principal)
         return InputRequiredResult(
             input_requests=pending_requests(continuation), request_state=state
@@ -179,9 +185,9 @@ class Continuations:
         """Continue a call with the answers of its client."""
         continuation = self._states.open(request, channel.principal)
         if continuation.task is not None:
-            await channel._settle()
-            channel._call.advance(CallEvent.STORE)
-        channel._restore(continuation.assigns)
+            await channel.context.settle()
+            await report(channel, AccessRecord())
+        channel.context.restore(continuation.assigns)
         continuation = merge_answers(continuation, request.input_responses)
         failed = missing_capability(continuation, channel)
         if continuation.missing and failed is None:
@@ -190,7 +196,8 @@ class Continuations:
         await self._spend(channel, continuation)
         if continuation.task is not None:
             await self._answer(continuation, channel, failed)
-            return await self._followed(continuation.task, channel, continuation.last_event)
+            last = continuation.last_event
+            return await self.followed(continuation.task, channel, last, is_own=True)
         outcome = failed or answers_outcome(continuation)
         step = await self._server.resume(continuation, outcome, channel)
         return await self.advance(step, channel, continuation)
@@ -214,7 +221,7 @@ class Continuations:
             if once:
                 # The record expires after twice the lifetime of a state: a state that was issued at
                 # this moment expires a little later, and perhaps by another clock.
-                client = channel._sink.client_key.client
+                client = channel.context.client
                 spent = Put(key, b"", ttl=2 * self._state_ttl, expect=0, client=client, new=True)
                 await self._store.apply(spent)
                 return
@@ -224,15 +231,6 @@ class Continuations:
             pass
         logger.warning("a requestState of %s, which is single-use, came twice", request.method)
         raise InvalidParams("requestState was used already: it is valid once")
-
-    async def _followed(
-        self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
-    ) -> Result:
-        """Return the result of the task *id*, which is the call of *channel* itself."""
-        await channel._settle()
-        if channel.task is None:
-            channel._call.task = id
-        return await self.followed(id, channel, after, known)
 
     def answers(self, id: str, channel: Channel) -> bool:
         """Return whether the state in the request of *channel* belongs to the task *id*.
@@ -251,20 +249,25 @@ class Continuations:
         return self._states.open(channel.request, channel.principal).step
 
     async def followed(
-        self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
+        self,
+        id: str,
+        channel: Channel,
+        after: str | None = None,
+        known: Task | None = None,
+        *,
+        is_own: bool = False,
     ) -> Result:
         """Return the result of the task *id*, for a client without its handle.
 
         The client has received the events up to *after*. *known* is the task as it was just
-        written.
+        written. *is_own*: whether it is the call of *channel* itself, and not an earlier one.
 
         Raises:
             McpError: it ended with an error, or was cancelled.
         """
-        await channel._settle()
-        channel._call.follows = id
-        channel._call.advance(CallEvent.FOLLOW)
-        await channel._sink.following(id)
+        await channel.context.settle()
+        task = channel.context.task
+        await report(channel, Follow(id, id if is_own and task is None else task))
         while True:
             asking = await _end_of(self._tasks.service, id, channel, after, known)
             if isinstance(asking, Result):
@@ -273,7 +276,7 @@ class Continuations:
             if failed is None:
                 if channel.request.answers_by_retry:
                     return self._input_required(asking, channel)
-                await channel._settle()
+                await channel.context.settle()
                 answered = await ask_client(asking, channel)
                 if isinstance(answered, Failed):
                     failed = answered
@@ -344,7 +347,7 @@ def _next(
     Raises:
         ContractError: the assigns that hooks have set are not JSON.
     """
-    own = dict(channel._own)
+    own = dict(channel.context.own_assigns)
     check_json("channel.assigns", own)
     if last is None:
         id, key = secrets.token_urlsafe(12), channel.request.key

@@ -12,12 +12,13 @@ import secrets
 
 import msgspec
 
-from genmcp._core.call import CallEvent
+from genmcp._core.call import AccessRecord, Resume, RouteResolved
 from genmcp._core.outcome import digest
 from genmcp._core.request import Request
 from genmcp._core.task import Task
 from genmcp._core.waiting import AwaitingInput, Running, Suspended
 from genmcp._mux.continuations import Continuations, has_tasks
+from genmcp._mux.performing import report
 from genmcp._mux.sinks import Services
 from genmcp._mux.tasks import Tasks, create_task_result, suspension_of, task_result, to_finished
 from genmcp.channel import Channel
@@ -55,9 +56,12 @@ class Idempotency:
             InvalidParams: the state or the key is invalid for this request.
             CapabilityMissing: it needs tasks, which the client does not support.
         """
-        request = await resolve_route(channel)
+        request = channel.request
+        if request.route is not None and request.route.pending:
+            request = await resolve_route(channel)
+            await report(channel, RouteResolved())
         if request.route is not None and request.route.scopes:
-            channel._sink.require_scopes(request.route.scopes)
+            channel.context.caller.require_scopes(request.route.scopes)
         if self.has_key(request):
             return await self.answer(request, channel)
         return await self._continuations.begin(request, channel)
@@ -77,7 +81,7 @@ class Idempotency:
         slot = self._slot(channel)
         arguments = digest(request.raw_arguments or {})
         seen: tuple[str, str | None] = "", None  # the id of a task, and of its latest event
-        channel._call.advance(CallEvent.STORE)
+        await report(channel, AccessRecord())
         while True:
             stored = await self._keyed.find(slot)
             task = None if stored is None else await self._current(stored.task, channel)
@@ -157,27 +161,26 @@ class Idempotency:
         The record is closed once. If the hook raised or was cancelled, it is closed without a
         result, which frees the key. A disconnect of the client during that write has no effect.
         """
-        call = channel._call
-        channel._keyed = held
+        call = channel.context
+        channel.context.keyed = held
         try:
-            call.advance(CallEvent.RESUME)
+            await report(channel, Resume())
             try:
                 result = await self._continuations.begin(request, channel)
             except (Exception, asyncio.CancelledError):
-                call.raised = True
                 # If the call has become an ordinary task, `Tasks.ended` writes its end.
                 if call.task is None:
                     await self._keyed.close(held, None)
                 raise
             finally:
-                call.advance(CallEvent.STORE)  # it has ended: a promotion comes too late
+                await report(channel, AccessRecord())  # it has ended: a promotion comes too late
             is_mine = await self._ended(held, result, channel)
         finally:
             self._keyed.release(held)
         if not is_mine:
-            channel._keyed = None
-            await channel._settle()  # a promotion finds that the key belongs to another call
-            call.advance(CallEvent.STORE)
+            channel.context.keyed = None
+            await channel.context.settle()  # a promotion finds that the key belongs to another call
+            await report(channel, AccessRecord())
         return result if is_mine else None
 
     async def _ended(self, held: HeldTask, result: Result | Suspended, channel: Channel) -> bool:
@@ -187,16 +190,16 @@ class Idempotency:
         the call over, or the call waits for its client and is a task already. If the call has
         become an ordinary task, `Tasks.ended` writes its end.
         """
-        call = channel._call
+        call = channel.context
         if call.task is not None:
             return True
         if isinstance(result, CallToolResult):
             return await self._keyed.close(held, to_finished(result))
         if isinstance(result, InputRequiredResult):
-            assert call.continuation is not None
-            encoded, step = msgspec.json.encode(result), call.continuation.step
+            assert call.asked is not None
+            encoded, step = msgspec.json.encode(result), call.asked.step
             question = AwaitingInput(step, encoded, self._question_ttl)
-            suspended = suspension_of(call.continuation, None)
+            suspended = suspension_of(call.asked, None)
             return await self._keyed.ask(held, question, suspended)
         return await self._keyed.close(held, None)
 
@@ -210,14 +213,13 @@ class Idempotency:
         if request.policy.task != "never" and has_tasks(request):
             return create_task_result(task, self._store.now())
         if request.request_state is not None and self._continuations.answers(task.id, channel):
-            channel._call.advance(CallEvent.RESUME)
+            await report(channel, Resume())
             return await self._continuations.begin(request, channel)
         try:
             return await self._continuations.followed(task.id, channel)
         except McpError:
-            await channel._settle()
-            channel._call.follows = None
-            channel._call.advance(CallEvent.STORE)
+            await channel.context.settle()
+            await report(channel, AccessRecord())
             now = await self._current(task, channel)
             if now is None or now.end == "cancelled":
                 return None

@@ -47,7 +47,7 @@ from genmcp._mux.unsent import UnsentBytes
 from genmcp._wire.encoder import Encoder
 from genmcp._wire.jsonrpc import printable
 from genmcp.cancellation import cancel_requested
-from genmcp.channel import ChangeNotifier, Channel, hint_of_name
+from genmcp.channel import CallServices, ChangeNotifier, Channel, hint_of_name
 from genmcp.errors import (
     ConfigurationError,
     InternalError,
@@ -188,9 +188,7 @@ class Mux:
             bus=self.bus,
             sessions=self.sessions,
             threads=self.threads,
-            changes=self.changes,
             observers=self.observers,
-            outcome_of=lambda id, principal: self.tasks.outcome_of(id, principal),
         )
         self.tasks = Tasks(
             services,
@@ -200,9 +198,14 @@ class Mux:
             resume=lambda task, call, outcome: self.resumption.resume(task, call, outcome),
             cancelled=lambda task, call: self.resumption.cancelled(task, call),
         )
+        self.call_services = CallServices(
+            self.changes, self.sessions.level_of, self.tasks.result_of, self.threads.run
+        )
         self.continuations = Continuations(services, self.tasks)
         self.idempotency = Idempotency(services, self.tasks, self.continuations, audience)
-        self.resumption = Resumption(services, self.tasks.service, self.continuations, self.outcome)
+        self.resumption = Resumption(
+            services, self.call_services, self.tasks, self.continuations, self.outcome
+        )
 
     def __repr__(self) -> str:
         return f"<Mux of {self.server.info.name}, {len(self.calls)} sessions with open calls>"
@@ -257,16 +260,17 @@ class Mux:
 
     async def _observed(self, request: Request, channel: Channel) -> EncodedResponse:
         """Answer as `_answer` does, and notify the telemetry; a route is resolved at the end."""
-        channel._marks = marks = self.observers.began(request, channel)
+        channel.context.marks = marks = self.observers.began(request, channel)
         try:
             answer = await self._answer(request, channel)
         except BaseException as error:
             # A task that is only followed here continues without this.
-            followed = None if channel._call.promoted else channel._call.handle
+            call = channel.context
+            followed = None if call.promoted else call.handle
             self.observers.ended(channel.request, followed, None if followed else error, marks)
             raise
-        handle = None if channel._state is None else channel._state.handle
-        self.observers.ended(channel.request, answer.outcome or handle, answer.raised, marks)
+        outcome = answer.outcome or channel.context.handle
+        self.observers.ended(channel.request, outcome, answer.raised, marks)
         return answer
 
     def respond(

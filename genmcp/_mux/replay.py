@@ -231,7 +231,7 @@ class StoredStream(msgspec.Struct, eq=False):
         if request in self._calls:
             self._calls[request] = task
 
-    async def follow(self, request: Request, task: str) -> None:
+    async def follow(self, request: Request, task: str | None) -> None:
         """Record that *request* waits for *task*, so that another process can follow the task."""
         self.set_task(request, task)
         if self._begun:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.call import CallEvent, CallPhase, CallState
+from genmcp._core.call import CallPhase, CancelTask
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Failed, Outcome, unpack
 from genmcp._core.request import Request
@@ -18,17 +18,16 @@ from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Finished, Suspended
 from genmcp._mux.continuations import Continuations
 from genmcp._mux.sinks import Services, StoredRequest, TaskSink
-from genmcp._mux.tasks import to_finished
+from genmcp._mux.tasks import Tasks, flush, to_finished
 from genmcp._mux.telemetry import OnStep
 from genmcp._mux.waits import answers_outcome
 from genmcp.cancellation import cancel_requested
-from genmcp.channel import Channel
+from genmcp.channel import CallContext, CallServices, Channel
 from genmcp.errors import ConfigurationError, IllegalTransition, McpError, StoreError, ToolError
 from genmcp.hook import UnknownTag
 from genmcp.protocol.value import Result
 from genmcp.server import resolve_route
 from genmcp.tasks.attempt import NotRunnableHere
-from genmcp.tasks.service import TaskService
 
 _NO_CODE: Final = "No process of the server can continue the call"
 
@@ -40,7 +39,8 @@ class Resumption(msgspec.Struct, eq=False):
     """
 
     _services: Services
-    _tasks: TaskService
+    _call_services: CallServices
+    _tasks: Tasks
     _continuations: Continuations
     _outcome: Callable[[Request, BaseException], Result | McpError]
 
@@ -83,7 +83,7 @@ class Resumption(msgspec.Struct, eq=False):
                 report(None, error)
                 await self._stopped(task, channel)
                 raise
-            latest = channel._call.continuation or continuation
+            latest = channel.context.continuation or continuation
             release = self._services.server.info.version
             if isinstance(error, UnknownTag) and latest.release != release:
                 report(None, error)
@@ -91,7 +91,7 @@ class Resumption(msgspec.Struct, eq=False):
                 raise NotRunnableHere(unknown, _NO_CODE) from error
             result, raised = self._outcome(channel.request, error), error
         finally:
-            await channel._sink.flush()
+            await flush(channel)
         if isinstance(result, Suspended):
             report(result)
             return result
@@ -99,7 +99,7 @@ class Resumption(msgspec.Struct, eq=False):
         limits = self._services.limits
         if finished.result is not None and len(finished.result) > limits.max_result_bytes:
             raised = limits.too_large()
-            if await self._tasks.values.store(task):
+            if await self._tasks.service.values.store(task):
                 raised = ToolError(f"{raised}. The value of its job is kept by the server")
             result = self._outcome(channel.request, raised)
             finished = to_finished(result)
@@ -121,21 +121,26 @@ class Resumption(msgspec.Struct, eq=False):
         The process that has cancelled the task does not notify the tool, because `on_cancel` must
         run after the end of the hook, which only this process knows.
         """
-        channel._call.advance(CallEvent.TASK_CANCEL)
-        if channel._call.continuation is not None:
-            now = await self._tasks.get(task.id, task.owner)
+        channel.context.advance(CancelTask())  # without its action: the hook has ended
+        if channel.context.continuation is not None:
+            now = await self._tasks.service.get(task.id, task.owner)
             if now.status == "cancelled":
                 await self._services.server.cancelled(channel)
 
     def _channel(self, task: Task, call: bytes, own: Mapping[str, Any]) -> Channel:
-        call_state = CallState(
-            phase=CallPhase.TASK, task=task.id, run=run_id(task), fencing_token=task.fencing_token
+        request, token = StoredRequest.unpack(call), task.fencing_token
+        context = CallContext(
+            phase=CallPhase.TASK,
+            task=task.id,
+            run=run_id(task),
+            fencing_token=token,
+            sink=TaskSink(self._tasks.service, task.id, token),
+            caller=request,
+            performer=self._tasks,
+            services=self._call_services,
+            static=self._services.assigns,
         )
-        kept = StoredRequest.unpack(call)
-        sink = TaskSink(self._services, self._tasks, call_state, kept.client_key)
-        channel = kept.channel(self._services.server, sink, self._services.assigns, own)
-        channel._state = call_state
-        return channel
+        return request.channel(self._services.server, context, own)
 
 
 def _read(continuation: Continuation, outcome: Outcome) -> Outcome:

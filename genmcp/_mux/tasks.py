@@ -6,7 +6,7 @@ For another client, the process that holds its response follows the task to its 
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, cast
 
 import msgspec
 
-from genmcp._core.call import CallAction
+from genmcp._core.call import CallAction, WorkCancelled
 from genmcp._core.continuation import Continuation
 from genmcp._core.failures import tool_error
 from genmcp._core.seal import Purpose
@@ -37,7 +37,8 @@ from genmcp._core.waiting import (
     scheduled,
 )
 from genmcp._mux.bus import MessageBus
-from genmcp._mux.sinks import Services, StoredRequest
+from genmcp._mux.performing import report
+from genmcp._mux.sinks import Services, StoredRequest, TaskSink
 from genmcp._mux.waits import pending_requests
 from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.channel import Channel
@@ -155,28 +156,30 @@ class Tasks:
         """The state of a task that waits for an awaitable: it names this process."""
         return Awaiting(self._services.bus.node)
 
-    async def begin(self, channel: Channel, continuation: Continuation, work: StoredWork) -> Task:
-        """Store the call as a task that waits for *work*, start *work*, and return the task.
+    def id_of_work(self, channel: Channel, continuation: Continuation) -> str:
+        """Return the id of the call as a task that waits for the work of *continuation*.
 
-        If the call is stored already, return its task, and start nothing. A repeated answer has the
-        same continuation, and therefore the same id, so that its work is started once.
+        A repeated answer has the same continuation, and therefore the same id, so that its work is
+        started once.
         """
-        keyed, suspended = channel._keyed, suspension_of(continuation, work)
-        call = StoredRequest.of(channel).pack()
+        if channel.context.keyed is not None:
+            return channel.context.keyed.id
+        step, key_id = str(continuation.step), continuation.key_id
+        return self._services.seal.mark(Purpose.TASK, continuation.id, step, key_id=key_id)
+
+    async def begin(self, channel: Channel, id: str, suspended: Suspended) -> Task:
+        """Store the call as the task *id*, start its work, and return the task.
+
+        If the call is stored already, return its task, and start nothing.
+        """
+        call, keyed = StoredRequest.of(channel).pack(), channel.context.keyed
         if keyed is not None:
-            # From now on `keyed` frees the key, and a cancellation has to cancel the record.
-            channel._call.task, channel._call.unconfirmed = keyed.id, None
             return await self._publish(channel, keyed, suspended, call)
-        step = str(continuation.step)
-        id = self._services.seal.mark(
-            Purpose.TASK, continuation.id, step, key_id=continuation.key_id
-        )
-        channel._call.task = id
         return await self.service.create(self._made(channel, id, suspended), call)
 
     def new_id(self, channel: Channel) -> str:
         """Return an id for the call as a task: unguessable, 160 random bits."""
-        keyed = channel._keyed
+        keyed = channel.context.keyed
         return secrets.token_urlsafe(20) if keyed is None else keyed.id
 
     async def promote(self, channel: Channel, id: str) -> Task | None:
@@ -186,7 +189,7 @@ class Tasks:
         the outcome.
         """
         self._services.bus.open()
-        continuation, keyed = channel._call.continuation, channel._keyed
+        continuation, keyed = channel.context.continuation, channel.context.keyed
         call = StoredRequest.of(channel).pack()
         suspended = Suspended(0, b"", Running(self._services.bus.node))
         if continuation is not None:
@@ -204,16 +207,16 @@ class Tasks:
         If another client got it, by the idempotency key, the task ends with the outcome of the
         call.
         """
-        call, keyed = channel._call, channel._keyed
+        context, keyed = channel.context, channel.context.keyed
         if slot_of(id) == id:
             await self.service.discard(id)
         # Otherwise another call uses the key now, or this call waits for its client.
-        elif keyed and keyed.id == id and not isinstance(call.outcome, InputRequiredResult):
+        elif keyed and keyed.id == id and not isinstance(context.outcome, InputRequiredResult):
             with suppress(IllegalTransition, TaskNotFound):
-                if call.outcome is None:
+                if context.outcome is None:
                     await self.service.cancel(id, channel.principal)
                 else:
-                    ended = to_finished(call.outcome, raised=call.raised)
+                    ended = to_finished(context.outcome, raised=context.raised)
                     await self.service.finish(id, ended, fencing_token=keyed.token)
 
     async def _publish(
@@ -253,7 +256,7 @@ class Tasks:
         return Task(
             id=id,
             owner=channel.principal,
-            address=channel._sink.client_key.address,
+            address=channel.context.caller.client_key.address,
             tool=channel.request.key,
             node=services.bus.node,
             created=now,
@@ -270,36 +273,51 @@ class Tasks:
 
     # Calls that are tasks.
 
+    async def perform(self, action: CallAction, channel: Channel) -> None:
+        """Perform *action* on the record of the call of *channel*, or on its tool."""
+        match action:
+            case CallAction.WRITE_STEP:
+                continuation = channel.context.continuation
+                assert continuation is not None
+                await self.park(channel, suspension_of(continuation, self.awaiting))
+            case CallAction.WRITE_OUTCOME | CallAction.LEAVE_RECORD:
+                await self._end(channel, abandoned=action is CallAction.LEAVE_RECORD)
+            case CallAction.UNREGISTER_TASK:
+                assert channel.task is not None
+                await flush(channel)
+                self.running.discard(channel.task)
+            case CallAction.CANCEL_WORK:
+                await self._cancel_work(channel)
+            case CallAction.NOTIFY_TOOL:
+                await _notify(self._services.server.cancelled(channel))
+
     async def park(self, channel: Channel, suspended: Suspended) -> None:
         """Write to the record of the task which step the call of *channel* has reached."""
-        call = channel._call
-        assert call.task is not None
-        await channel._sink.flush()
-        task = await self.service.suspend(call.task, suspended, fencing_token=call.fencing_token)
-        call.fencing_token = task.fencing_token
+        context = channel.context
+        assert context.task is not None
+        await flush(channel)
+        await self.service.suspend(context.task, suspended, fencing_token=context.fencing_token)
 
-    async def ended(self, channel: Channel, actions: Collection[CallAction]) -> None:
-        """Perform the *actions* at the end of the hook of *channel*, a call that is a task.
+    async def _end(self, channel: Channel, *, abandoned: bool) -> None:
+        """Write the end of the hook of *channel*, a call that is a task, or abandon its record.
 
         An error of the store is logged: the client already has its response.
         """
-        call = channel._call
-        id, token = call.task, call.fencing_token
+        context = channel.context
+        id, token = context.task, context.fencing_token
         assert id is not None
+        await flush(channel)
         try:
-            await channel._sink.flush()
             # IllegalTransition: it was cancelled, or another process has taken it over.
             with suppress(IllegalTransition):
-                if CallAction.LEAVE_RECORD in actions:
+                if abandoned:
                     await self.service.abandon(id, fencing_token=token)
-                elif CallAction.WRITE_OUTCOME in actions:
-                    assert call.outcome is not None
-                    ended = to_finished(call.outcome, raised=call.raised)
+                else:
+                    assert context.outcome is not None
+                    ended = to_finished(context.outcome, raised=context.raised)
                     await self.service.finish(id, ended, fencing_token=token)
         except (StoreError, TaskNotFound) as error:  # it may have expired
             logger.warning("the end of task %s is not written yet: %s", id, error)
-        finally:
-            self.running.discard(id)
 
     async def cancel(self, id: str, owner: str | None) -> None:
         """Cancel a task in any process, and notify its tool. Does nothing if it has ended.
@@ -314,20 +332,17 @@ class Tasks:
             if call is not None:
                 await _notify(self._cancelled(task, call))
 
-    async def cancel_work(self, channel: Channel) -> None:
+    async def _cancel_work(self, channel: Channel) -> None:
         """Cancel the stored call of *channel*, and its job."""
-        if channel.task is not None:
+        id = channel.context.task
+        if id is not None:
             try:
-                was = await self._cancel(channel.task, channel.principal, private=True)
-                channel._call.run = None if was is None else run_id(was)
+                was = await self._cancel(id, channel.principal, private=True)
+                await report(channel, WorkCancelled(None if was is None else run_id(was)))
             except TaskNotFound:  # it has expired
                 pass
             except StoreError as error:  # its tool is notified nevertheless
-                logger.warning("task %s is not cancelled: %s", channel.task, error)
-
-    async def notify_tool(self, channel: Channel) -> None:
-        """Call `on_cancel` of the tool of *channel*."""
-        await _notify(self._services.server.cancelled(channel))
+                logger.warning("task %s is not cancelled: %s", id, error)
 
     async def _cancel(self, id: str, owner: str | None, *, private: bool = False) -> Task | None:
         """Cancel a task and stop its hook. Return it as it was before; None if it had ended."""
@@ -343,7 +358,7 @@ class Tasks:
     def _busy(self) -> bool:
         return bool(self.running) or self.service.keyed.busy
 
-    async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:
+    async def result_of(self, id: str, owner: str | None) -> CallToolResult:
         """Return the result of the task *id*, or a text for the model that explains its absence."""
         try:
             task = await self.service.get(id, owner)
@@ -386,6 +401,12 @@ def _options(services: Services, options: JobOptions) -> JobOptions:
         in_thread=services.threads.run,
         observer=services.observers,
     )
+
+
+async def flush(channel: Channel) -> None:
+    """Write the notifications of *channel* that are pending, if its call is a task."""
+    if isinstance(channel.context.sink, TaskSink):
+        await channel.context.sink.flush()
 
 
 async def _notify(notifying: Coroutine[Any, Any, None]) -> None:

@@ -267,7 +267,7 @@ class Observers(StepObserver):
 
     def trace_of(self, channel: Channel) -> Mapping[str, str] | None:
         """Return the trace context of the request of *channel*, None if no telemetry has one."""
-        for each, mark in channel._marks or ():
+        for each, mark in channel.context.marks:
             if trace := _call(each.trace_context, mark):
                 return cast(Mapping[str, str], trace)
         return None

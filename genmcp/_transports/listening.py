@@ -21,7 +21,7 @@ from genmcp._mux.builtin_methods import TASKS_CHANGED, task_status_notification,
 from genmcp._mux.changes import Subscription
 from genmcp._mux.mux import Mux
 from genmcp._transports.request import ClientLeft, HttpRequest, wait_for_disconnect
-from genmcp._transports.running_call import Caller
+from genmcp._transports.running_call import LiveCaller
 from genmcp._transports.timers import TICK, TimerTable, start_eagerly
 from genmcp._transports.writing import perform
 from genmcp._wire import sse
@@ -228,7 +228,7 @@ def without_params(request: Request) -> Request:
 
 @asynccontextmanager
 async def open_subscription(
-    caller: Caller, request: Request
+    caller: LiveCaller, request: Request
 ) -> AsyncGenerator[tuple[Request, AsyncGenerator[list[bytes], None]], None]:
     """Open the stream of *request* of *caller*, on any transport.
 
@@ -255,7 +255,7 @@ async def open_subscription(
                 yield request, messages
 
 
-async def _supported(caller: Caller, request: Request) -> SubscriptionFilter:
+async def _supported(caller: LiveCaller, request: Request) -> SubscriptionFilter:
     """Return the part of the filter of *request* that the server honors for *caller*."""
     mux = caller.mux
     wanted = await mux.builtin.honored(request, caller.access)

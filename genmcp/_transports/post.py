@@ -43,7 +43,7 @@ from genmcp._transports.responder import Responder, serve_batch
 from genmcp._transports.writing import reply
 from genmcp._wire.http import check_get_headers
 from genmcp._wire.jsonrpc import ErrorBody, Message, encode_batch
-from genmcp.channel import Channel
+from genmcp.channel import CallContext, Channel
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
 from genmcp.protocol.params import RequestParams
 from genmcp.stores.following import RETRY_DELAY
@@ -281,7 +281,9 @@ class Recovery(Pipe):
                 kept = await self.mux.tasks.service.records.call(task)
                 if kept is not None:
                     request = StoredRequest.unpack(kept).request()
-                channel = Channel(request, PipedCall(self, request), self.access)
+                call, services = PipedCall(self, request), self.mux.call_services
+                context = CallContext(sink=call, caller=self, performer=call, services=services)
+                channel = Channel(request, context, self.access)
                 return await self.mux.continuations.followed(task, channel)
             except StoreError:
                 await asyncio.sleep(RETRY_DELAY)

@@ -89,7 +89,7 @@ class SseEndpoint:
             finally:
                 for call in self._calls.of(session.key):
                     # The task of a client with a handle is not cancelled by a disconnect.
-                    if cancels_on_disconnect(call.route) and not call.has_handle:
+                    if cancels_on_disconnect(call.route) and not call.responded:
                         call.leave()
                 with suppress(StoreError):
                     await mux.store.apply(Delete(_record(session)))

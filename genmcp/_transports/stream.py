@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.call import CallEvent, CallPhase
+from genmcp._core.call import CallEvent, CallPhase, Leave, StopServer
 from genmcp._core.exchange import (
     Exchange,
     ExchangeAction,
@@ -116,7 +116,7 @@ class OpenResponse(msgspec.Struct, eq=False):
             call.report(event)
 
     def stop(self) -> None:
-        """Report SHUTDOWN to the calls, which are cancelled, and shorten the time for writing.
+        """Report `StopServer` to the calls, which are cancelled, and shorten the time for writing.
 
         A call that only follows a task needs no error: its client resumes the stream at another
         process, which follows the task to its end, as it would after the death of this process.
@@ -125,7 +125,7 @@ class OpenResponse(msgspec.Struct, eq=False):
         self.stopping = True
         if self._http.mux.store.durable and all(map(_follows_task, self.calls)):
             self.writer.hand_on()
-        self.report(CallEvent.SHUTDOWN)
+        self.report(StopServer())
 
     def hasten(self) -> None:
         """Give the client `LAST_WORDS` seconds to read the messages that wait."""
@@ -153,12 +153,12 @@ class OpenResponse(msgspec.Struct, eq=False):
         except Exception:
             # A defect of the host, which `check` raises again in the task of the POST. Nothing can
             # be sent, whatever the exchange would decide for a disconnect: the calls are cancelled.
-            self.report(CallEvent.LEAVE)
+            self.report(Leave())
             raise
         self.leave()
 
     def leave(self) -> None:
-        """Handle a disconnect of the client: report LEAVE if the exchange says that it cancels."""
+        """Handle a disconnect of the client: report `Leave` if it cancels the calls."""
         if self.ended:
             return
         self._http.detached = True
@@ -166,7 +166,7 @@ class OpenResponse(msgspec.Struct, eq=False):
         # A provider's tool may be resolved after the exchange was made: read `on_disconnect` again.
         exchange.cancels |= any(cancels_on_disconnect(call.route) for call in self.calls)
         if exchange.leave():
-            self.report(CallEvent.LEAVE)
+            self.report(Leave())
 
     def check(self) -> None:
         """Raise the exception that the host's `receive` has raised in the watch, if any."""
@@ -327,11 +327,10 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     def follow(self, call: RunningCall[HttpRequest]) -> None:
         """Store, with the events of the response, the id of the task that *call* waits for."""
-        state = call.channel and call.channel._state
-        if self._kept is not None and state:
-            self._kept.set_task(call.request, state.follows)
+        if self._kept is not None and call.channel is not None:
+            self._kept.set_task(call.request, call.channel.context.follows)
 
-    async def following(self, request: Request, task: str) -> None:
+    async def following(self, request: Request, task: str | None) -> None:
         """Store, with the events of the response, that *request* waits for *task*."""
         if self._kept is not None:
             await self._kept.follow(request, task)
@@ -443,5 +442,4 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
 def _follows_task(call: RunningCall[HttpRequest]) -> bool:
     """Return whether *call* waits for a task, and its own code runs in no process."""
-    state = None if call.channel is None else call.channel._state
-    return state is not None and state.phase is CallPhase.FOLLOWING
+    return call.channel is not None and call.channel.context.phase is CallPhase.FOLLOWING

@@ -26,15 +26,7 @@ from genmcp.protocol.prompts import (
 )
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.suite.collection import PROMPTS, Collection
-
-
-class Sink:
-    """The part of a channel that runs a `def`."""
-
-    closed = False
-
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(*arguments)
+from tests.support.channels import channel_of
 
 
 def prompts_of(given: Sequence[object]) -> Collection:
@@ -61,7 +53,7 @@ async def ask(
         revision=LATEST,
         client=ClientInfo(LATEST.version),
     )
-    channel = Channel(request, Sink())  # type: ignore[arg-type]
+    channel = channel_of(request)
     if isinstance(ref, PromptReference):
         completer = (prompts or Collection(PROMPTS)).completer(ref.name, None)
     else:

@@ -30,6 +30,7 @@ from genmcp.protocol.content import TextContent
 from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.value import Result
 from tests.support.asgi import ALL, PATIENCE, TASKS, Client, until
+from tests.support.channels import promote
 
 _heard_in: ContextVar[str] = ContextVar("_heard_in", default="nowhere")
 
@@ -341,7 +342,7 @@ class Long(Tool):
 
     async def call(self, request: Any, channel: Channel) -> Any:
         if request.arguments["how"] == "asks":
-            await channel._sink.promote()
+            await promote(channel)
             return Continue("sure", elicit("Sure?"))
         return Continue("worked", work.job())
 
