@@ -18,7 +18,6 @@ from genmcp._core.exchange import (
     Exchange,
     ExchangeAction,
     ExchangeState,
-    StreamHead,
     StreamRecord,
     exchange_for,
 )
@@ -162,10 +161,9 @@ class OpenResponse(msgspec.Struct, eq=False):
         if self.ended:
             return
         self._http.detached = True
-        exchange = self.writer.exchange
         # A provider's tool may be resolved after the exchange was made: read `on_disconnect` again.
-        exchange.cancels |= any(cancels_on_disconnect(call.route) for call in self.calls)
-        if exchange.leave():
+        cancels = any(cancels_on_disconnect(call.route) for call in self.calls)
+        if self.writer.exchange.leave(cancels=cancels):
             self.report(Leave())
 
     def check(self) -> None:
@@ -339,7 +337,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     def _push(self, actions: list[ExchangeAction], size: int = 0) -> None:
         """Send *actions*, of about *size* bytes, together with those already waiting."""
-        if actions and self._kept is None and type(actions[0]) is StreamHead:
+        if actions and self._kept is None and type(actions[0]) is StreamRecord:
             self.store()
         self._ready += actions
         self._size += size
@@ -429,7 +427,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
         if self._kept is not None:
             records = [action for action in actions if type(action) is StreamRecord]
             if records:
-                # Before they are sent, since a client may resume from any event it has received.
+                # Those of all messages that wait are stored at once, before the first of them.
                 await self._kept.keep(records)
         self.begun = True
         writing = perform(http, actions)
