@@ -14,12 +14,12 @@ from genmcp._core.access import Access
 from genmcp._core.client_key import ClientKey
 from genmcp._core.request import REQUEST_TYPES, ClientInfo, Request
 from genmcp._core.seal import Seal
+from genmcp._core.server_dispatch import reader_of
 from genmcp._mux.bus import MessageBus
 from genmcp._mux.limits import Limits
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.telemetry import Observers
 from genmcp._mux.threads import ThreadPool
-from genmcp._wire.jsonrpc import params_of
 from genmcp.channel import CallContext, Channel
 from genmcp.errors import CapabilityMissing, IllegalTransition, StoreError
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
@@ -76,11 +76,11 @@ class StoredAccess(msgspec.Struct, frozen=True, array_like=True):
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     """The stored form of a request, with everything needed to continue it: the caller of its call.
 
-    params: the params as received, JSON. kept: the assigns copied from the host's request whose
-    keys are in the endpoint's `keep_assigns`. gone: the keys of the other copied assigns, which are
-    not stored. address: the peer address that an anonymous request counts towards. granted: the
-    access of the client; in a record of a release before it, only *principal* identifies the
-    client.
+    params: the params as received, JSON; *whole*: the message with them. kept: the assigns copied
+    from the host's request whose keys are in the endpoint's `keep_assigns`. gone: the keys of the
+    other copied assigns, which are not stored. address: the peer address that an anonymous request
+    counts towards. granted: the access of the client; in a record of a release before it, only
+    *principal* identifies the client.
     """
 
     id: RequestId
@@ -94,8 +94,10 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     kept: Mapping[str, Any]
     gone: Collection[str]
     address: str | None = None
-    # The last member: earlier releases skip it, and read the rest, while both run side by side.
+    # Earlier releases skip these, and read the rest, while both run side by side. They leave the
+    # step of a whole message, which they cannot read, to other processes.
     granted: StoredAccess | None = None
+    whole: bool = False
 
     @property
     def access(self) -> Access | None:
@@ -136,7 +138,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
         return cls(
             id=request.id,
             method=request.method,
-            params=bytes(params_of(raw) if isinstance(raw, bytes) else raw),
+            params=bytes(raw),
             version=request.revision.version,
             info=request.client.info,
             capabilities=request.client.capabilities,
@@ -146,6 +148,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             gone=[key for key in copied if key not in keep],
             address=caller.client_key.address,
             granted=None if channel.access is None else StoredAccess.of(channel.access),
+            whole=isinstance(raw, bytes),
         )
 
     def pack(self) -> bytes:
@@ -179,11 +182,15 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             unknown = f"{self.version} is no longer supported"
             raise NotRunnableHere(unknown, unknown)
         method = revision.methods[self.method]
+        if self.whole:
+            params = reader_of(method)(self.params).params
+        else:
+            params = method.params_decoder.decode(self.params or b"{}")
         return REQUEST_TYPES.get(self.method, Request)(
             id=self.id,
             method=self.method,
-            params=revision.up(method.params_decoder.decode(self.params or b"{}")),
-            raw=msgspec.Raw(self.params),
+            params=revision.up(params),
+            raw=self.params if self.whole else msgspec.Raw(self.params),
             revision=revision,
             client=ClientInfo(self.version, self.info, self.capabilities),
             session=self.session,

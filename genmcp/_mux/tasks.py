@@ -40,6 +40,7 @@ from genmcp._mux.bus import MessageBus
 from genmcp._mux.performing import report
 from genmcp._mux.sinks import Services, StoredRequest, TaskSink
 from genmcp._mux.waits import pending_requests
+from genmcp._wire.encoder import EncodedResult
 from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.channel import Channel
 from genmcp.errors import (
@@ -363,7 +364,7 @@ class Tasks:
         try:
             task = await self.service.get(id, owner)
             if task.ended:
-                return cast(CallToolResult, task_result(task, "tools/call"))
+                return cast(CallToolResult, task_result(task, "tools/call").decoded)
         except TaskNotFound:
             return tool_error(f"There is no call {id}, or its result has expired.")
         except McpError as error:
@@ -423,10 +424,11 @@ def to_finished(result: Result | McpError, *, raised: bool = False) -> Finished:
     """
     if isinstance(result, McpError):
         return finished_with_error(result)
-    return Finished(result=msgspec.json.encode(result), raised=raised)
+    encoded = result.body if isinstance(result, EncodedResult) else msgspec.json.encode(result)
+    return Finished(result=encoded, raised=raised)
 
 
-def task_result(task: Task, method: str) -> Result:
+def task_result(task: Task, method: str) -> EncodedResult:
     """Return the result of a *task* that has ended; *method* is that of its request.
 
     Raises:
@@ -437,8 +439,8 @@ def task_result(task: Task, method: str) -> Result:
         raise McpError(error.message, error.data, code=error.code)
     if task.result is None:
         raise McpError("The call was cancelled")
-    result: Any = msgspec.json.decode(task.result, type=LATEST.methods[method].result)
-    return cast(Result, result)
+    kind = cast(type[Result], LATEST.methods[method].result)
+    return EncodedResult(kind=kind, body=task.result)
 
 
 def create_task_result(task: Task, now: float) -> CreateTaskResult:
