@@ -26,6 +26,7 @@ from genmcp._mux.sinks import StoredRequest
 from genmcp._mux.tasks import Tasks, task_fields, task_result
 from genmcp._wire.encoder import Encoder
 from genmcp._wire.jsonrpc import ErrorBody
+from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.errors import (
     ArgumentFaults,
@@ -189,9 +190,7 @@ async def watching(
     try:
         yield
     finally:
-        for watcher in watchers:
-            watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)
+        await cancel_and_wait(*watchers)
 
 
 async def _watch(

@@ -18,6 +18,7 @@ from typing import Final
 import msgspec
 
 from genmcp._mux.limits import ConcurrencyLimit, Limits
+from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import Conflict, Overloaded, StoreError
 from genmcp.stores.store import Delete, Put, Store
 from genmcp.tasks.retry import LogThrottle
@@ -155,9 +156,7 @@ class CallQuota:
         """Cancel the pending leases of the running loop."""
         here = asyncio.get_running_loop()
         own = [each for each in [*self._leases] if each.get_loop() is here]
-        for each in own:
-            each.cancel()
-        await asyncio.gather(*own, return_exceptions=True)
+        await cancel_and_wait(*own)
         with self._lock:
             self._allowances = {}  # some of them still wait for a lease
 
@@ -222,8 +221,7 @@ class UsageReports:
         """Stop, and delete the report."""
         task, self._task = self._task, None
         if task is not None and not task.get_loop().is_closed():
-            task.cancel()
-            await asyncio.wait([task])
+            await cancel_and_wait(task)
             with suppress(StoreError):
                 await self._store.apply(Delete(self._key))
 

@@ -13,7 +13,7 @@ from genmcp._core.call import AskClient, ClientAnswered
 from genmcp._core.continuation import AskedQuestion, Continuation
 from genmcp._core.outcome import Done, Failed, Outcome
 from genmcp._mux.performing import report
-from genmcp.cancellation import cancel_requested
+from genmcp.cancellation import cancel_and_wait, cancel_requested
 from genmcp.channel import Channel
 from genmcp.errors import (
     ArgumentFaults,
@@ -90,9 +90,7 @@ async def ask_client(continuation: Continuation, channel: Channel) -> Continuati
         return Failed(failure)
     finally:
         await report(channel, ClientAnswered())
-        for each in asking:
-            each.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await cancel_and_wait(*asking)
     return continuation.answered(dict(answers))
 
 

@@ -26,6 +26,7 @@ from genmcp._transports.timers import TICK, TimerTable, start_eagerly
 from genmcp._transports.writing import perform
 from genmcp._wire import sse
 from genmcp._wire.sse import COMMENT
+from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import Overloaded
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.resources import SubscriptionFilter
@@ -120,9 +121,7 @@ class EventStream:
             timers.discard(self, self._silence)
             http.shutdown.discard(self.stop)
             ending = [watch] if self._comment is None else [watch, self._comment]
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            await cancel_and_wait(*ending)
 
     def _watch_expiry(self) -> None:
         """End the stream when the access token expires."""

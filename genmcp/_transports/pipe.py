@@ -41,6 +41,7 @@ from genmcp._transports.timers import LatestProgress, RateLimiter
 from genmcp._wire import jsonrpc
 from genmcp._wire.jsonrpc import Message
 from genmcp._wire.lines import OversizedMessage
+from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.errors import InvalidRequest, StoreError, TooLarge
 from genmcp.protocol.params import (
@@ -364,9 +365,7 @@ class PipeConnection(Pipe):
         # The first wait is for the responses of the cancelled calls. Tasks that have ignored their
         # cancellation are then cancelled again.
         await _wait(self._tasks, LAST_WORDS)
-        for task in self._tasks:
-            task.cancel()
-        await _wait(self._tasks, LAST_WORDS)
+        await cancel_and_wait(*self._tasks, timeout=LAST_WORDS)
         self._progress.close()
         if self._opened is not None:
             with suppress(StoreError):

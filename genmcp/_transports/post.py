@@ -43,6 +43,7 @@ from genmcp._transports.responder import Responder, serve_batch
 from genmcp._transports.writing import reply
 from genmcp._wire.http import check_get_headers
 from genmcp._wire.jsonrpc import ErrorBody, Message, encode_batch
+from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import CallContext, Channel
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
 from genmcp.protocol.params import RequestParams
@@ -245,8 +246,7 @@ class Recovery(Pipe):
             while (message := await self._messages.get()) is not None:
                 yield message
         finally:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            await cancel_and_wait(work)
 
     async def send(self, message: bytes) -> None:
         """Send *message*, waiting for room in the buffer."""

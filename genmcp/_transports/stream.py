@@ -40,6 +40,7 @@ from genmcp._transports.timers import (
     start_eagerly,
 )
 from genmcp._transports.writing import perform
+from genmcp.cancellation import cancel_and_wait
 
 # Milliseconds after which a client resumes a stream that ends with this process: a load balancer
 # needs a moment to notice, and a restarted server to start.
@@ -198,13 +199,13 @@ class OpenResponse(msgspec.Struct, eq=False):
         """Close the response; wait for the *promotions*, the writer and the stored events."""
         self.close()
         writer, self._writer = self._writer, None
-        tasks = list(promotions)
         if writer is not None:
             self._http.answered = writer.begun
-            tasks += writer.close()
         try:
-            if tasks:  # a host may cancel this, but not the writes and deletions
-                await asyncio.wait(tasks)
+            if writer is not None:
+                await writer.close()
+            if promotions:  # a host may cancel this, but not the writes and deletions
+                await asyncio.wait(promotions)
         finally:
             if writer is not None:
                 await writer.end()
@@ -382,8 +383,8 @@ class ResponseWriter(msgspec.Struct, eq=False):
         if self._ready:
             await self._flush()
 
-    def close(self) -> "list[asyncio.Task[None]]":
-        """Send nothing more; return the asyncio.Task that has to be waited for, if any."""
+    async def close(self) -> None:
+        """Send nothing more."""
         self._started = False
         self._closing = True
         if self._progress is not None:
@@ -391,11 +392,8 @@ class ResponseWriter(msgspec.Struct, eq=False):
         if self._kept is not None:
             self._kept.discard(self)
         self._read.set()
-        task = self._task
-        if task is None or task.done():
-            return []
-        task.cancel()
-        return [task]
+        if self._task is not None and not self._task.done():
+            await cancel_and_wait(self._task)
 
     async def end(self) -> None:
         """End the stored stream, so that no client waits for it, or hand it on."""
