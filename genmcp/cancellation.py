@@ -64,6 +64,8 @@ async def run_to_completion(work: Coroutine[Any, Any, object]) -> None:
         await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait((task,))
+        if not task.cancelled():
+            task.exception()  # retrieved, as in `cancel_and_wait`
         raise
 
 

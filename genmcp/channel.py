@@ -2,15 +2,7 @@
 
 import asyncio
 from collections import ChainMap
-from collections.abc import (
-    Awaitable,
-    Callable,
-    Collection,
-    Coroutine,
-    Mapping,
-    MutableMapping,
-    Sequence,
-)
+from collections.abc import Callable, Collection, Coroutine, Mapping, MutableMapping, Sequence
 from concurrent.futures import wait
 from enum import Enum
 from math import inf
@@ -24,7 +16,6 @@ from typing_extensions import TypeVar
 from genmcp._core.access import Access
 from genmcp._core.call import CallAction, CallPhase, CallState
 from genmcp._core.client_key import ClientKey
-from genmcp._core.continuation import Continuation
 from genmcp._core.request import ClientInfo, Request
 from genmcp._core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp.errors import AssignUnavailable, ContractError
@@ -36,7 +27,6 @@ from genmcp.protocol.params import (
 )
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
-from genmcp.tasks.records import HeldTask
 
 _DISCARDED: Final = (CallPhase.CANCELLED_TASK, CallPhase.OVER)
 """Phases in which the output of a call is discarded."""
@@ -193,9 +183,9 @@ class CallServices(msgspec.Struct, frozen=True, eq=False):
     """
 
     changes: ChangeNotifier
-    level_of: Callable[[Request], Awaitable[LoggingLevel | None]]
-    result_of: Callable[[str, str | None], Awaitable[CallToolResult]]
-    in_thread: Callable[..., Awaitable[Any]]
+    level_of: Callable[[Request], Coroutine[Any, Any, LoggingLevel | None]]
+    result_of: Callable[[str, str | None], Coroutine[Any, Any, CallToolResult]]
+    in_thread: Callable[..., Coroutine[Any, Any, Any]]
 
 
 class CallContext(CallState, kw_only=True, eq=False):
@@ -203,8 +193,7 @@ class CallContext(CallState, kw_only=True, eq=False):
 
     The mux and the transports share it. sink: replaced when the call becomes a task. static, given:
     the assigns of the mux, and of one of several servers of it. marks: those of each telemetry.
-    promoting: the asyncio.Task in which a promotion accesses the store, if one does now. keyed,
-    asked: the task of the idempotency key, and where such a call asks its client.
+    promoting: the asyncio.Task in which a promotion accesses the store, if one does now.
     """
 
     sink: Sink
@@ -215,8 +204,6 @@ class CallContext(CallState, kw_only=True, eq=False):
     given: Mapping[str, Any] | None = None
     marks: Sequence[tuple[Any, Any]] = ()
     promoting: "asyncio.Task[None] | None" = None
-    keyed: HeldTask | None = None
-    asked: Continuation | None = None
     _assigns: "_Assigns | None" = None
 
     @property

@@ -37,7 +37,7 @@ class CallPhase(IntEnum):
     ASKING = 1
     """The client was sent a question on the open connection (2025-11-25 and before)."""
     STORING = 2
-    """The call reads or writes its own record: that of a job, or of its idempotency key."""
+    """The call reads or writes its own record."""
     PROMOTING = 3
     """The record of a task is being written, while the hook runs on."""
     TASK = 4
@@ -87,21 +87,13 @@ class ClientAnswered(CallEvent, frozen=True):
     """The question of `AskClient` was answered, or failed."""
 
 
-class StoreWork(CallEvent, frozen=True):
-    """The call begins to write its record *task*, for a job that it waits for."""
-
-    task: str
-    unconfirmed: str | None
-
-
 class AccessRecord(CallEvent, frozen=True):
-    """The call begins to read or write the record of its idempotency key, or of its answers."""
+    """The call begins to write its record *task*, for a job that it waits for.
 
-    follows: None = None
+    Or, with None, to access the record of its idempotency key, or of the question it answers.
+    """
 
-
-class Resume(CallEvent, frozen=True):
-    """The access to the record has ended, and a hook runs."""
+    task: str | None
 
 
 class Follow(CallEvent, frozen=True):
@@ -162,10 +154,9 @@ class StopServer(CallEvent, frozen=True):
 
 
 class Returned(CallEvent, frozen=True):
-    """The hook has ended with a result, or with the error that it has *raised*."""
+    """The hook has ended with a result, or with the error that it has raised."""
 
     outcome: Result | McpError | None
-    raised: bool
 
 
 class StepStored(CallEvent, frozen=True):
@@ -289,16 +280,10 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.ASKING, ClientAnswered): Transition(_P.RUNNING),
     (_P.FOLLOWING, AskClient): Transition(_P.RELAYING),
     (_P.RELAYING, ClientAnswered): Transition(_P.FOLLOWING),
-    **_all((_P.RUNNING, _P.STORING), (StoreWork, AccessRecord), _P.STORING),
-    (_P.FOLLOWING, AccessRecord): Transition(_P.STORING),
-    # A call with an idempotency key ends while a promotion accesses the store. The phase stays,
-    # since the promotion reports the end of its access. Both write the one record of the key, and
-    # the store accepts one of the writes.
-    **_all(_ACCESSING, (AccessRecord,), sets=False),
-    (_P.STORING, Resume): Transition(_P.RUNNING),
+    (_P.RUNNING, AccessRecord): Transition(_P.STORING),
     **_all((_P.RUNNING, _P.STORING), (Follow,), _P.FOLLOWING, _A.NOTE_FOLLOWED),
     # A hook that ignores its cancellation takes further steps: a job that it begins is cancelled.
-    **_all(_ENDING, (Suspend, AskClient, StoreWork, Follow)),
+    **_all(_ENDING, (Suspend, AskClient, AccessRecord, Follow)),
     # Promotion. The order is: write the record, then send the handle. The other order would let a
     # client poll a task that does not exist yet, or never will if the process dies in between. If
     # the call ends or is cancelled during the write, no client has the handle of the record, which
@@ -319,8 +304,7 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.READING, StoreFailed): Transition(_P.FOLLOWING, (_A.RETRY_LATER,)),
     (_P.READING, Refused): Transition(_P.FOLLOWING),
     # If a write ends after the call, its record is deleted. If it ends while the hook is being
-    # cancelled, the record is deleted at the end of the hook: a keyed call may still return a
-    # result, which its record must keep, so that the call does not run again.
+    # cancelled, the record is deleted at the end of the hook.
     **_all((_P.OVER,), _ACCESS_ENDS, None, _A.DELETE_RECORD, sets=False),
     # Cancellation. Each event cancels the hook again, since a hook may ignore the first
     # cancellation. `Cancel` beats `Leave`, and `Leave` beats `StopServer`, in whichever order they
@@ -376,10 +360,9 @@ def _pairs(phases: Iterable[CallPhase], *events: type[CallEvent]) -> Iterable[Pa
 LATE: Final[frozenset[Pair]] = frozenset(
     {
         # A hook ignores its cancellation, or its call is a task now.
-        *_pairs((*_ENDING, *_IS_TASK), RouteResolved, ClientAnswered, AccessRecord, Resume),
-        *_pairs(_IS_TASK, AskClient, StoreWork, Follow),
-        *_pairs((_P.HANDED_OVER,), Suspend, AskClient, ClientAnswered, StoreWork, AccessRecord),
-        *_pairs((_P.HANDED_OVER,), Resume, Follow),
+        *_pairs((*_ENDING, *_IS_TASK), RouteResolved, ClientAnswered),
+        *_pairs(_IS_TASK, AskClient, AccessRecord, Follow),
+        *_pairs((_P.HANDED_OVER,), Suspend, AskClient, ClientAnswered, AccessRecord, Follow),
         # A timer expires, or an access ends, after another event has changed the phase.
         *_pairs((*_ACCESSING, *_ENDING, *_HAS_RESPONSE), Promote),
         *_pairs(_ENDING, *_ACCESS_ENDS),
@@ -398,12 +381,12 @@ class CallState(msgspec.Struct, eq=False):
         task: the id of its record in the store, if it has one.
         fencing_token: for changes of the record.
         run: the id of the job that the call waits for, or continues after.
-        follows: the task that the call awaits here; it may belong to another call.
+        follows: the task that the call awaits here. Unless it is *task*, it is that of an
+            idempotency key, which continues without this call.
         unconfirmed: the id of a record that a promotion may have written, before its handle was
             sent. Cleared when the record is known to be written, and when it is deleted.
         handle: the response that was sent instead of the result.
         outcome: the result or error of the call, if its response was held.
-        raised: whether the hook has raised that error.
     """
 
     phase: CallPhase = CallPhase.RUNNING
@@ -415,7 +398,6 @@ class CallState(msgspec.Struct, eq=False):
     unconfirmed: str | None = None
     handle: Result | None = None
     outcome: Result | McpError | None = None
-    raised: bool = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.phase.name}>"

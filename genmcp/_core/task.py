@@ -5,9 +5,8 @@ extension (SEP-2663) or not. The record names its owner, what it waits for and h
 process that shares the store can run the next step of the task. Only the functions here change a
 record. Each of them returns a new record, and `genmcp/tasks` writes it.
 
-A call with an idempotency key has a record of the same form from its beginning. This record is
-*private*: no client has been given its id. It becomes an ordinary task when the call is promoted or
-waits for a job. Repetitions of the call find the record by the key.
+A call with an idempotency key is a task from its beginning. The id of the task is derived from the
+key. Repetitions of the call find the task by that id, and wait for its result.
 
 Two processes may both work on a task: one of them was paused, and the other has taken over. Three
 numbers decide which of them may write:
@@ -22,7 +21,6 @@ numbers decide which of them may write:
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -32,7 +30,6 @@ from genmcp._core.outcome import Failed, pack, unpack
 from genmcp._core.waiting import (
     Asking,
     Awaiting,
-    AwaitingInput,
     End,
     Finished,
     Following,
@@ -59,8 +56,6 @@ LOST: Final = msgspec.json.encode(
 _FORMAT: Final = 2
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_KEYED_ID: Final = re.compile(r"(k[0-9a-f]{40})-[0-9a-f]{16}")
-_CACHED_SLOTS: Final = 1024  # one step of a task asks for its slot several times
 
 # Records keep the names that fields had when the format was fixed: during a rolling deploy,
 # processes of both releases read and write the same records.
@@ -76,17 +71,6 @@ _STORED_NAMES: Final = {
 def is_task_id(text: str) -> bool:
     """Return whether *text* is 1 to 64 characters of URL-safe base64, as the id of a task is."""
     return _ID.fullmatch(text) is not None
-
-
-@lru_cache(_CACHED_SLOTS)
-def slot_of(id: str) -> str:
-    """Return the key of the record of the task *id*, without its prefix.
-
-    All calls with one idempotency key use one slot, one after another: their ids are
-    `{slot}-{random}`. Any other task has a slot of its own, its id.
-    """
-    keyed = _KEYED_ID.fullmatch(id)
-    return keyed[1] if keyed else id
 
 
 # Fencing. A process that is paused (by the kernel, a debugger, its virtual machine) cannot
@@ -122,9 +106,10 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     changes: incremented by each change that followers see. outcome: how the wait ended, packed;
     once it is set, `continue_` is due, or runs. result, error: as JSON. deferred_seconds: for how
     long its step was deferred by processes that lack its code. arguments_digest: of a call with an
-    idempotency key. private: whether no client was given the id; such a task has no stored request.
-    raised: whether the call failed, see `Finished`. trace: the members `traceparent`, `tracestate`
-    and `baggage` of the call (W3C Trace Context), so that the spans of its steps join its trace.
+    idempotency key, else None. private: whether no client can have the id; such a task has no
+    stored request. raised, frees_key: see `Finished`. trace: the members `traceparent`,
+    `tracestate` and `baggage` of the call (W3C Trace Context), so that the spans of its steps join
+    its trace.
     parent: the wait for several jobs that this is a part of (`_core/parts.py`). schedule: the name
     and the time of a periodic job (`tasks/schedules.py`). Neither of these two has a call. failed:
     the step in which it has failed. retries: the id of the failed task that this one repeats.
@@ -161,6 +146,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     arguments_digest: bytes | None = None
     private: bool = False
     raised: bool = False
+    frees_key: bool = False
     trace: Mapping[str, str] | None = None
     parent: PartOf | None = None
     schedule: str | None = None
@@ -328,10 +314,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     def cancel(self, now: float) -> "Task":
         """Return the task cancelled. Later output of its work is rejected."""
-        return self._end("cancelled", now, Finished())
+        return self._end("cancelled", now, Finished(frees_key=True))
 
     def _lose(self, now: float) -> "Task":
-        return self._end("failed", now, Finished(error=LOST, raised=True))
+        lost = Finished(error=LOST, raised=True, frees_key=self.on_lost == "rerun")
+        return self._end("failed", now, lost)
 
     def _end(self, end: End, now: float, finished: Finished) -> "Task":
         return self._next(
@@ -341,6 +328,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             result=finished.result,
             error=finished.error,
             raised=finished.raised,
+            frees_key=finished.frees_key,
             failed=_failed_step(self) if finished.error or finished.raised else None,
             # Dropped, since an ended task is retained for its ttl: these may hold much more.
             continuation=b"",
@@ -416,32 +404,14 @@ def add_progress(
     return task._next("progress", now, **new)
 
 
-def publish_task(task: Task, suspended: Suspended, now: float, ttl: float) -> Task:
-    """Return a private *task* as an ordinary one: its client gets the id.
+def replace_task(task: Task, ended: Task) -> Task:
+    """Return *task*, a call whose idempotency key *ended* has freed, as its successor.
 
-    It is retained for *ttl* seconds, or for as long as its idempotency key, if that is longer.
+    Both have the same id: an engine rejects an id of a step that it has seen, and followers wait
+    for the next number of a change.
     """
-    ttl = ttl if task.ttl is None else max(task.ttl, ttl)
-    return replace(task.suspend(suspended, now), private=False, ttl=ttl)
-
-
-# A keyed call has one record from its beginning, whichever way it takes: two records could not be
-# exchanged in one step, and a copy of the call between them would run it a second time.
-
-
-def require_input(task: Task, question: AwaitingInput, now: float) -> Task:
-    """Return a private *task* that waits until its client answers by a request of its own."""
-    return replace(task, updated=now, changes=task.changes + 1, work=question)
-
-
-def resume_in(task: Task, node: str, token: int, now: float) -> Task:
-    """Return a private *task* running in the process *node*, after the answer of its client.
-
-    *token* becomes its fencing token. It must be random: if two copies of the answer arrive at two
-    processes, only one of them may hold the task.
-    """
-    changes = task.changes + 1
-    return replace(task, updated=now, changes=changes, work=Running(node), fencing_token=token)
+    changes, delivery = ended.changes + 1, ended.delivery_id + 1
+    return replace(task, changes=changes, delivery_id=delivery)
 
 
 def run_id(task: Task) -> str | None:
@@ -461,8 +431,6 @@ def record_ttl(task: Task, retention: float, failed_retention: float = 0.0) -> f
     counted from when the task is due. A part of a wait for several jobs is retained as long after
     its end: the others may take that long, and the outcome of the part is read after them.
     """
-    if isinstance(task.work, AwaitingInput):
-        return task.work.ttl
     asks = isinstance(task.work, Asking) and task.outcome is None
     if task.failed is not None and task.ttl is not None:
         return max(task.ttl, failed_retention)

@@ -450,19 +450,7 @@ class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):
         return pack(Done({key: msgspec.Raw(self.answers[key]) for key in self.questions}))
 
 
-class AwaitingInput(msgspec.Struct, frozen=True, tag="input_required"):
-    """The client continues the call by a request of its own, within *ttl* seconds.
-
-    Only for a private task. *step* is the step of the call with the question, *result* the
-    InputRequiredResult as JSON: copies of the call get the same question.
-    """
-
-    step: int
-    result: bytes
-    ttl: float
-
-
-Work: TypeAlias = Running | Awaiting | Working | Following | Gathering | Asking | AwaitingInput
+Work: TypeAlias = Running | Awaiting | Working | Following | Gathering | Asking
 
 
 def scheduled(work: Work, now: float) -> tuple[Work, float]:
@@ -486,10 +474,11 @@ class Suspended(msgspec.Struct, frozen=True):
 class Finished(msgspec.Struct, frozen=True):
     """The result of a hook that has ended the call: *result* or *error*, as JSON.
 
-    An error is an object of `code`, `message` and perhaps `data`. *raised*: the call failed and may
-    be repeated: its idempotency key, if it has one, is free again.
+    An error is an object of `code`, `message` and perhaps `data`. *raised*: the hook has raised it.
+    *frees_key*: a call with the same idempotency key runs again.
     """
 
     result: bytes | None = None
     error: bytes | None = None
     raised: bool = False
+    frees_key: bool = False

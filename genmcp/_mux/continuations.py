@@ -5,16 +5,15 @@ at the client (`requestState`), if it waits for an answer; in the store, if it w
 is a task.
 """
 
-import asyncio
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
-from genmcp._core.call import AccessRecord, Follow, Promote, StoreWork, Suspend
+from genmcp._core.call import AccessRecord, Follow, Suspend
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Done, Failed, Outcome, check_json, digest, pack
 from genmcp._core.request import Request
@@ -62,30 +61,6 @@ class Continuations:
         self._states = RequestStateCodec(services.seal, self._state_ttl)
         self._tasks = tasks
         self._awaitables = Awaitables()
-
-    async def begin(self, request: Request, channel: Channel) -> Result | Suspended:
-        """Answer a *request* that carries a state, or that must be a task.
-
-        Raises:
-            InvalidParams: the state was not issued for this request.
-            CapabilityMissing: it needs tasks, which the client does not support.
-        """
-        policy = request.policy
-        if policy.requires_tasks and not has_tasks(request):
-            raise CapabilityMissing({"extensions": {TASKS: {}}})
-        if request.request_state is None:
-            if policy.task == "always" and has_tasks(request):
-                await self._promote(channel)
-            step: Any = await self._server.handle(request, channel)
-            return await self.advance(step, channel)
-        return await self._retried(request, channel)
-
-    async def _promote(self, channel: Channel) -> None:
-        """Make the call a task before its hook begins."""
-        await asyncio.sleep(0)  # the call is registered when it first waits
-        channel.context.sink.watch_client()
-        await report(channel, Promote(self._tasks.new_id(channel)))
-        await channel.context.settle()
 
     async def advance(
         self, step: Any, channel: Channel, continuation: Continuation | None = None
@@ -149,16 +124,14 @@ class Continuations:
 
     async def _work(self, work: StoredWork, continuation: Continuation, channel: Channel) -> Result:
         """Start a job. Return the handle of the task, or the result of the call."""
-        context, id = channel.context, self._tasks.id_of_work(channel, continuation)
-        # A promotion waits from here on, because it could write a second record of the call. A
-        # keyed call has one record, which `keyed` ends from now on.
-        unconfirmed = context.unconfirmed if context.keyed is None else None
-        await report(channel, StoreWork(id, unconfirmed))
-        context.sink.watch_client()
+        id = self._tasks.id_of_work(continuation)
+        # A promotion waits from here on, because it could write a second record of the call.
+        await report(channel, AccessRecord(id))
+        channel.context.sink.watch_client()
         task = await self._tasks.begin(channel, id, suspension_of(continuation, work))
         if channel.request.policy.task != "never" and has_tasks(channel.request):
             return create_task_result(task, self._store.now())
-        return await self.followed(task.id, channel, known=task, is_own=True)
+        return await self.followed(task.id, channel, known=task)
 
     async def _asked(
         self, continuation: Continuation, channel: Channel
@@ -175,18 +148,27 @@ class Continuations:
         return answered if isinstance(answered, Failed) else answers_outcome(answered)
 
     def _input_required(self, continuation: Continuation, channel: Channel) -> InputRequiredResult:
-        channel.context.asked = continuation
         state = self._states.seal(continuation, channel.request, channel.principal)
         return InputRequiredResult(
             input_requests=pending_requests(continuation), request_state=state
         )
 
-    async def _retried(self, request: Request, channel: Channel) -> Result | Suspended:
-        """Continue a call with the answers of its client."""
+    async def retried(
+        self, request: Request, channel: Channel, keyed: Collection[str]
+    ) -> Result | Suspended:
+        """Continue a call with the answers of its client, in a request with a state.
+
+        *keyed* has the ids that the task of the idempotency key in the request may have.
+
+        Raises:
+            InvalidParams: the state was not issued for this request.
+        """
         continuation = self._states.open(request, channel.principal)
+        if keyed and continuation.task not in keyed:
+            raise InvalidParams("requestState belongs to a call with another idempotency key")
         if continuation.task is not None:
             await channel.context.settle()
-            await report(channel, AccessRecord())
+            await report(channel, AccessRecord(None))
         channel.context.restore(continuation.assigns)
         continuation = merge_answers(continuation, request.input_responses)
         failed = missing_capability(continuation, channel)
@@ -195,9 +177,9 @@ class Continuations:
             return self._input_required(continuation, channel)
         await self._spend(channel, continuation)
         if continuation.task is not None:
-            await self._answer(continuation, channel, failed)
-            last = continuation.last_event
-            return await self.followed(continuation.task, channel, last, is_own=True)
+            task = await self._answer(continuation, channel, failed)
+            is_own = task.arguments_digest is None  # otherwise it continues without this client
+            return await self.followed(task.id, channel, continuation.last_event, is_own=is_own)
         outcome = failed or answers_outcome(continuation)
         step = await self._server.resume(continuation, outcome, channel)
         return await self.advance(step, channel, continuation)
@@ -232,22 +214,6 @@ class Continuations:
         logger.warning("a requestState of %s, which is single-use, came twice", request.method)
         raise InvalidParams("requestState was used already: it is valid once")
 
-    def answers(self, id: str, channel: Channel) -> bool:
-        """Return whether the state in the request of *channel* belongs to the task *id*.
-
-        Raises:
-            InvalidParams: the state was not issued for this request.
-        """
-        return self._states.open(channel.request, channel.principal).task == id
-
-    def step_of(self, channel: Channel) -> int:
-        """Return the step of the call that the request of *channel* answers with its state.
-
-        Raises:
-            InvalidParams: the state was not issued for this request.
-        """
-        return self._states.open(channel.request, channel.principal).step
-
     async def followed(
         self,
         id: str,
@@ -259,23 +225,25 @@ class Continuations:
     ) -> Result:
         """Return the result of the task *id*, for a client without its handle.
 
-        The client has received the events up to *after*. *known* is the task as it was just
-        written. *is_own*: whether it is the call of *channel* itself, and not an earlier one.
+        A client with tasks gets the handle as soon as the task waits in the store. The client has
+        received the events up to *after*. *known* is the task as it was just written. *is_own*:
+        whether it is the call of *channel*, and ends with it.
 
         Raises:
             McpError: it ended with an error, or was cancelled.
         """
         await channel.context.settle()
-        task = channel.context.task
-        await report(channel, Follow(id, id if is_own and task is None else task))
+        await report(channel, Follow(id, id if is_own else channel.task))
         while True:
             asking = await _end_of(self._tasks.service, id, channel, after, known)
             if isinstance(asking, Result):
                 return asking
             failed = missing_capability(asking, channel)
-            if failed is None:
-                if channel.request.answers_by_retry:
+            if failed is None and channel.request.answers_by_retry:
+                asking = merge_answers(asking, _unasked_answers(channel.request))
+                if asking.missing:
                     return self._input_required(asking, channel)
+            elif failed is None:
                 await channel.context.settle()
                 answered = await ask_client(asking, channel)
                 if isinstance(answered, Failed):
@@ -287,7 +255,7 @@ class Continuations:
 
     async def _answer(
         self, continuation: Continuation, channel: Channel, failed: Failed | None
-    ) -> None:
+    ) -> Task:
         """Write the client's answers, or the failure, to the task that waits for them."""
         assert continuation.task is not None
         answers: dict[str, Outcome] = {}
@@ -297,7 +265,7 @@ class Continuations:
             elif failed is not None:
                 answers[each.name] = failed
         packed = {name: pack(each) for name, each in answers.items()}
-        await self._tasks.service.answer(continuation.task, channel.principal, packed)
+        return await self._tasks.service.answer(continuation.task, channel.principal, packed)
 
 
 async def _end_of(
@@ -308,6 +276,7 @@ async def _end_of(
     Raises:
         McpError: it ended with an error.
     """
+    gets_handle = channel.request.policy.task != "never" and has_tasks(channel.request)
     async with aclosing(service.follow(id, channel.principal, after, known=known)) as changes:
         async for each in changes:
             if isinstance(each, TaskMessage):
@@ -321,6 +290,8 @@ async def _end_of(
             if isinstance(task.work, Asking) and not task.settled:
                 continuation = Continuation.unpack(task.continuation)
                 return msgspec.structs.replace(continuation, task=id, last_event=each.id)
+            if gets_handle and task.bound_node is None:
+                return create_task_result(task, service.records.now())
     raise TaskNotFound(id)
 
 

@@ -81,11 +81,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_replay_events: the number of retained events of a stream.
         max_replay_bytes: the total size of the retained events of a stream; the newest event is
             retained in any case.
-        idempotency_ttl: the time for which the outcome of a call with an
-            `io.genmcp/idempotencyKey` is retained, for repetitions of the call.
-        late_results_bytes: the total size of the results of such calls that wait in memory for a
-            store that accepts no writes. Further results are not retained: repetitions of their
-            calls get an error.
         max_revoked_sessions: the number of remembered sessions that were ended before they expire.
             If so many are remembered, a client cannot end its session. Shares:
             max_revoked_sessions_per_principal, max_revoked_sessions_per_address.
@@ -135,8 +130,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     replay_ttl: float = 300.0
     max_replay_events: int = 1000
     max_replay_bytes: int = 32 * 1024 * 1024
-    idempotency_ttl: float = 24 * 3600.0
-    late_results_bytes: int = 64 * 1024 * 1024
     max_revoked_sessions: int = 10_000
     max_revoked_sessions_per_principal: int = 1_000
     max_revoked_sessions_per_address: int = 1_000

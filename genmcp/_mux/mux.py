@@ -19,6 +19,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._core.access import InsufficientScope
+from genmcp._core.call import Promote, RouteResolved
 from genmcp._core.client_key import ClientKey
 from genmcp._core.failures import failure_outcome, http_status_of, is_expected, store_failure
 from genmcp._core.outcome import Outcome
@@ -30,17 +31,18 @@ from genmcp._core.waiting import Continue, ExternalJob, Suspended
 from genmcp._mux.builtin_methods import BuiltinMethods
 from genmcp._mux.bus import MessageBus, ServerRequests
 from genmcp._mux.changes import Subscriptions
-from genmcp._mux.continuations import Continuations
+from genmcp._mux.continuations import Continuations, has_tasks
 from genmcp._mux.deployment import DeploymentLimits
-from genmcp._mux.idempotency import Idempotency
+from genmcp._mux.keyed import KeyedCalls, key_of
 from genmcp._mux.limits import ConcurrencyLimit, Limits
+from genmcp._mux.performing import report
 from genmcp._mux.replay import Replay
 from genmcp._mux.resumption import Resumption
 from genmcp._mux.scopes import check_named, has_waited, refused
 from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import CallRegistry, SessionBroadcast, Sessions
 from genmcp._mux.sinks import Services
-from genmcp._mux.tasks import Tasks
+from genmcp._mux.tasks import Tasks, new_id
 from genmcp._mux.telemetry import Observers, Telemetry
 from genmcp._mux.threads import ThreadPool
 from genmcp._mux.unsent import UnsentBytes
@@ -49,6 +51,7 @@ from genmcp._wire.jsonrpc import printable
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import CallServices, ChangeNotifier, Channel, hint_of_name
 from genmcp.errors import (
+    CapabilityMissing,
     ConfigurationError,
     InternalError,
     InvalidParams,
@@ -58,9 +61,10 @@ from genmcp.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.params import InputResponseRequestParams, PaginatedRequestParams
 from genmcp.protocol.value import PaginatedResult, Result
-from genmcp.server import Server
+from genmcp.server import Server, resolve_route
 from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
@@ -202,9 +206,11 @@ class Mux:
             self.changes, self.sessions.level_of, self.tasks.result_of, self.threads.run
         )
         self.continuations = Continuations(services, self.tasks)
-        self.idempotency = Idempotency(services, self.tasks, self.continuations, audience)
         self.resumption = Resumption(
             services, self.call_services, self.tasks, self.continuations, self.outcome
+        )
+        self.keyed = KeyedCalls(
+            services, self.tasks, self.continuations, self.resumption, self.waiting_calls
         )
 
     def __repr__(self) -> str:
@@ -234,7 +240,7 @@ class Mux:
                     and params.request_state is not None
                 )
             ):
-                result = await self.idempotency.begin(request, channel)
+                result = await self._checked(request, channel)
             else:
                 result = await self.server.handle(request, channel)
             if not isinstance(result, Result):
@@ -258,6 +264,43 @@ class Mux:
                 raise
             return _failed(self, channel, error)
 
+    async def _checked(self, request: Request, channel: Channel) -> Result | Suspended:
+        """Answer a *request* that needs a check before its hook runs, or has a state or a key.
+
+        The route is resolved first, and its scopes are checked: also the result of an earlier call
+        with the key is only for a client that has them.
+
+        Raises:
+            InsufficientScope: the client lacks a scope of the component.
+            InvalidParams: the state or the key is invalid for this request.
+            CapabilityMissing: the call needs tasks, which the client does not support.
+        """
+        if request.route is not None and request.route.pending:
+            request = await resolve_route(channel)
+            await report(channel, RouteResolved())
+        if request.route is not None and request.route.scopes:
+            channel.context.caller.require_scopes(request.route.scopes)
+        policy = request.policy
+        if policy.requires_tasks and not has_tasks(request):
+            raise CapabilityMissing({"extensions": {TASKS: {}}})
+        key = key_of(request)
+        if request.request_state is not None:
+            keyed = () if key is None else self.keyed.ids(channel, key)
+            return await self.continuations.retried(request, channel, keyed)
+        if key is not None:
+            return await self.keyed.answer(request, channel, key)
+        if policy.task == "always" and has_tasks(request):
+            await self._promote(channel)
+        step = await self.server.handle(request, channel)
+        return await self.continuations.advance(step, channel)
+
+    async def _promote(self, channel: Channel) -> None:
+        """Make the call a task before its hook begins."""
+        await asyncio.sleep(0)  # the call is registered when it first waits
+        channel.context.sink.watch_client()
+        await report(channel, Promote(new_id()))
+        await channel.context.settle()
+
     async def _observed(self, request: Request, channel: Channel) -> EncodedResponse:
         """Answer as `_answer` does, and notify the telemetry; a route is resolved at the end."""
         channel.context.marks = marks = self.observers.began(request, channel)
@@ -265,8 +308,8 @@ class Mux:
             answer = await self._answer(request, channel)
         except BaseException as error:
             # A task that is only followed here continues without this.
-            call = channel.context
-            followed = None if call.promoted else call.handle
+            context = channel.context
+            followed = None if context.promoted else context.handle
             self.observers.ended(channel.request, followed, None if followed else error, marks)
             raise
         outcome = answer.outcome or channel.context.handle

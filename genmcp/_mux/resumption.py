@@ -1,10 +1,11 @@
-"""Calls that continue without a request: after their job, or with the answers to their questions.
+"""Calls that run without a request: after their job, or with the answers to their questions.
 
-The request is stored beside the task, so that any process can continue it.
+The request is stored beside the task, so that any process can continue it. Calls with idempotency
+keys begin here, too: no client ends them by leaving.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
@@ -15,15 +16,16 @@ from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Failed, Outcome, unpack
 from genmcp._core.request import Request
 from genmcp._core.task import Task, run_id
-from genmcp._core.waiting import Finished, Suspended
+from genmcp._core.waiting import Continue, Finished, Suspended
 from genmcp._mux.continuations import Continuations
-from genmcp._mux.sinks import Services, StoredRequest, TaskSink
+from genmcp._mux.sinks import Services, StoredRequest, TaskCaller, TaskSink
 from genmcp._mux.tasks import Tasks, flush, to_finished
 from genmcp._mux.telemetry import OnStep
 from genmcp._mux.waits import answers_outcome
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import CallContext, CallServices, Channel
 from genmcp.errors import ConfigurationError, IllegalTransition, McpError, StoreError, ToolError
+from genmcp.faults import InvalidArguments
 from genmcp.hook import UnknownTag
 from genmcp.protocol.value import Result
 from genmcp.server import resolve_route
@@ -60,32 +62,63 @@ class Resumption(msgspec.Struct, eq=False):
         except (ConfigurationError, msgspec.MsgspecError) as error:
             unknown = f"a continuation of {task.tool} was stored by another release: {error}"
             raise NotRunnableHere(unknown, _NO_CODE) from error
+        server = self._services.server
         with self._services.observers.resuming(channel, continuation.tag, task.trace) as report:
-            return await self._step(task, continuation, outcome, channel, report)
+            return await self._step(
+                task,
+                channel,
+                lambda: server.resume(continuation, outcome, channel),
+                continuation,
+                report,
+            )
+
+    async def begin(self, task: Task, request_channel: Channel) -> Suspended | Finished:
+        """Run `call` for the request of *request_channel*, which is *task* from its beginning.
+
+        Raises:
+            StoreError, IllegalTransition: as for `resume`.
+        """
+        caller = request_channel.context.caller
+        context = self._context(task, TaskCaller(caller.client_key, caller.copied))
+        context.restore(request_channel.context.own_assigns)
+        channel = Channel(request_channel.request, context, request_channel.access)
+        server = self._services.server
+
+        def report(*_: object) -> None:
+            """Do nothing: the request that waits for the result reports it to the telemetry."""
+
+        finished = await self._step(
+            task, channel, lambda: server.handle(channel.request, channel), None, report
+        )
+        if cancel_requested():  # the hook has a result nevertheless
+            await self._stopped(task, channel)
+        return finished
 
     async def _step(
         self,
         task: Task,
-        continuation: Continuation,
-        outcome: Outcome,
         channel: Channel,
+        hook: Callable[[], Awaitable[Result | Continue]],
+        continuation: Continuation | None,
         report: OnStep,
     ) -> Suspended | Finished:
+        """Run *hook*, and what follows in this process; *continuation* is None for `call`."""
         raised: BaseException | None = None
         try:
             await resolve_route(channel)
-            step = await self._services.server.resume(continuation, outcome, channel)
-            result: Any = await self._continuations.advance(step, channel, continuation)
-        except (StoreError, IllegalTransition, KeyboardInterrupt, GeneratorExit):
+            result: Any = await self._continuations.advance(await hook(), channel, continuation)
+        except (IllegalTransition, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # any exception of a hook ends only its own call
             if isinstance(error, asyncio.CancelledError) and cancel_requested():
                 report(None, error)
                 await self._stopped(task, channel)
                 raise
+            if isinstance(error, StoreError) and continuation is not None:
+                raise
             latest = channel.context.continuation or continuation
             release = self._services.server.info.version
-            if isinstance(error, UnknownTag) and latest.release != release:
+            if isinstance(error, UnknownTag) and latest and latest.release != release:
                 report(None, error)
                 unknown = f"{error} (of a call of release {latest.release!r})"
                 raise NotRunnableHere(unknown, _NO_CODE) from error
@@ -95,7 +128,9 @@ class Resumption(msgspec.Struct, eq=False):
         if isinstance(result, Suspended):
             report(result)
             return result
-        finished = to_finished(result, raised=raised is not None)
+        finished = to_finished(result, raised)
+        if continuation is None and isinstance(raised, InvalidArguments):  # `call` did not begin
+            finished = msgspec.structs.replace(finished, frees_key=True)
         limits = self._services.limits
         if finished.result is not None and len(finished.result) > limits.max_result_bytes:
             raised = limits.too_large()
@@ -122,25 +157,32 @@ class Resumption(msgspec.Struct, eq=False):
         run after the end of the hook, which only this process knows.
         """
         channel.context.advance(CancelTask())  # without its action: the hook has ended
-        if channel.context.continuation is not None:
-            now = await self._tasks.service.get(task.id, task.owner)
-            if now.status == "cancelled":
+        if task.bound_node is not None or channel.context.continuation is not None:
+            stored = await self._tasks.service.records.find(task.id)
+            # The token differs if the key of the cancelled call is in use again.
+            if stored is not None and (
+                stored.task.end == "cancelled" or stored.task.fencing_token != task.fencing_token
+            ):
                 await self._services.server.cancelled(channel)
 
-    def _channel(self, task: Task, call: bytes, own: Mapping[str, Any]) -> Channel:
-        request, token = StoredRequest.unpack(call), task.fencing_token
-        context = CallContext(
+    def _channel(self, task: Task, packed_request: bytes, own: Mapping[str, Any]) -> Channel:
+        stored = StoredRequest.unpack(packed_request)
+        context = self._context(task, TaskCaller(stored.client_key, stored.kept))
+        return stored.channel(self._services.server, context, own)
+
+    def _context(self, task: Task, caller: TaskCaller) -> CallContext:
+        token = task.fencing_token
+        return CallContext(
             phase=CallPhase.TASK,
             task=task.id,
             run=run_id(task),
             fencing_token=token,
             sink=TaskSink(self._tasks.service, task.id, token),
-            caller=request,
+            caller=caller,
             performer=self._tasks,
             services=self._call_services,
             static=self._services.assigns,
         )
-        return request.channel(self._services.server, context, own)
 
 
 def _read(continuation: Continuation, outcome: Outcome) -> Outcome:

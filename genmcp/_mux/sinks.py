@@ -6,7 +6,7 @@ request, and its messages go to the record of the task.
 
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -74,7 +74,7 @@ class StoredAccess(msgspec.Struct, frozen=True, array_like=True):
 
 
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
-    """The stored form of a request, with everything needed to continue it: the caller of its call.
+    """The stored form of a request, with everything needed to continue it.
 
     params: the params as received, JSON; *whole*: the message with them. kept: the assigns copied
     from the host's request whose keys are in the endpoint's `keep_assigns`. gone: the keys of the
@@ -110,24 +110,6 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     def client_key(self) -> ClientKey:
         """The client that sent the request."""
         return ClientKey(self.principal, self.session, self.address)
-
-    @property
-    def copied(self) -> Mapping[str, Any]:
-        """The copied assigns that were stored."""
-        return self.kept
-
-    @property
-    def keep(self) -> Collection[str]:
-        """The keys of the copied assigns that are stored."""
-        return self.kept
-
-    @property
-    def detached(self) -> bool:
-        """False: a call without a connection."""
-        return False
-
-    def require_scopes(self, scopes: Sequence[str]) -> None:
-        """Check nothing: the call was authorized when it began."""
 
     @classmethod
     def of(cls, channel: Channel) -> "StoredRequest":
@@ -210,6 +192,18 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
         request = msgspec.structs.replace(request, route=route)
         context.restore(own, self.gone)
         return Channel(request, context, self.access)
+
+
+class TaskCaller(msgspec.Struct, frozen=True, eq=False):
+    """The caller of a call that is a task, which runs without a connection."""
+
+    client_key: ClientKey
+    copied: Mapping[str, Any] | None
+    keep: ClassVar[Collection[str]] = ()
+    detached: ClassVar[bool] = False
+
+    def require_scopes(self, scopes: Sequence[str]) -> None:
+        """Check nothing: the call was authorized when it began."""
 
 
 class StoredNotification(msgspec.Struct, frozen=True, array_like=True):

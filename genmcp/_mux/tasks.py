@@ -19,7 +19,7 @@ from genmcp._core.call import CallAction, WorkCancelled
 from genmcp._core.continuation import Continuation
 from genmcp._core.failures import tool_error
 from genmcp._core.seal import Purpose
-from genmcp._core.task import Task, run_id, slot_of
+from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import (
     Asking,
     Awaiting,
@@ -44,14 +44,14 @@ from genmcp._wire.encoder import EncodedResult
 from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.channel import Channel
 from genmcp.errors import (
-    Conflict,
     IllegalTransition,
     McpError,
+    Overloaded,
     StoreError,
     TaskNotFound,
+    ToolError,
     UnknownFormat,
 )
-from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.tools import CallToolResult
@@ -60,22 +60,26 @@ from genmcp.tasks.attempt import finished_with_error
 from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.records import HeldTask, Stored
+from genmcp.tasks.records import Stored
 from genmcp.tasks.service import Resume, TaskService
 
 logger = logging.getLogger("genmcp")
 
 
 class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
-    """Cancels the call that runs as *task* in the recipient's process."""
+    """Cancels the call that runs as *task*, with *fencing_token*, in the recipient's process."""
 
     bus_name: ClassVar[str] = "Stop"
 
     task: str
+    fencing_token: int
 
 
 class RunningTasks:
     """The calls that run as tasks in this process, each with a callback that cancels its hook.
+
+    They are known by the id of the task and its fencing token, because the next call with the same
+    idempotency key has the same id, and may begin while the cancelled one still ends.
 
     Owned by `Tasks`. A process that cancels a task sends a message to the process that runs it. The
     store may fail between the two writes, and that process may die: `stop_ended` is therefore also
@@ -83,34 +87,37 @@ class RunningTasks:
     """
 
     def __init__(self, bus: MessageBus, find: Callable[[str], Awaitable[Stored | None]]) -> None:
-        self._callbacks: dict[str, Callable[[], None]] = {}
+        self._callbacks: dict[tuple[str, int], Callable[[], None]] = {}
         self._find = find
-        bus.subscribe(StopTask, lambda message: self._stop(message.task), self.stop_ended)
+        bus.subscribe(StopTask, self._stopped, self.stop_ended)
 
     def __len__(self) -> int:
         return len(self._callbacks)
 
-    def add(self, id: str, stop: Callable[[], None]) -> None:
+    def add(self, id: str, fencing_token: int, stop: Callable[[], None]) -> None:
         """Register the task *id*, which runs in this process; *stop* cancels its hook."""
-        self._callbacks[id] = stop
+        self._callbacks[id, fencing_token] = stop
 
-    def discard(self, id: str) -> None:
+    def discard(self, id: str, fencing_token: int) -> None:
         """Forget the task *id*, which has ended."""
-        self._callbacks.pop(id, None)
+        self._callbacks.pop((id, fencing_token), None)
 
-    def _stop(self, id: str) -> None:
-        if (stop := self._callbacks.get(id)) is not None:
+    def _stopped(self, message: StopTask) -> None:
+        self._stop(message.task, message.fencing_token)
+
+    def _stop(self, id: str, fencing_token: int) -> None:
+        if (stop := self._callbacks.get((id, fencing_token))) is not None:
             stop()
 
     async def stop_ended(self) -> None:
         """Cancel the hooks of tasks whose records have ended: a message may have been lost."""
-        for id in [*self._callbacks]:
+        for id, token in [*self._callbacks]:
             try:
                 stored = await self._find(id)
             except UnknownFormat:  # of another release; repeated reads would not change that
                 continue
-            if stored is None or stored.task.ended:
-                self._stop(id)
+            if stored is None or stored.task.ended or stored.task.fencing_token != token:
+                self._stop(id, token)
 
 
 class Tasks:
@@ -143,7 +150,6 @@ class Tasks:
             external=external,
             options=_options(services, jobs),
             namespace=namespace,
-            late_bytes=services.limits.late_results_bytes,
         )
         self.worker = self.service.worker
         self.worker.busy = self._busy
@@ -157,14 +163,12 @@ class Tasks:
         """The state of a task that waits for an awaitable: it names this process."""
         return Awaiting(self._services.bus.node)
 
-    def id_of_work(self, channel: Channel, continuation: Continuation) -> str:
-        """Return the id of the call as a task that waits for the work of *continuation*.
+    def id_of_work(self, continuation: Continuation) -> str:
+        """Return the id of a call as a task that waits for the work of *continuation*.
 
         A repeated answer has the same continuation, and therefore the same id, so that its work is
         started once.
         """
-        if channel.context.keyed is not None:
-            return channel.context.keyed.id
         step, key_id = str(continuation.step), continuation.key_id
         return self._services.seal.mark(Purpose.TASK, continuation.id, step, key_id=key_id)
 
@@ -173,87 +177,33 @@ class Tasks:
 
         If the call is stored already, return its task, and start nothing.
         """
-        call, keyed = StoredRequest.of(channel).pack(), channel.context.keyed
-        if keyed is not None:
-            return await self._publish(channel, keyed, suspended, call)
-        return await self.service.create(self._made(channel, id, suspended), call)
-
-    def new_id(self, channel: Channel) -> str:
-        """Return an id for the call as a task: unguessable, 160 random bits."""
-        keyed = channel.context.keyed
-        return secrets.token_urlsafe(20) if keyed is None else keyed.id
-
-    async def promote(self, channel: Channel, id: str) -> Task | None:
-        """Store a call that runs or waits here as the task *id*.
-
-        Return None if the call has ended in the meantime, and the record of its idempotency key has
-        the outcome.
-        """
-        self._services.bus.open()
-        continuation, keyed = channel.context.continuation, channel.context.keyed
         call = StoredRequest.of(channel).pack()
-        suspended = Suspended(0, b"", Running(self._services.bus.node))
+        return await self.service.create(self.new_task(channel, id, suspended), call)
+
+    async def promote(self, channel: Channel, id: str) -> Task:
+        """Store a call that runs or waits here as the task *id*."""
+        self._services.bus.open()
+        continuation = channel.context.continuation
+        suspended = self.running_here
         if continuation is not None:
             suspended = suspension_of(continuation, self.awaiting)
-        if keyed is None:
-            return await self.service.create(self._made(channel, id, suspended), call)
-        try:
-            return await self._publish(channel, keyed, suspended, call)
-        except Conflict:
-            return None
+        call = StoredRequest.of(channel).pack()
+        return await self.service.create(self.new_task(channel, id, suspended), call)
 
-    async def withdraw(self, channel: Channel, id: str) -> None:
-        """Delete the record *id* of a call that ended before its client got the handle.
-
-        If another client got it, by the idempotency key, the task ends with the outcome of the
-        call.
-        """
-        context, keyed = channel.context, channel.context.keyed
-        if slot_of(id) == id:
-            await self.service.discard(id)
-        # Otherwise another call uses the key now, or this call waits for its client.
-        elif keyed and keyed.id == id and not isinstance(context.outcome, InputRequiredResult):
-            with suppress(IllegalTransition, TaskNotFound):
-                if context.outcome is None:
-                    await self.service.cancel(id, channel.principal)
-                else:
-                    ended = to_finished(context.outcome, raised=context.raised)
-                    await self.service.finish(id, ended, fencing_token=keyed.token)
-
-    async def _publish(
-        self, channel: Channel, keyed: HeldTask, suspended: Suspended, call: bytes
-    ) -> Task:
-        """Give clients the id of the private task of a keyed call.
-
-        Raises:
-            Conflict: the call has ended, or another call uses its key.
-        """
-        try:
-            ttl = channel.request.policy.result_ttl
-            return await self.service.keyed.publish(keyed, suspended, call, ttl)
-        except IllegalTransition as late:
-            # If the write was repeated, a worker may have claimed the step already.
-            try:
-                return await self.service.get(keyed.id, channel.principal)
-            except TaskNotFound:
-                raise Conflict(f"another call has the key now: {late}") from late
-
-    def _made(self, channel: Channel, id: str, suspended: Suspended) -> Task:
-        policy = channel.request.policy
-        return self.new_task(channel, id, suspended.work, policy.result_ttl, suspended)
+    @property
+    def running_here(self) -> Suspended:
+        """The state of a task whose hook `call` runs in this process."""
+        return Suspended(0, b"", Running(self._services.bus.node))
 
     def new_task(
-        self,
-        channel: Channel,
-        id: str,
-        work: Work,
-        ttl: float,
-        suspended: Suspended | None = None,
-        **fields: Any,
+        self, channel: Channel, id: str, suspended: Suspended, *, token: int = 0, **fields: Any
     ) -> Task:
-        """Return a new task for the call of *channel*, which waits for *work*."""
-        services, now = self._services, self._services.store.now()
-        work, due = scheduled(work, now)
+        """Return a new task for the call of *channel*, in the state *suspended*.
+
+        *token* is its fencing token.
+        """
+        services, now, policy = self._services, self._services.store.now(), channel.request.policy
+        work, due = scheduled(suspended.work, now)
         return Task(
             id=id,
             owner=channel.principal,
@@ -263,11 +213,12 @@ class Tasks:
             created=now,
             updated=now,
             due=due,
-            ttl=ttl,
-            on_lost=channel.request.policy.on_worker_lost,
-            step=0 if suspended is None else suspended.step,
-            continuation=b"" if suspended is None else suspended.continuation,
+            ttl=policy.result_ttl,
+            on_lost=policy.on_worker_lost,
+            step=suspended.step,
+            continuation=suspended.continuation,
             work=work,
+            fencing_token=token,
             trace=services.observers.trace_of(channel),
             **fields,
         )
@@ -276,21 +227,23 @@ class Tasks:
 
     async def perform(self, action: CallAction, channel: Channel) -> None:
         """Perform *action* on the record of the call of *channel*, or on its tool."""
+        context = channel.context
         match action:
             case CallAction.WRITE_STEP:
-                continuation = channel.context.continuation
-                assert continuation is not None
-                await self.park(channel, suspension_of(continuation, self.awaiting))
+                assert context.continuation is not None
+                await self.park(channel, suspension_of(context.continuation, self.awaiting))
             case CallAction.WRITE_OUTCOME | CallAction.LEAVE_RECORD:
                 await self._end(channel, abandoned=action is CallAction.LEAVE_RECORD)
             case CallAction.UNREGISTER_TASK:
-                assert channel.task is not None
+                assert context.task is not None
                 await flush(channel)
-                self.running.discard(channel.task)
+                self.running.discard(context.task, context.fencing_token)
             case CallAction.CANCEL_WORK:
                 await self._cancel_work(channel)
             case CallAction.NOTIFY_TOOL:
-                await _notify(self._services.server.cancelled(channel))
+                # The call of an idempotency key continues without its client.
+                if context.follows in (None, context.task):
+                    await _notify(self._services.server.cancelled(channel))
 
     async def park(self, channel: Channel, suspended: Suspended) -> None:
         """Write to the record of the task which step the call of *channel* has reached."""
@@ -315,7 +268,7 @@ class Tasks:
                     await self.service.abandon(id, fencing_token=token)
                 else:
                     assert context.outcome is not None
-                    ended = to_finished(context.outcome, raised=context.raised)
+                    ended = to_finished(context.outcome)
                     await self.service.finish(id, ended, fencing_token=token)
         except (StoreError, TaskNotFound) as error:  # it may have expired
             logger.warning("the end of task %s is not written yet: %s", id, error)
@@ -338,26 +291,26 @@ class Tasks:
         id = channel.context.task
         if id is not None:
             try:
-                was = await self._cancel(id, channel.principal, private=True)
+                was = await self._cancel(id, channel.principal, wait=False)
                 await report(channel, WorkCancelled(None if was is None else run_id(was)))
             except TaskNotFound:  # it has expired
                 pass
             except StoreError as error:  # its tool is notified nevertheless
                 logger.warning("task %s is not cancelled: %s", id, error)
 
-    async def _cancel(self, id: str, owner: str | None, *, private: bool = False) -> Task | None:
+    async def _cancel(self, id: str, owner: str | None, *, wait: bool = True) -> Task | None:
         """Cancel a task and stop its hook. Return it as it was before; None if it had ended."""
-        task = await self.service.cancel(id, owner, private=private)
+        task = await self.service.cancel(id, owner, wait=wait)
         if task is not None and (node := task.bound_node) is not None:
-            send = partial(self._services.bus.send, node, StopTask(id))
+            send = partial(self._services.bus.send, node, StopTask(id, task.fencing_token))
             try:
                 await send()
             except StoreError:  # the client need not wait: the record is cancelled
-                self.service.writer.retry.defer(id, send)
+                self.service.writer.retry.defer(send)
         return task
 
     def _busy(self) -> bool:
-        return bool(self.running) or self.service.keyed.busy
+        return bool(self.running)
 
     async def result_of(self, id: str, owner: str | None) -> CallToolResult:
         """Return the result of the task *id*, or a text for the model that explains its absence."""
@@ -410,6 +363,11 @@ async def flush(channel: Channel) -> None:
         await channel.context.sink.flush()
 
 
+def new_id() -> str:
+    """Return an id for a call that becomes a task: unguessable, 160 random bits."""
+    return secrets.token_urlsafe(20)
+
+
 async def _notify(notifying: Coroutine[Any, Any, None]) -> None:
     try:
         await notifying
@@ -417,15 +375,17 @@ async def _notify(notifying: Coroutine[Any, Any, None]) -> None:
         logger.error("on_cancel failed", exc_info=error)
 
 
-def to_finished(result: Result | McpError, *, raised: bool = False) -> Finished:
+def to_finished(result: Result | McpError, raised: BaseException | None = None) -> Finished:
     """Return the stored form of the *result* of a call.
 
-    *raised*: whether the hook has raised *result*, an error.
+    *raised*: the exception of the hook that has led to *result*, if any.
     """
+    # An error that asks its client to send the call again must not be the answer to that.
+    frees_key = isinstance(result, Overloaded) or (isinstance(raised, ToolError) and raised.retry)
     if isinstance(result, McpError):
-        return finished_with_error(result)
+        return msgspec.structs.replace(finished_with_error(result), frees_key=frees_key)
     encoded = result.body if isinstance(result, EncodedResult) else msgspec.json.encode(result)
-    return Finished(result=encoded, raised=raised)
+    return Finished(result=encoded, raised=raised is not None, frees_key=frees_key)
 
 
 def task_result(task: Task, method: str) -> EncodedResult:

@@ -31,10 +31,10 @@ from genmcp._mux.continuations import has_tasks
 from genmcp._mux.mux import EncodedResponse, Mux
 from genmcp._mux.performing import perform
 from genmcp._mux.sinks import TaskSink
-from genmcp._mux.tasks import create_task_result, still_running_result, suspension_of
+from genmcp._mux.tasks import create_task_result, new_id, still_running_result, suspension_of
 from genmcp._transports.timers import TimerTable
 from genmcp.channel import Channel, Performer
-from genmcp.errors import Conflict, IllegalTransition, StoreError, TaskNotFound
+from genmcp.errors import IllegalTransition, StoreError, TaskNotFound
 from genmcp.protocol.value import Result
 
 logger = logging.getLogger("genmcp")
@@ -102,8 +102,7 @@ class Promotion(msgspec.Struct, eq=False):
     def expire(self) -> None:
         """Report that the time of the call has passed."""
         # A repeated write has the id of the first one, which may have succeeded unnoticed.
-        id = self._channel.context.unconfirmed or self._mux.tasks.new_id(self._channel)
-        self._call.report(Promote(id))
+        self._call.report(Promote(self._channel.context.unconfirmed or new_id()))
 
     def stop_timer(self) -> None:
         """Stop the timer: the hook has ended, or the promotion has begun."""
@@ -162,10 +161,8 @@ class Promotion(msgspec.Struct, eq=False):
         try:
             event = await access
         except StoreError as error:
-            again = not isinstance(error, Conflict)
-            event = StoreFailed(context.unconfirmed) if again else Refused()
-            level = logging.WARNING if again else logging.ERROR
-            logger.log(level, "a call cannot become a task%s: %s", " yet" if again else "", error)
+            event = StoreFailed(context.unconfirmed)
+            logger.warning("a call cannot become a task yet: %s", error)
         except Exception as error:
             event = Refused()
             logger.error("a call cannot become a task: %s", error, exc_info=error)
@@ -185,8 +182,6 @@ class Promotion(msgspec.Struct, eq=False):
         self._written = None if id == self._id else context.continuation
         self._id = id
         task = await tasks.promote(self._channel, id)
-        if task is None:  # the call has ended meanwhile, and so has its record
-            return Refused()
         # An earlier attempt wrote it, although the store reported a failure, and another process
         # has ended the task as lost in the meantime. The next attempt uses a new id.
         if task.ended:
@@ -216,7 +211,8 @@ class Promotion(msgspec.Struct, eq=False):
         assert context.task is not None
         self._reached = context.continuation
         context.sink = TaskSink(tasks.service, context.task, context.fencing_token)
-        tasks.running.add(context.task, partial(self._call.report_threadsafe, CancelTask()))
+        stop = partial(self._call.report_threadsafe, CancelTask())
+        tasks.running.add(context.task, context.fencing_token, stop)
 
     async def _update_step(self) -> None:
         """Write the step that the call has reached, unless it is the one in the record."""
@@ -245,6 +241,6 @@ class Promotion(msgspec.Struct, eq=False):
         if id is not None:
             self._channel.context.advance(RecordDeleted())
             try:
-                await self._mux.tasks.withdraw(self._channel, id)
+                await self._mux.tasks.service.discard(id)
             except StoreError as error:
                 logger.warning("the record of a call that has ended is left: %s", error)

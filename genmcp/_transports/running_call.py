@@ -253,7 +253,7 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
             if isinstance(each, BaseException):
                 _forget_frames(each)
         self._response = response
-        event: CallEvent = Returned(response.outcome, response.raised is not None)
+        event: CallEvent = Returned(response.outcome)
         await report(channel, StepStored() if response is TASK_SUSPENDED else event)
 
     async def _interrupt(self, channel: Channel, error: asyncio.CancelledError) -> None:

@@ -59,8 +59,6 @@ class RetriedWrites:
     Args:
         delays: seconds between attempts; the last one is repeated.
         timeout: seconds for which a request waits for a store that accepts no write.
-        late_bytes: the maximum size of results that wait in memory for the store, of calls that
-            were answered already.
         is_stopping: returns whether this process has stopped working. Writes are then given up, and
             other processes do the unwritten work again.
     """
@@ -70,15 +68,13 @@ class RetriedWrites:
         *,
         delays: Sequence[float],
         timeout: float,
-        late_bytes: int,
         is_stopping: Callable[[], bool],
     ) -> None:
         self.is_stopping = is_stopping
         self._delays = delays
         self._timeout = timeout
-        self._late_bytes = late_bytes
         self._warnings = LogThrottle(logger)
-        self._pending: dict[asyncio.Task[Any], str] = {}  # by write: the id of the genmcp task
+        self._pending: set[asyncio.Task[Any]] = set()
 
     async def retry_until_written(
         self,
@@ -124,13 +120,13 @@ class RetriedWrites:
                 )
             await asyncio.sleep(next(delays, self._delays[-1]))
 
-    async def wait_for_write(self, write: Coroutine[Any, Any, T], id: str = "") -> T:
+    async def wait_for_write(self, write: Coroutine[Any, Any, T]) -> T:
         """Wait for *write*, but at most *timeout* seconds; it continues in the background.
 
         Raises:
             StoreUnavailable: it is not written yet.
         """
-        writing = self._start(write, id)
+        writing = self._start(write)
         try:
             await asyncio.wait({writing}, timeout=self._timeout)
             if not writing.done():
@@ -141,13 +137,13 @@ class RetriedWrites:
         finally:
             del writing  # as in `uninterrupted`
 
-    async def uninterrupted(self, writes: Coroutine[Any, Any, T], id: str = "") -> T:
+    async def uninterrupted(self, writes: Coroutine[Any, Any, T]) -> T:
         """Complete *writes*, also if the caller is cancelled meanwhile.
 
         A record that is written, without its next step being submitted, would wait until it is read
         again. Only the death of the process may come between the two.
         """
-        writing = self._start(writes, id)
+        writing = self._start(writes)
         try:
             return await asyncio.shield(writing)
         except asyncio.CancelledError:
@@ -161,57 +157,9 @@ class RetriedWrites:
             # memory until the next collection of garbage.
             del writing
 
-    async def write_or_defer(
-        self,
-        id: str,
-        write: Callable[[], Awaitable[object]],
-        fallback: Callable[[StoreUnavailable], Awaitable[object]] | None = None,
-        size: int = 0,
-    ) -> None:
-        """Write the end of a call. The client does not wait for a store that fails.
-
-        If the first attempt fails or is cancelled, the write is repeated in the background. If
-        *size* more bytes of results would exceed *late_bytes*, *fallback* is written instead.
-
-        Raises:
-            IllegalTransition, TaskNotFound: as *write* does; only from the first attempt.
-        """
-        try:
-            await write()
-        except (StoreError, asyncio.CancelledError) as error:
-            if isinstance(error, StoreError):
-                logger.warning(
-                    "the result of a call with an idempotency key is not stored yet: %s", error
-                )
-            if fallback is not None and size > self._late_bytes:
-                write = partial(fallback, StoreFull("too many results wait for the store"))
-                fallback, size = None, 0
-            self.defer(id, write, fallback, size)
-            if isinstance(error, asyncio.CancelledError):
-                raise
-
-    def defer(
-        self,
-        id: str,
-        write: Callable[[], Awaitable[object]],
-        fallback: Callable[[StoreUnavailable], Awaitable[object]] | None = None,
-        size: int = 0,
-    ) -> None:
+    def defer(self, write: Callable[[], Awaitable[object]]) -> None:
         """Write in the background, as `retry_until_written` does."""
-        # Counted until it is written: the results of many calls may wait at the same time.
-        self._late_bytes -= size
-        writing = self._start(self.retry_until_written(write, fallback), id)
-        writing.add_done_callback(partial(self._return_bytes, size))
-
-    def _return_bytes(self, size: int, _: object) -> None:
-        self._late_bytes += size
-
-    def is_pending(self, id: str) -> bool:
-        """Return whether a write of the task *id* is pending on an event loop that is open."""
-        return any(
-            each == id and not writing.get_loop().is_closed()
-            for writing, each in [*self._pending.items()]
-        )
+        self._start(self.retry_until_written(write))
 
     async def aclose(self) -> None:
         """Cancel the pending writes; those of the running loop have one more second."""
@@ -227,14 +175,14 @@ class RetriedWrites:
             with suppress(RuntimeError):
                 each.get_loop().call_soon_threadsafe(each.cancel)
 
-    def _start(self, write: Coroutine[Any, Any, T], id: str) -> "asyncio.Task[T]":
+    def _start(self, write: Coroutine[Any, Any, T]) -> "asyncio.Task[T]":
         writing = asyncio.create_task(write)
-        self._pending[writing] = id
+        self._pending.add(writing)
         writing.add_done_callback(self._completed)
         return writing
 
     def _completed(self, writing: "asyncio.Task[Any]") -> None:
-        self._pending.pop(writing, None)
+        self._pending.discard(writing)
         # Retrieve the exception: asyncio would log it if the caller has left.
         if not writing.cancelled() and (error := writing.exception()) is not None:
             logger.debug("a write to a task record failed with %r", error)

@@ -273,7 +273,9 @@ class TaskRunner:
             if call is None:
                 result: Suspended | Finished = Finished(error=LOST, raised=True)
             else:
-                result = await self._resumed(held, task, call)
+                assert task.outcome is not None
+                step = self._resume(task, call, unpack(task.outcome))
+                result = await self._result_of(held, task, step)
         except NotRunnableHere as missing:
             if deferred := await self.jobs.defer(held, task, missing):
                 await self._records.touch(deferred)
@@ -282,10 +284,28 @@ class TaskRunner:
             result = missing.finished(task.deferred_seconds)
         await self._writer.advance(held, result)
 
-    async def _resumed(self, held: HeldTask, task: Task, call: bytes) -> Suspended | Finished:
-        assert task.outcome is not None
+    async def run_call(
+        self, task: Task, step: Callable[[], Awaitable[Suspended | Finished]]
+    ) -> None:
+        """Run *step*, the hook `call` of a *task* that is bound to this process.
+
+        Its result is written. If this is cancelled, the task is lost (`lose_process`), unless it
+        has ended.
+        """
+        held = HeldTask(self._records, task.id, task.fencing_token)
         try:
-            result = await self._resume(task, call, unpack(task.outcome))
+            await self._writer.advance(held, await self._result_of(held, task, step()))
+        except IllegalTransition as rejected:  # it was cancelled
+            logger.debug("%s", rejected)
+        except (StoreError, asyncio.CancelledError):
+            await self._hand_over(held, task, still_runs=False)
+            raise
+
+    async def _result_of(
+        self, held: HeldTask, task: Task, step: Awaitable[Suspended | Finished]
+    ) -> Suspended | Finished:
+        try:
+            result = await step
             if not isinstance(result, Suspended | Finished):
                 raise ContractError(f"resume returned {result!r}, not Suspended or Finished")
         except (StoreError, NotRunnableHere):

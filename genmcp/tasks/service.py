@@ -17,7 +17,6 @@ from genmcp.tasks.engine import Engine
 from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, pack_status
 from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
 from genmcp.tasks.heartbeats import Heartbeats, Presence
-from genmcp.tasks.keyed import KeyedTasks
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.records import HeldTask, TaskRecords
@@ -50,13 +49,10 @@ class TaskService:
         options: how this process works on jobs.
         namespace: begins all keys, logs and names of queues, so that several services can share a
             store and an engine.
-        late_bytes: the maximum size of results of keyed calls that wait in memory for the store.
-            Default 64 MiB.
 
     Attributes:
         heartbeats: which processes are alive.
         records, writer: the stored tasks, and their transitions.
-        keyed: the tasks of calls with idempotency keys.
         runner, worker: run delivered steps, and serve the engine in this process.
         values: the outcomes of jobs, for calls that returned too large results.
 
@@ -74,7 +70,6 @@ class TaskService:
         external: Sequence[ExternalQueue] = (),
         options: JobOptions = _DEFAULTS,
         namespace: str = "",
-        late_bytes: int = 64 * 1024 * 1024,
     ) -> None:
         schemes = [each.scheme for each in external]
         if len({*schemes}) < len(schemes):
@@ -91,12 +86,10 @@ class TaskService:
         self._retry = RetriedWrites(
             delays=options.write_retry_delays,
             timeout=options.lease,
-            late_bytes=late_bytes,
             is_stopping=lambda: self.worker.closed,
         )
         self.writer = TaskWriter(self.records, self._scheduler, self._external, self._retry)
         self.values = JobValues(store, prefix)
-        self.keyed = KeyedTasks(self._follower, self.writer, self.heartbeats, self.start)
         self.runner = TaskRunner(
             self.writer, resume, external, options, is_stopping=lambda: self.worker.ending
         )
@@ -151,14 +144,17 @@ class TaskService:
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
-        task = await self._owned(id, owner)
+        return await self.recover(await self._owned(id, owner))
+
+    async def recover(self, task: Task) -> Task:
+        """Return *task*, which was just read, after the repair that `get` describes."""
         # Only a reader of the record can find a step that was written and not submitted.
         try:
             if not task.ended:
                 await self.start()
             return await self._scheduler.recover(task)
         except StoreError as error:
-            logger.warning("task %s may wait without a worker: %s", id, error)
+            logger.warning("task %s may wait without a worker: %s", task.id, error)
             return task
 
     async def follow(
@@ -196,12 +192,13 @@ class TaskService:
             await self.start()
         return task
 
-    async def cancel(self, id: str, owner: str | None, *, private: bool = False) -> Task | None:
+    async def cancel(self, id: str, owner: str | None, *, wait: bool = True) -> Task | None:
         """Cancel a task. Later results of its work are rejected.
 
         Args:
-            private: whether the task may be a private one (no client has its id). The caller then
-                does not wait for a store that fails.
+            id: the task.
+            owner: the client that cancels it.
+            wait: whether to wait for a store that fails.
 
         Returns:
             The task as it was before, so that the process that runs its hook can be notified; None
@@ -211,13 +208,18 @@ class TaskService:
             TaskNotFound: it does not exist, has expired, or has another owner.
             StoreUnavailable: it is not written yet, but will be.
         """
-        before = await self._owned(id, owner, private=private)
-        return await self.writer.cancel(before, self.runner.cancel_work, wait=not private)
+        before = await self._owned(id, owner)
+        return await self.writer.cancel(before, self.runner.cancel_work, wait=wait)
 
     async def discard(self, id: str) -> None:
         """Delete a task whose id no client has. Raises StoreUnavailable as `finish` does."""
         delete = self._retry.retry_until_written(lambda: self.records.discard(id))
         await self._retry.wait_for_write(delete)
+
+    def withdraw(self, task: Task, finished: Finished) -> None:
+        """End a new *task* with *finished*, in case that it exists: its write has failed."""
+        held = HeldTask(self.records, task.id, task.fencing_token, unsure=True)
+        self._retry.defer(lambda: self.writer.finish(held, finished))
 
     async def settle(self, ref: ExternalJob, status: ExternalStatus) -> None:
         """Record the end of an external job: for a callback of its queue, or a webhook.
@@ -259,7 +261,7 @@ class TaskService:
             StoreUnavailable: the store has accepted no write for a lease; it is written later.
         """
         held = self._held(id, fencing_token)
-        return await self._retry.wait_for_write(self.writer.finish(held, finished), id)
+        return await self._retry.wait_for_write(self.writer.finish(held, finished))
 
     async def abandon(self, id: str, *, fencing_token: int) -> Task:
         """Give up a task that is bound to this process, which shuts down.
@@ -271,12 +273,12 @@ class TaskService:
             StoreUnavailable: as for `finish`.
         """
         held = self._held(id, fencing_token)
-        return await self._retry.wait_for_write(self.writer.abandon(held), id)
+        return await self._retry.wait_for_write(self.writer.abandon(held))
 
-    async def _owned(self, id: str, owner: str | None, *, private: bool = False) -> Task:
+    async def _owned(self, id: str, owner: str | None) -> Task:
         # Checked, because other records have keys that begin with an id ("{id}#call").
         stored = await self.records.find(id) if is_task_id(id) else None
-        if stored is None or stored.task.owner != owner or (stored.task.private and not private):
+        if stored is None or stored.task.owner != owner or stored.task.private:
             raise TaskNotFound(id)
         return stored.task
 

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from genmcp._core.client_key import client_of
 from genmcp._core.job_transitions import expire_job
-from genmcp._core.task import Task, add_answers, lose_process, publish_task
+from genmcp._core.task import Task, add_answers, lose_process
 from genmcp._core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work, Working
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.clocks import steady
@@ -24,7 +24,7 @@ from genmcp.tasks.attempt import outcome_rejected, result_rejected
 from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, Engine, engine_queue
 from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.heartbeats import Heartbeats
-from genmcp.tasks.records import HeldTask, TaskRecords
+from genmcp.tasks.records import HeldTask, Stored, TaskRecords
 from genmcp.tasks.retry import RetriedWrites
 
 logger = logging.getLogger("genmcp")
@@ -65,8 +65,7 @@ class TaskScheduler:
     async def submit(self, task: Task) -> None:
         """Schedule the delivery of the next step of *task*, or a liveness check of its process."""
         if task.bound_node is not None:
-            if not task.private:
-                await self.check_later(task, 0)
+            await self.check_later(task, 0)
         elif task.needs_delivery:
             queue = CONTINUATIONS
             if (job := task.job) is not None:
@@ -219,35 +218,22 @@ class TaskWriter:
         self.external = external
         self.retry = retry
 
-    async def create(self, task: Task, call: bytes | None) -> bool:
-        """Write a new task and submit its first step. Return False if the id exists."""
+    async def create(
+        self, task: Task, call: bytes | None, *, replaces: Stored | None = None
+    ) -> bool:
+        """Write a new task and submit its first step. Return False if the id exists.
+
+        *replaces* is as for `TaskRecords.create`.
+        """
 
         async def create() -> bool:
             await self._register_external(task.id, task.work)
-            created = await self.records.create(task, call)
+            created = await self.records.create(task, call, replaces=replaces)
             if created:
                 await self.scheduler.submit(task)
             return created
 
         return await self.retry.uninterrupted(create())
-
-    def publishing(
-        self, held: HeldTask, suspended: Suspended, call: bytes, ttl: float
-    ) -> Callable[[], Awaitable[Task]]:
-        """Return a function that publishes a private task, which then waits as in *suspended*.
-
-        It may be called again if the store failed. It raises IllegalTransition if the task has
-        ended, or another call has its key.
-        """
-        write = held.retryable(lambda task, now: publish_task(task, suspended, now, ttl), call)
-
-        async def publish() -> Task:
-            await self._register_external(held.id, suspended.work)
-            task = await write()
-            await self.scheduler.submit(task)
-            return task
-
-        return lambda: self.retry.uninterrupted(publish(), held.id)
 
     async def suspend(self, held: HeldTask, suspended: Suspended) -> Task:
         """Write that the task waits again, and submit its work.
@@ -367,11 +353,11 @@ class TaskWriter:
 
         if wait:
             repeated = self.retry.retry_until_written(cancel)
-            return await self.retry.wait_for_write(repeated, before.id)
+            return await self.retry.wait_for_write(repeated)
         try:
             return await cancel()
         except StoreUnavailable:
-            self.retry.defer(before.id, cancel)
+            self.retry.defer(cancel)
             raise
 
     async def settle(self, held: HeldTask, transition: Callable[[Task, float], Task]) -> Task:

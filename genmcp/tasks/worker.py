@@ -18,6 +18,7 @@ from contextlib import suppress
 from contextvars import Context
 from typing import Any, Final, NamedTuple, Protocol
 
+from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import StoreError, StoreUnavailable
 from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, DeliveryHandler, Engine, engine_queue
 from genmcp.tasks.heartbeats import Heartbeats
@@ -67,6 +68,7 @@ class TaskWorker:
         dormant: whether *has_work*, and this was not started since its creation or its
             last stop: dead processes may have left steps that nothing works on.
         busy: returns whether calls run in this process that others would consider lost.
+        calls: calls that run beside the steps (`run_call`).
         checks: called once per lease. They stop work whose task was cancelled by a process that
             could not send that to this one.
     """
@@ -95,6 +97,7 @@ class TaskWorker:
         self._has_work = self.dormant = has_work
         self.busy: Callable[[], bool] = lambda: False
         self.checks: list[Callable[[], Awaitable[None]]] = []
+        self.calls: set[asyncio.Task[None]] = set()
         self._users: set[WorkerUser] = set()
         self._serving: _Serving | None = None
         self.resting = False
@@ -133,6 +136,20 @@ class TaskWorker:
         if all(each.gone for each in self._users):
             self.dormant = self._has_work
             await self._stop(_StopRequest(within, self.busy), rest=True)
+
+    def run_call(self, call: Coroutine[Any, Any, None]) -> None:
+        """Run *call*, which no request owns, to its end; it is cancelled when this stops.
+
+        It has the same grace period as steps.
+        """
+        running = asyncio.get_running_loop().create_task(call)
+        self.calls.add(running)
+        running.add_done_callback(self._call_ended)
+
+    def _call_ended(self, call: "asyncio.Task[None]") -> None:
+        self.calls.discard(call)
+        if not call.cancelled() and (error := call.exception()) is not None:
+            logger.error("a call has failed", exc_info=error)
 
     @property
     def problem(self) -> str | None:
@@ -224,6 +241,7 @@ class TaskWorker:
         serving.delivering = delivering = [
             asyncio.create_task(self._deliver(serving, barrier, *each)) for each in served
         ]
+        delivering.append(asyncio.create_task(self._end_calls(serving)))
         beside = [asyncio.create_task(self._check(options.lease))]
         if self._reconcile is not None:
             beside.append(asyncio.create_task(self._reconcile(options)))
@@ -273,6 +291,18 @@ class TaskWorker:
             if await barrier.wait() == 0:
                 serving.ready.set_result(None)
             await serving.stopping.wait()
+
+    async def _end_calls(self, serving: "_Serving") -> None:
+        """Wait until the worker stops; then end the calls of this loop."""
+        try:
+            await serving.stopping.wait()
+            if calls := self._calls_of(serving.loop):
+                await asyncio.wait(calls, timeout=self.options.shutdown_grace)
+        finally:
+            await cancel_and_wait(*self._calls_of(serving.loop))
+
+    def _calls_of(self, loop: asyncio.AbstractEventLoop) -> Sequence["asyncio.Task[None]"]:
+        return [each for each in self.calls if each.get_loop() is loop]
 
     async def _logged(self, write: Coroutine[Any, Any, None]) -> None:
         try:

@@ -301,26 +301,6 @@ def test_id_may_begin_with_a_dash(id: str, run: RunCommand, file_url: str) -> No
     assert (status, output) == (0, f"t2: cancelled\n{id}: cancelled\n")
 
 
-def test_drop_spares_the_later_call_with_the_same_key(run: RunCommand, url: str) -> None:
-    """The record of an earlier call with an idempotency key is not that of its slot."""
-    slot = "k" + "0" * 40
-    first, second = (f"{slot}-{number:016x}" for number in (1, 2))
-
-    async def write() -> None:
-        async with service(url) as jobs:
-            task = made(Working(print_pages.job(pages=1)), id=first, ttl=600.0)
-            await jobs.create(task, b"{}")
-            await jobs.cancel(first, None)
-            stored = await jobs.records.find(first)
-            later = made(Working(print_pages.job(pages=1)), id=second, ttl=600.0)
-            assert await jobs.records.create(later, b"{}", replaces=stored)
-
-    asyncio.run(write())
-    assert run("jobs", "drop", first, "--store", url)[0] == 0
-    assert run("jobs", "show", first, "--store", url)[0] == 1
-    assert run("jobs", "show", second, "--store", url)[0] == 0
-
-
 async def command(*arguments: str) -> tuple[int | None, str]:
     """Run a command in a process of its own."""
     process = await asyncio.create_subprocess_exec(

@@ -25,13 +25,11 @@ from genmcp._core.call import (
     Promote,
     RecordDeleted,
     Refused,
-    Resume,
     Returned,
     RouteResolved,
     StepStored,
     StopServer,
     StoreFailed,
-    StoreWork,
     Suspend,
     Transition,
     WorkCancelled,
@@ -46,7 +44,7 @@ EXPECTED = {
         RouteResolved -> RUNNING START_TIMER
         Suspend -> RUNNING
         AskClient -> ASKING
-        StoreWork, AccessRecord -> STORING
+        AccessRecord -> STORING
         Follow -> FOLLOWING NOTE_FOLLOWED
         Promote -> PROMOTING WRITE_RECORD
         Cancel -> CANCELLED CANCEL_HOOK
@@ -65,8 +63,6 @@ EXPECTED = {
         Interrupted -> OVER DELETE_RECORD
     """,
     CallPhase.STORING: """
-        StoreWork, AccessRecord -> STORING
-        Resume -> RUNNING
         Follow -> FOLLOWING NOTE_FOLLOWED
         Promote -> STORING RETRY_SOON
         Cancel -> CANCELLED CANCEL_HOOK
@@ -76,7 +72,7 @@ EXPECTED = {
         Interrupted -> OVER DELETE_RECORD
     """,
     CallPhase.PROMOTING: """
-        Suspend, AccessRecord -> PROMOTING
+        Suspend -> PROMOTING
         Promote -> late
         Written -> TASK REGISTER_TASK SEND_HANDLE UPDATE_STEP
         StoreFailed -> RUNNING RETRY_LATER
@@ -89,7 +85,7 @@ EXPECTED = {
     """,
     CallPhase.TASK: """
         Suspend -> TASK WRITE_STEP
-        RouteResolved, AskClient, ClientAnswered, StoreWork, AccessRecord, Resume, Follow -> late
+        RouteResolved, AskClient, ClientAnswered, AccessRecord, Follow -> late
         Promote, Cancel, Leave -> late
         CancelTask -> CANCELLED_TASK CANCEL_HOOK
         StopServer -> TASK CANCEL_HOOK
@@ -99,14 +95,13 @@ EXPECTED = {
     """,
     CallPhase.CANCELLED_TASK: """
         Suspend -> CANCELLED_TASK WRITE_STEP
-        RouteResolved, AskClient, ClientAnswered, StoreWork, AccessRecord, Resume, Follow -> late
+        RouteResolved, AskClient, ClientAnswered, AccessRecord, Follow -> late
         Promote, Cancel, Leave -> late
         CancelTask, StopServer -> CANCELLED_TASK CANCEL_HOOK
         Returned, StepStored, Interrupted -> OVER UNREGISTER_TASK NOTIFY_TOOL
     """,
     CallPhase.FOLLOWING: """
         AskClient -> RELAYING
-        AccessRecord -> STORING
         Promote -> READING READ_RECORD
         Cancel -> CANCELLED CANCEL_HOOK
         Leave -> LEFT CANCEL_HOOK
@@ -124,7 +119,6 @@ EXPECTED = {
         Interrupted -> OVER DELETE_RECORD
     """,
     CallPhase.READING: """
-        AccessRecord -> READING
         Promote -> late
         Found -> HANDED_OVER SEND_HANDLE CANCEL_HOOK
         StoreFailed -> FOLLOWING RETRY_LATER
@@ -136,21 +130,21 @@ EXPECTED = {
         Interrupted -> OVER
     """,
     CallPhase.HANDED_OVER: """
-        Suspend, AskClient, ClientAnswered, StoreWork, AccessRecord, Resume, Follow -> late
+        Suspend, AskClient, ClientAnswered, AccessRecord, Follow -> late
         Promote, Cancel, Leave -> late
         StopServer -> HANDED_OVER CANCEL_HOOK
         Returned, Interrupted -> OVER DELETE_RECORD
     """,
     CallPhase.CANCELLED: """
-        Suspend, AskClient, StoreWork, Follow -> CANCELLED
-        RouteResolved, ClientAnswered, AccessRecord, Resume, Promote -> late
+        Suspend, AskClient, AccessRecord, Follow -> CANCELLED
+        RouteResolved, ClientAnswered, Promote -> late
         Written, Found, StoreFailed, Refused -> late
         Cancel, Leave, StopServer -> CANCELLED CANCEL_HOOK
         Returned, Interrupted -> OVER NO_RESPONSE CANCEL_WORK NOTIFY_TOOL DELETE_RECORD
     """,
     CallPhase.LEFT: """
-        Suspend, AskClient, StoreWork, Follow -> LEFT
-        RouteResolved, ClientAnswered, AccessRecord, Resume, Promote -> late
+        Suspend, AskClient, AccessRecord, Follow -> LEFT
+        RouteResolved, ClientAnswered, Promote -> late
         Written, Found, StoreFailed, Refused -> late
         Cancel -> CANCELLED CANCEL_HOOK
         Leave, StopServer -> LEFT CANCEL_HOOK
@@ -158,8 +152,8 @@ EXPECTED = {
         Interrupted -> OVER NO_RESPONSE CANCEL_WORK NOTIFY_TOOL DELETE_RECORD
     """,
     CallPhase.STOPPING: """
-        Suspend, AskClient, StoreWork, Follow -> STOPPING
-        RouteResolved, ClientAnswered, AccessRecord, Resume, Promote -> late
+        Suspend, AskClient, AccessRecord, Follow -> STOPPING
+        RouteResolved, ClientAnswered, Promote -> late
         Written, Found, StoreFailed, Refused -> late
         Cancel -> CANCELLED CANCEL_HOOK
         Leave -> LEFT CANCEL_HOOK
@@ -178,11 +172,11 @@ EXPECTED = {
 STEP = Continuation("id", 1, "tool", "tag", {})
 HANDLE, RESULT = CallToolResult(content=[]), CallToolResult(content=[])
 EVENTS: tuple[CallEvent, ...] = (
-    *(RouteResolved(), Suspend(STEP), AskClient(STEP), ClientAnswered(), StoreWork("job", None)),
-    *(AccessRecord(), Resume(), Follow("followed", "own"), Promote("promoted")),
+    *(RouteResolved(), Suspend(STEP), AskClient(STEP), ClientAnswered(), AccessRecord("job")),
+    *(Follow("followed", "own"), Promote("promoted")),
     *(Written("task", 7, HANDLE), Found(HANDLE), StoreFailed("promoted"), Refused()),
     *(Cancel(), CancelTask(), Leave(), StopServer()),
-    *(Returned(RESULT, True), StepStored(), Interrupted(), WorkCancelled("run"), RecordDeleted()),
+    *(Returned(RESULT), StepStored(), Interrupted(), WorkCancelled("run"), RecordDeleted()),
 )
 """One event of each kind."""
 
@@ -207,7 +201,7 @@ def data_of(state: CallState) -> dict[str, object]:
 
 def filled(phase: CallPhase) -> CallState:
     """Return a call in *phase* with data in each field."""
-    return CallState(phase, STEP, "old", 1, "old", "old", "old", HANDLE, RESULT, True)
+    return CallState(phase, STEP, "old", 1, "old", "old", "old", HANDLE, RESULT)
 
 
 def test_there_is_an_event_of_each_kind() -> None:
@@ -244,8 +238,6 @@ def test_each_event_in_each_phase(phase: CallPhase, event: CallEvent) -> None:
 
 
 DROPPED: set[tuple[CallPhase, type[CallEvent]]] = {
-    (CallPhase.PROMOTING, AccessRecord),
-    (CallPhase.READING, AccessRecord),
     # No record is begun with the id of the event.
     (CallPhase.ASKING, Promote),
     (CallPhase.RELAYING, Promote),

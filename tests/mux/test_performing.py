@@ -29,7 +29,7 @@ async def test_action_that_fails_does_not_stop_the_others() -> None:
     channel = channel_of(performer=performer, phase=CallPhase.LEFT)
 
     with pytest.raises(RuntimeError, match="RESPOND"):
-        await report(channel, Returned(None, False))
+        await report(channel, Returned(None))
 
     begun = TRANSITIONS[CallPhase.LEFT, Returned].actions
     assert performer.begun == [*begun]

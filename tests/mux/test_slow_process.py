@@ -116,7 +116,7 @@ class Pair:
     async def _send_others(self, count: int) -> None:
         for n in range(count):
             await self.other.bus.send(EVERYBODY, CancelInSession("another", b"%d" % n))
-            await self.other.bus.send(self.slow.bus.node, StopTask("another"))
+            await self.other.bus.send(self.slow.bus.node, StopTask("another", 0))
             self.other.changes.resource_updated(f"note://{n}")
             await asyncio.sleep(0.01)  # each change is an event of its own
 

@@ -133,7 +133,7 @@ async def test_check_notices_a_cancellation() -> None:
 @pytest.mark.parametrize("patient", [True, False], ids=["wait_for_write", "uninterrupted"])
 async def test_write_cut_off_at_shutdown_is_unavailable(patient: bool) -> None:
     """A CancelledError would look as if the waiting request had been cancelled."""
-    retry = RetriedWrites(delays=(0.1,), timeout=30.0, late_bytes=1, is_stopping=lambda: False)
+    retry = RetriedWrites(delays=(0.1,), timeout=30.0, is_stopping=lambda: False)
     begun = asyncio.Event()
 
     async def write() -> None:
