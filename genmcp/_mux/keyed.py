@@ -27,12 +27,12 @@ from genmcp._core.outcome import digest
 from genmcp._core.request import Request
 from genmcp._core.seal import Purpose
 from genmcp._core.task import Task, replace_task
-from genmcp._mux.continuations import Continuations, has_tasks
+from genmcp._mux.continuations import has_tasks
 from genmcp._mux.limits import ConcurrencyLimit
 from genmcp._mux.performing import report
-from genmcp._mux.resumption import Resumption
 from genmcp._mux.sinks import Services, StoredRequest
-from genmcp._mux.tasks import Tasks, create_task_result, task_result
+from genmcp._mux.stored_calls import StoredCalls
+from genmcp._mux.tasks import create_task_result, task_result
 from genmcp.cancellation import run_to_completion
 from genmcp.channel import Channel
 from genmcp.errors import InvalidParams, Overloaded, StoreError
@@ -70,18 +70,12 @@ class KeyedCalls:
     """
 
     def __init__(
-        self,
-        services: Services,
-        tasks: Tasks,
-        continuations: Continuations,
-        resumption: Resumption,
-        waiting_calls: ConcurrencyLimit,
+        self, services: Services, stored_calls: StoredCalls, waiting_calls: ConcurrencyLimit
     ) -> None:
         self._services = services
-        self._tasks = tasks
-        self._service = tasks.service
-        self._continuations = continuations
-        self._resumption = resumption
+        self._calls = stored_calls
+        self._tasks = stored_calls.tasks
+        self._service = stored_calls.tasks.service
         self._waiting_calls = waiting_calls
 
     def ids(self, channel: Channel, key: str | bytes) -> Sequence[str]:
@@ -100,7 +94,7 @@ class KeyedCalls:
         parts = "keyed", channel.principal, channel.request.key, key
         return self._services.seal.marks(Purpose.TASK, *parts)
 
-    async def answer(self, request: Request, channel: Channel, key: str | bytes) -> Result:
+    async def handle(self, request: Request, channel: Channel, key: str | bytes) -> Result:
         """Run a call that has a *key*, or wait for the result of the call that has it.
 
         Raises:
@@ -134,7 +128,7 @@ class KeyedCalls:
     async def _result_of(self, task: Task, channel: Channel, known: Task | None = None) -> Result:
         if channel.request.policy.task == "always" and has_tasks(channel.request):
             return create_task_result(task, self._services.store.now())
-        return await self._continuations.followed(task.id, channel, known=known)
+        return await self._calls.continuations.followed(task.id, channel, known=known)
 
     async def _begin(
         self, channel: Channel, free: Stored | None, id: str, arguments: bytes
@@ -176,7 +170,7 @@ class KeyedCalls:
         self._tasks.running.add(task.id, task.fencing_token, stop)
         slots = self._waiting_calls.acquire(channel.context.caller.client_key)
         try:
-            step = partial(self._resumption.begin, task, channel)
+            step = partial(self._calls.begin, task, channel)
             await self._service.runner.run_call(task, step)
         finally:
             self._waiting_calls.release(slots)

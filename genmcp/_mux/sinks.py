@@ -20,7 +20,7 @@ from genmcp._mux.limits import Limits
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.telemetry import Observers
 from genmcp._mux.threads import ThreadPool
-from genmcp.channel import CallContext, Channel
+from genmcp.channel import CallContext, ChangeNotifier, Channel
 from genmcp.errors import CapabilityMissing, IllegalTransition, StoreError
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.params import ProgressNotificationParams, RequestId
@@ -43,6 +43,7 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     assigns: dict[str, Any]
     bus: MessageBus
     sessions: Sessions
+    changes: ChangeNotifier
     threads: ThreadPool
     observers: Observers
 

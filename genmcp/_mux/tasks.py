@@ -57,7 +57,7 @@ from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.tasks.attempt import finished_with_error
-from genmcp.tasks.engine import Engine
+from genmcp.tasks.engine import engine_on
 from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import Stored
@@ -124,8 +124,7 @@ class Tasks:
     """The calls of one mux that are tasks, and the worker of their steps. Owned by the mux.
 
     running: the tasks with a hook that runs in this process. *namespace* separates the tasks of
-    several muxes that share a store. resume: continues a call after its wait. cancelled: notifies
-    the tool that a stored call was cancelled.
+    several muxes that share a store. resume: continues a call after its wait.
     """
 
     def __init__(
@@ -133,18 +132,15 @@ class Tasks:
         services: Services,
         namespace: str,
         *,
-        engine: Engine,
         jobs: JobOptions,
         external: Sequence[ExternalQueue],
         resume: Resume,
-        cancelled: Callable[[Task, bytes], Coroutine[Any, Any, None]],
     ) -> None:
         self._services = services
-        self._cancelled = cancelled
         self.max_parts = jobs.max_parts
         self.service = TaskService(
             services.store,
-            engine,
+            engine_on(services.store),
             node=services.bus.node,
             resume=resume,
             external=external,
@@ -243,7 +239,7 @@ class Tasks:
             case CallAction.NOTIFY_TOOL:
                 # The call of an idempotency key continues without its client.
                 if context.follows in (None, context.task):
-                    await _notify(self._services.server.cancelled(channel))
+                    await notify(self._services.server.cancelled(channel))
 
     async def park(self, channel: Channel, suspended: Suspended) -> None:
         """Write to the record of the task which step the call of *channel* has reached."""
@@ -273,33 +269,26 @@ class Tasks:
         except (StoreError, TaskNotFound) as error:  # it may have expired
             logger.warning("the end of task %s is not written yet: %s", id, error)
 
-    async def cancel(self, id: str, owner: str | None) -> None:
-        """Cancel a task in any process, and notify its tool. Does nothing if it has ended.
-
-        Raises:
-            TaskNotFound: the task does not exist.
-        """
-        task = await self._cancel(id, owner)
-        # The process that a task is bound to cancels its hook, and notifies the tool after that.
-        if task is not None and task.bound_node is None:
-            call = await self.service.records.call(id)
-            if call is not None:
-                await _notify(self._cancelled(task, call))
-
     async def _cancel_work(self, channel: Channel) -> None:
         """Cancel the stored call of *channel*, and its job."""
         id = channel.context.task
         if id is not None:
             try:
-                was = await self._cancel(id, channel.principal, wait=False)
+                was = await self.cancel(id, channel.principal, wait=False)
                 await report(channel, WorkCancelled(None if was is None else run_id(was)))
             except TaskNotFound:  # it has expired
                 pass
             except StoreError as error:  # its tool is notified nevertheless
                 logger.warning("task %s is not cancelled: %s", id, error)
 
-    async def _cancel(self, id: str, owner: str | None, *, wait: bool = True) -> Task | None:
-        """Cancel a task and stop its hook. Return it as it was before; None if it had ended."""
+    async def cancel(self, id: str, owner: str | None, *, wait: bool = True) -> Task | None:
+        """Cancel a task in any process, and stop its hook; the tool is not notified.
+
+        Return the task as it was before; None if it had ended. *wait*: as for `TaskService.cancel`.
+
+        Raises:
+            TaskNotFound: the task does not exist.
+        """
         task = await self.service.cancel(id, owner, wait=wait)
         if task is not None and (node := task.bound_node) is not None:
             send = partial(self._services.bus.send, node, StopTask(id, task.fencing_token))
@@ -368,7 +357,8 @@ def new_id() -> str:
     return secrets.token_urlsafe(20)
 
 
-async def _notify(notifying: Coroutine[Any, Any, None]) -> None:
+async def notify(notifying: Coroutine[Any, Any, None]) -> None:
+    """Await *notifying*, which calls `on_cancel` of a tool, and log its error."""
     try:
         await notifying
     except Exception as error:  # the tool's own: nothing waits for it

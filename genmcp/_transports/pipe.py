@@ -30,7 +30,8 @@ from genmcp._core.server import (
     StartRequest,
 )
 from genmcp._core.session import Session, new_session
-from genmcp._mux.mux import EncodedResponse, Mux, error_of
+from genmcp._mux.mux import Mux
+from genmcp._mux.responses import EncodedResponse, error_of
 from genmcp._transports.body import decode
 from genmcp._transports.listening import closing_response, open_subscription, without_params
 from genmcp._transports.request import reject

@@ -32,8 +32,8 @@ from genmcp._core.server_dispatch import (
 )
 from genmcp._core.session import Session
 from genmcp._core.task import LOST
-from genmcp._mux.mux import error_of
 from genmcp._mux.replay import OpenCall
+from genmcp._mux.responses import error_of
 from genmcp._mux.session_streams import LISTENER, to_wire
 from genmcp._mux.sinks import StoredRequest
 from genmcp._transports.listening import EventStream
@@ -270,9 +270,9 @@ class Recovery(Pipe):
             if call.task is None:
                 lost = msgspec.json.decode(LOST, type=ErrorBody)
                 raise McpError(lost.message, code=lost.code)
-            answer = self.mux.respond(request, await self._followed(request, call.task))
+            answer = self.mux.responses.encode(request, await self._followed(request, call.task))
         except Exception as error:  # the client must get a response in any case
-            answer = self.mux.failure(request, error)
+            answer = self.mux.responses.failure(request, error)
         await self.respond(request, answer.message)
 
     async def _followed(self, request: Request, task: str) -> Any:

@@ -28,8 +28,9 @@ from genmcp._core.continuation import Continuation
 from genmcp._core.request import RESULT_TOOL
 from genmcp._core.task import Task
 from genmcp._mux.continuations import has_tasks
-from genmcp._mux.mux import EncodedResponse, Mux
+from genmcp._mux.mux import Mux
 from genmcp._mux.performing import perform
+from genmcp._mux.responses import EncodedResponse
 from genmcp._mux.sinks import TaskSink
 from genmcp._mux.tasks import create_task_result, new_id, still_running_result, suspension_of
 from genmcp._transports.timers import TimerTable
@@ -127,7 +128,7 @@ class Promotion(msgspec.Struct, eq=False):
             case CallAction.SEND_HANDLE:
                 handle = channel.context.handle
                 assert handle is not None
-                await self._call.send_handle(self._mux.respond(channel.request, handle))
+                await self._call.send_handle(self._mux.responses.encode(channel.request, handle))
             case CallAction.UPDATE_STEP:
                 await self._update_step()
             case CallAction.DELETE_RECORD:

@@ -22,7 +22,8 @@ from genmcp._core.client_key import ClientKey, address_of, key_of
 from genmcp._core.request import Request
 from genmcp._core.server import Reject
 from genmcp._mux.limits import Slots
-from genmcp._mux.mux import EncodedResponse, Mux
+from genmcp._mux.mux import Mux
+from genmcp._mux.responses import EncodedResponse
 from genmcp._mux.scopes import log_insufficient, scopes_of
 from genmcp._mux.telemetry import Rejection
 from genmcp._transports.running_call import LiveCaller

@@ -21,7 +21,8 @@ from typing import Any, Final
 
 from genmcp._core.request import Request
 from genmcp._core.server import LISTEN, Reject
-from genmcp._mux.mux import EncodedResponse, Mux
+from genmcp._mux.mux import Mux
+from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.listening import listen
 from genmcp._transports.request import ClientLeft, Headers, HttpRequest, as_headers, reject
 from genmcp._transports.running_call import NO_RESPONSE, RunningCall, unfinished
@@ -347,9 +348,9 @@ async def _serve_member(call: Responder, response: OpenResponse, limits: "BatchL
         if call.closed or request.session in mux.broadcast:
             call.put(NO_RESPONSE)
         elif response.stopping:
-            call.put(mux.respond(request, Overloaded("The server is shutting down")))
+            call.put(mux.responses.encode(request, Overloaded("The server is shutting down")))
         elif limits.full:  # not started, so the client can retry it
-            call.put(mux.respond(request, limits.overflow()))
+            call.put(mux.responses.encode(request, limits.overflow()))
         else:
             await call.complete()
         await asyncio.sleep(0)  # let requests of other clients run between two members
@@ -387,6 +388,6 @@ class BatchLimits:
         size = len(response.message or b"")
         if size > self._left:
             self._left = 0
-            return self._mux.respond(request, self.overflow())
+            return self._mux.responses.encode(request, self.overflow())
         self._left -= size
         return response

@@ -29,8 +29,9 @@ from genmcp._core.call import (
 from genmcp._core.request import RESULT_TOOL, Request, RouteFacts
 from genmcp._core.server import AT_ONCE, SMALL
 from genmcp._mux.limits import Slots
-from genmcp._mux.mux import TASK_SUSPENDED, EncodedResponse, Mux
+from genmcp._mux.mux import Mux
 from genmcp._mux.performing import report
+from genmcp._mux.responses import TASK_SUSPENDED, EncodedResponse
 from genmcp._mux.tasks import still_running_result
 from genmcp._transports.promotion import PROMOTES, Promotion
 from genmcp._transports.timers import drive, run_at_once
@@ -173,7 +174,7 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
             static=mux.assigns,
         )
         channel = Channel(request, context, caller.access)
-        work = mux.answer(request, channel)
+        work = mux.handle(request, channel)
         if ClientLogHandler.created:
             work = forwarding(channel, work)
         try:
@@ -249,11 +250,11 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
             # Nothing has happened to the call that needs a decision.
             await self.respond(response)
             return
-        for each in (response.outcome, response.raised):
+        for each in (response.result, response.raised):
             if isinstance(each, BaseException):
                 _forget_frames(each)
         self._response = response
-        event: CallEvent = Returned(response.outcome)
+        event: CallEvent = Returned(response.result)
         await report(channel, StepStored() if response is TASK_SUSPENDED else event)
 
     async def _interrupt(self, channel: Channel, error: asyncio.CancelledError) -> None:
@@ -369,12 +370,12 @@ def unfinished(call: RunningCall[C], channel: Channel | None, reason: str) -> En
     mux, request = call.caller.mux, call.request
     id = None if channel is None else channel.task or channel.context.follows
     if id is None or not (mux.store.shared or mux.store.durable):
-        return mux.respond(request, Overloaded(reason))
+        return mux.responses.encode(request, Overloaded(reason))
     reason = f"{reason}, and the call has no result yet"
     if request.method == "tools/call" and mux.find("tools/call", RESULT_TOOL) is not None:
-        return mux.respond(request, still_running_result(reason, id, tool=RESULT_TOOL))
+        return mux.responses.encode(request, still_running_result(reason, id, tool=RESULT_TOOL))
     # Without `retryAfter`, and with the status 200: clients repeat a request after a 503.
-    return mux.respond(request, McpError(f"{reason}. It continues as call {id}"))
+    return mux.responses.encode(request, McpError(f"{reason}. It continues as call {id}"))
 
 
 def _forget_frames(error: BaseException | None) -> None:

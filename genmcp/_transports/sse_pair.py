@@ -174,7 +174,7 @@ class _Stream(Pipe):
             return
         error = await self._append(message)
         if isinstance(error, OverShare | StoreFull):
-            instead = self.mux.failure(request, error).message
+            instead = self.mux.responses.failure(request, error).message
             assert instead is not None
             await self._append(instead, new=False)
 

@@ -22,8 +22,8 @@ from genmcp._core.exchange import (
     exchange_for,
 )
 from genmcp._core.request import Request, cancels_on_disconnect
-from genmcp._mux.mux import EncodedResponse
 from genmcp._mux.replay import StoredStream, log_of
+from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.request import (
     UNCOUNTED,
     ClientLeft,

@@ -307,8 +307,8 @@ async def test_calls_without_telemetry_skip_it() -> None:
     """The choice is made once for a mux: calls without telemetry do not pay for it."""
     suite = Suite(name="test", version="1", tools=[echo])
 
-    plain, empty = Mux(suite).answer, Mux(suite, telemetry=[]).answer
-    observed = Mux(suite, telemetry=Heard()).answer
+    plain, empty = Mux(suite).handle, Mux(suite, telemetry=[]).handle
+    observed = Mux(suite, telemetry=Heard()).handle
 
     assert plain.__name__ == empty.__name__ != observed.__name__
 

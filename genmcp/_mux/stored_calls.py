@@ -5,7 +5,7 @@ keys begin here, too: no client ends them by leaving.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
@@ -14,12 +14,12 @@ import msgspec
 from genmcp._core.call import CallPhase, CancelTask
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Failed, Outcome, unpack
-from genmcp._core.request import Request
 from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Continue, Finished, Suspended
 from genmcp._mux.continuations import Continuations
+from genmcp._mux.responses import Responses
 from genmcp._mux.sinks import Services, StoredRequest, TaskCaller, TaskSink
-from genmcp._mux.tasks import Tasks, flush, to_finished
+from genmcp._mux.tasks import Tasks, flush, notify, to_finished
 from genmcp._mux.telemetry import OnStep
 from genmcp._mux.waits import answers_outcome
 from genmcp.cancellation import cancel_requested
@@ -30,23 +30,41 @@ from genmcp.hook import UnknownTag
 from genmcp.protocol.value import Result
 from genmcp.server import resolve_route
 from genmcp.tasks.attempt import NotRunnableHere
+from genmcp.tasks.external import ExternalQueue
+from genmcp.tasks.options import JobOptions
 
 _NO_CODE: Final = "No process of the server can continue the call"
 
 
-class Resumption(msgspec.Struct, eq=False):
-    """Runs `continue_` for calls in the store. Owned by the mux.
+class StoredCalls:
+    """The calls of one mux in its store. Owned by the mux.
 
-    outcome: returns the outcome of a call that has ended with an error.
+    tasks, continuations: their records, and their steps. call_services: for their channels.
     """
 
-    _services: Services
-    _call_services: CallServices
-    _tasks: Tasks
-    _continuations: Continuations
-    _outcome: Callable[[Request, BaseException], Result | McpError]
+    def __init__(
+        self,
+        services: Services,
+        responses: Responses,
+        namespace: str,
+        *,
+        jobs: JobOptions,
+        external: Sequence[ExternalQueue],
+    ) -> None:
+        self._services = services
+        self._responses = responses
+        self.tasks = Tasks(services, namespace, jobs=jobs, external=external, resume=self.resume)
+        self.continuations = Continuations(services, self.tasks)
+        self.call_services = CallServices(
+            services.changes,
+            services.sessions.level_of,
+            self.tasks.result_of,
+            services.threads.run,
+        )
 
-    async def resume(self, task: Task, call: bytes, outcome: Outcome) -> Suspended | Finished:
+    async def resume(
+        self, task: Task, packed_request: bytes, outcome: Outcome
+    ) -> Suspended | Finished:
         """Continue the call of *task* with the *outcome* of its wait.
 
         Raises:
@@ -56,7 +74,7 @@ class Resumption(msgspec.Struct, eq=False):
         """
         try:
             continuation = Continuation.unpack(task.continuation)
-            channel = self._channel(task, call, continuation.assigns)
+            channel = self._channel(task, packed_request, continuation.assigns)
             if continuation.asked:
                 outcome = _read(continuation, outcome)
         except (ConfigurationError, msgspec.MsgspecError) as error:
@@ -106,7 +124,7 @@ class Resumption(msgspec.Struct, eq=False):
         raised: BaseException | None = None
         try:
             await resolve_route(channel)
-            result: Any = await self._continuations.advance(await hook(), channel, continuation)
+            result: Any = await self.continuations.advance(await hook(), channel, continuation)
         except (IllegalTransition, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # any exception of a hook ends only its own call
@@ -122,7 +140,7 @@ class Resumption(msgspec.Struct, eq=False):
                 report(None, error)
                 unknown = f"{error} (of a call of release {latest.release!r})"
                 raise NotRunnableHere(unknown, _NO_CODE) from error
-            result, raised = self._outcome(channel.request, error), error
+            result, raised = self._responses.result_of(channel.request, error), error
         finally:
             await flush(channel)
         if isinstance(result, Suspended):
@@ -134,18 +152,31 @@ class Resumption(msgspec.Struct, eq=False):
         limits = self._services.limits
         if finished.result is not None and len(finished.result) > limits.max_result_bytes:
             raised = limits.too_large()
-            if await self._tasks.service.values.store(task):
+            if await self.tasks.service.values.store(task):
                 raised = ToolError(f"{raised}. The value of its job is kept by the server")
-            result = self._outcome(channel.request, raised)
+            result = self._responses.result_of(channel.request, raised)
             finished = to_finished(result)
         report(result, raised)
         del raised  # its traceback refers to this frame: a reference cycle
         return finished
 
-    async def cancelled(self, task: Task, call: bytes) -> None:
+    async def cancel(self, id: str, owner: str | None) -> None:
+        """Cancel a task in any process, and notify its tool. Does nothing if it has ended.
+
+        Raises:
+            TaskNotFound: the task does not exist.
+        """
+        task = await self.tasks.cancel(id, owner)
+        # The process that a task is bound to cancels its hook, and notifies the tool after that.
+        if task is not None and task.bound_node is None:
+            packed_request = await self.tasks.service.records.call(id)
+            if packed_request is not None:
+                await notify(self._cancelled(task, packed_request))
+
+    async def _cancelled(self, task: Task, packed_request: bytes) -> None:
         """Notify the tool of *task* that it was cancelled."""
         assigns = Continuation.unpack(task.continuation).assigns if task.continuation else {}
-        channel = self._channel(task, call, assigns)
+        channel = self._channel(task, packed_request, assigns)
         with suppress(McpError):  # the tool may be hidden from its client now: notify it anyway
             await resolve_route(channel)
         await self._services.server.cancelled(channel)
@@ -158,7 +189,7 @@ class Resumption(msgspec.Struct, eq=False):
         """
         channel.context.advance(CancelTask())  # without its action: the hook has ended
         if task.bound_node is not None or channel.context.continuation is not None:
-            stored = await self._tasks.service.records.find(task.id)
+            stored = await self.tasks.service.records.find(task.id)
             # The token differs if the key of the cancelled call is in use again.
             if stored is not None and (
                 stored.task.end == "cancelled" or stored.task.fencing_token != task.fencing_token
@@ -177,10 +208,10 @@ class Resumption(msgspec.Struct, eq=False):
             task=task.id,
             run=run_id(task),
             fencing_token=token,
-            sink=TaskSink(self._tasks.service, task.id, token),
+            sink=TaskSink(self.tasks.service, task.id, token),
             caller=caller,
-            performer=self._tasks,
-            services=self._call_services,
+            performer=self.tasks,
+            services=self.call_services,
             static=self._services.assigns,
         )
 
