@@ -21,9 +21,9 @@ The rules, and the helper for each:
 3. Code that owns a child task cancels it and waits for its end: `cancel_and_wait`.
 4. Cleanup that must not stop half-way delays a cancellation until it is done: `run_to_completion`.
 
-Not every module uses the helpers: many owners of a child task, in the stores, tasks and
-transports, call `Task.cancel` and `asyncio.wait` themselves. No test searches for code that breaks
-a rule.
+A test searches the mux and the transports for functions that cancel a task and wait for it without
+the helper. Code that must not wait, such as a callback, only cancels: the owner of the task waits
+for it later.
 """
 
 import asyncio

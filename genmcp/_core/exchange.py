@@ -10,8 +10,8 @@ stream in any case, and has none either (`_transports/listening.py`).
 
 A batch (2025-03-26) is one exchange that expects several answers.
 
-An exchange performs no I/O. Each of its methods returns the actions to perform, in order. The
-writer of the response stores every `StreamRecord` before it sends the other actions, so that a
+An exchange performs no I/O. Each of its methods is an event with its data, and returns the actions
+to perform, in this order. The `StreamRecord` of a message comes before the message, so that a
 client can resume after any event that it has received.
 """
 
@@ -260,8 +260,12 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         begun = self._head() if was is ExchangeState.WAITING else []
         return [*begun, StreamEnd(sse.retry(retry))]
 
-    def leave(self) -> bool:
-        """Handle a disconnect of the client; return whether it cancels the calls."""
+    def leave(self, *, cancels: bool = False) -> bool:
+        """Handle a disconnect of the client; return whether it cancels the calls.
+
+        *cancels*: as for the exchange, of a route that was resolved after the exchange was made.
+        """
+        self.cancels |= cancels
         # In WAITING the client has seen no event id, so that it cannot resume: nothing is stored
         # or held for it, although the calls may run on.
         was = self._advance(ExchangeEvent.LEAVE)
@@ -293,7 +297,7 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         # between. Answers of a batch that were held for a JSON body become its first events.
         actions: list[ExchangeAction] = [StreamHead()]
         if self.stream is not None:
-            actions.append(StreamRecord(self.stream, 0, b"", last=False))
+            actions.insert(0, StreamRecord(self.stream, 0, b"", last=False))
             if self.primed:
                 actions.append(StreamChunk(sse.prime(b"%b/0" % self.stream.encode())))
         held, self._held = self._held, []
@@ -311,12 +315,12 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         actions: list[ExchangeAction] = []
         self._index += 1
         stream, index = self.stream, self._index
+        if stream is not None:
+            actions.append(StreamRecord(stream, index, message or b"", last))
         if connected:
             event_id = None if stream is None else b"%b/%d" % (stream.encode(), index)
             data = b"" if message is None else sse.event(message, event_id)
             actions.append(StreamEnd(data) if last else StreamChunk(data))
-        if stream is not None:
-            actions.append(StreamRecord(stream, index, message or b"", last))
         return actions
 
 

@@ -33,6 +33,7 @@ from genmcp._core.request import Request
 from genmcp._core.seal import Purpose, Seal
 from genmcp._wire.encoder import Encoder
 from genmcp._wire.jsonrpc import Message
+from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import (
     CapabilityMissing,
     InvalidRequest,
@@ -286,8 +287,7 @@ class _Inbox:
         self.current = False
         follower, self._follower = self._follower, None
         if follower is not None and not follower.get_loop().is_closed():
-            follower.cancel()
-            await asyncio.wait([follower])
+            await cancel_and_wait(follower)
 
     async def _follow(self, changed: Callable[[], None]) -> None:
         # Until all stored messages are read, this process does not know, for example, which

@@ -19,6 +19,7 @@ from genmcp._core.subscription import EVERYTHING, ServerChange
 from genmcp._core.task import Task
 from genmcp._mux.limits import Limits
 from genmcp._mux.threads import Multimap
+from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Listener
 from genmcp.errors import StoreError, StoreUnavailable
 from genmcp.stores.following import RETRY_DELAY, follow
@@ -132,9 +133,7 @@ class Subscriptions(Listener):
         here = asyncio.get_running_loop()
         if own := [each for each in [*self._writers] if each.get_loop() is here]:
             await asyncio.wait(own, timeout=_CLOSE_TIMEOUT)
-            for each in own:
-                each.cancel()
-            await asyncio.gather(*own, return_exceptions=True)
+            await cancel_and_wait(*own)
             with self._lock:
                 if self._written_in is here:
                     self._written_in = None
@@ -188,8 +187,8 @@ class _Follower(msgspec.Struct, eq=False):
         finally:
             self._remove(subscription)
             if not self._listeners and self._task is not None:
-                self._task.cancel()
-                self._task = None
+                task, self._task = self._task, None
+                await cancel_and_wait(task)
 
     def change(self, subscription: Subscription, wanted: frozenset[ServerChange]) -> None:
         self._remove(subscription)

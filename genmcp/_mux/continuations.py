@@ -13,13 +13,14 @@ from typing import Any
 
 import msgspec
 
-from genmcp._core.call import CallAction, CallEvent
+from genmcp._core.call import AccessRecord, Follow, Suspend
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Done, Failed, Outcome, digest, pack
 from genmcp._core.request import Request
 from genmcp._core.seal import Part, Purpose, Seal
 from genmcp._core.task import Task
 from genmcp._core.waiting import Asking, Continue, StoredWork, Suspended
+from genmcp._mux.performing import report
 from genmcp._mux.sinks import Services, forward_notification
 from genmcp._mux.tasks import Tasks, create_task_result, suspension_of, task_result
 from genmcp._mux.waits import (
@@ -78,12 +79,7 @@ class Continuations:
                     if isinstance(outcome, Result | Suspended):
                         return outcome
                 else:
-                    call = channel._call
-                    call.continuation, call.run = continuation, None
-                    if CallAction.WRITE_STEP in call.advance(CallEvent.SUSPEND):
-                        await self._tasks.park(
-                            channel, suspension_of(continuation, self._tasks.awaiting)
-                        )
+                    await report(channel, Suspend(continuation))
                     outcome = await self._awaitables.outcome(step.take())
             finally:
                 step.close()
@@ -105,7 +101,7 @@ class Continuations:
         """
         if (queue := channel.request.policy.queue) is not None:
             step.use_queue(queue)
-        await channel._settle()
+        await channel.context.settle()
         if channel.task is not None:
             return self._in_task(step, continuation, channel)
         if step.work is not None:
@@ -116,7 +112,7 @@ class Continuations:
         self, step: Continue, continuation: Continuation, channel: Channel
     ) -> Suspended | Failed:
         """Return the wait of a task; or the failure, if its client cannot answer."""
-        if step.questions and channel._call.promoted and not has_tasks(channel.request):
+        if step.questions and channel.context.promoted and not has_tasks(channel.request):
             # The client got a text result after `max_hold`. Without the tasks extension it has no
             # method that answers a question of a task.
             return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
@@ -124,10 +120,11 @@ class Continuations:
 
     async def _work(self, work: StoredWork, continuation: Continuation, channel: Channel) -> Result:
         """Start a job. Return the handle of the task, or the result of the call."""
+        id = self._tasks.id_of_work(continuation)
         # A promotion waits from here on, because it could write a second record of the call.
-        channel._call.advance(CallEvent.STORE)
-        channel._sink.watch_client()
-        task = await self._tasks.begin(channel, continuation, work)
+        await report(channel, AccessRecord(id))
+        channel.context.sink.watch_client()
+        task = await self._tasks.begin(channel, id, suspension_of(continuation, work))
         if channel.request.policy.task != "never" and has_tasks(channel.request):
             return create_task_result(task, self._store.now())
         return await self.followed(task.id, channel, known=task)
@@ -143,12 +140,10 @@ class Continuations:
             if continuation.missing:
                 return self._input_required(continuation, channel)
             return answers_outcome(continuation)
-        channel._call.continuation = continuation
         answered = await ask_client(continuation, channel)
         return answered if isinstance(answered, Failed) else answers_outcome(answered)
 
     def _input_required(self, continuation: Continuation, channel: Channel) -> InputRequiredResult:
-        channel._call.continuation = continuation
         state = self._states.seal(continuation, channel.request, channel.principal)
         return InputRequiredResult(
             input_requests=pending_requests(continuation), request_state=state
@@ -168,10 +163,9 @@ class Continuations:
         if keyed and continuation.task not in keyed:
             raise InvalidParams("requestState belongs to a call with another idempotency key")
         if continuation.task is not None:
-            await channel._settle()
-            channel._call.advance(CallEvent.STORE)
-            channel._call.follows = continuation.task
-        channel._restore(restore_types(continuation.assigns))
+            await channel.context.settle()
+            await report(channel, AccessRecord(None, continuation.task))
+        channel.context.restore(restore_types(continuation.assigns))
         continuation = merge_answers(continuation, request.input_responses)
         failed = missing_capability(continuation, channel)
         if continuation.missing and failed is None:
@@ -180,9 +174,8 @@ class Continuations:
         await self._spend(channel, continuation)
         if continuation.task is not None:
             task = await self._answer(continuation, channel, failed)
-            if task.arguments_digest is None:  # otherwise the call goes on without this client
-                channel._call.task = task.id
-            return await self.followed(task.id, channel, continuation.last_event)
+            is_own = task.arguments_digest is None  # otherwise it continues without this client
+            return await self.followed(task.id, channel, continuation.last_event, is_own=is_own)
         outcome = failed or answers_outcome(continuation)
         step = await self._server.resume(continuation, outcome, channel)
         return await self.advance(step, channel, continuation)
@@ -206,7 +199,7 @@ class Continuations:
             if once:
                 # The record expires after twice the lifetime of a state: a state that was issued at
                 # this moment expires a little later, and perhaps by another clock.
-                client = channel._sink.client_key.client
+                client = channel.context.client
                 spent = Put(key, b"", ttl=2 * self._state_ttl, expect=0, client=client, new=True)
                 await self._store.apply(spent)
                 return
@@ -218,20 +211,25 @@ class Continuations:
         raise InvalidParams("requestState was used already: it is valid once")
 
     async def followed(
-        self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
+        self,
+        id: str,
+        channel: Channel,
+        after: str | None = None,
+        known: Task | None = None,
+        *,
+        is_own: bool = False,
     ) -> Result:
         """Return the result of the task *id*, for a client without its handle.
 
         A client with tasks gets the handle as soon as the task waits in the store. The client has
-        received the events up to *after*. *known* is the task as it was just written.
+        received the events up to *after*. *known* is the task as it was just written. *is_own*:
+        whether it is the call of *channel*, and ends with it.
 
         Raises:
             McpError: it ended with an error, or was cancelled.
         """
-        await channel._settle()
-        channel._call.follows = id
-        channel._call.advance(CallEvent.FOLLOW)
-        await channel._sink.following(id)
+        await channel.context.settle()
+        await report(channel, Follow(id, id if is_own else channel.task))
         while True:
             asking = await _end_of(self._tasks.service, id, channel, after, known)
             if isinstance(asking, Result):
@@ -242,7 +240,7 @@ class Continuations:
                 if asking.missing:
                     return self._input_required(asking, channel)
             elif failed is None:
-                await channel._settle()
+                await channel.context.settle()
                 answered = await ask_client(asking, channel)
                 if isinstance(answered, Failed):
                     failed = answered
@@ -316,7 +314,7 @@ def _next(
     Raises:
         ContractError: the assigns that hooks have set have no JSON form.
     """
-    own = store_types("channel.assigns", channel._own)
+    own = store_types("channel.assigns", channel.context.own_assigns)
     if last is None:
         id, key = secrets.token_urlsafe(12), channel.request.key
         continuation = Continuation(id, 1, key, step.tag, own, release=release)

@@ -22,16 +22,17 @@ from typing import Final, cast
 
 import msgspec
 
-from genmcp._core.call import CallEvent
+from genmcp._core.call import AccessRecord
 from genmcp._core.outcome import digest
 from genmcp._core.request import Request
 from genmcp._core.seal import Purpose
 from genmcp._core.task import Task, replace_task
-from genmcp._mux.continuations import Continuations, has_tasks
+from genmcp._mux.continuations import has_tasks
 from genmcp._mux.limits import ConcurrencyLimit
-from genmcp._mux.resumption import Resumption
+from genmcp._mux.performing import report
 from genmcp._mux.sinks import Services, StoredRequest
-from genmcp._mux.tasks import Tasks, create_task_result, task_result
+from genmcp._mux.stored_calls import StoredCalls
+from genmcp._mux.tasks import create_task_result, task_result
 from genmcp.cancellation import run_to_completion
 from genmcp.channel import Channel
 from genmcp.errors import InvalidParams, Overloaded, StoreError
@@ -69,18 +70,12 @@ class KeyedCalls:
     """
 
     def __init__(
-        self,
-        services: Services,
-        tasks: Tasks,
-        continuations: Continuations,
-        resumption: Resumption,
-        waiting_calls: ConcurrencyLimit,
+        self, services: Services, stored_calls: StoredCalls, waiting_calls: ConcurrencyLimit
     ) -> None:
         self._services = services
-        self._tasks = tasks
-        self._service = tasks.service
-        self._continuations = continuations
-        self._resumption = resumption
+        self._calls = stored_calls
+        self._tasks = stored_calls.tasks
+        self._service = stored_calls.tasks.service
         self._waiting_calls = waiting_calls
 
     def ids(self, channel: Channel, key: str | bytes) -> Sequence[str]:
@@ -90,7 +85,7 @@ class KeyedCalls:
             InvalidParams: the client is anonymous, so that any other could fetch the result.
         """
         # The clients of a pipe, or in this process, are one.
-        if channel.principal is None and channel._sink.client_key.address is not None:
+        if channel.principal is None and channel.context.caller.client_key.address is not None:
             raise InvalidParams(
                 "An idempotency key needs an authenticated client: it belongs to a principal"
             )
@@ -99,7 +94,7 @@ class KeyedCalls:
         parts = "keyed", channel.principal, channel.request.key, key
         return self._services.seal.marks(Purpose.TASK, *parts)
 
-    async def answer(self, request: Request, channel: Channel, key: str | bytes) -> Result:
+    async def handle(self, request: Request, channel: Channel, key: str | bytes) -> Result:
         """Run a call that has a *key*, or wait for the result of the call that has it.
 
         Raises:
@@ -107,9 +102,8 @@ class KeyedCalls:
             McpError: the call has ended with that error.
         """
         ids, arguments = self.ids(channel, key), digest(request.raw_arguments or {})
-        channel._call.advance(CallEvent.STORE)
         # Before the task is written: a client that leaves meanwhile does not end the call.
-        channel._call.follows = ids[0]
+        await report(channel, AccessRecord(None, ids[0]))
         while True:
             stored = await self._find(ids)
             if stored is None or stored.task.frees_key:
@@ -135,7 +129,7 @@ class KeyedCalls:
     async def _result_of(self, task: Task, channel: Channel, known: Task | None = None) -> Result:
         if channel.request.policy.task == "always" and has_tasks(channel.request):
             return create_task_result(task, self._services.store.now())
-        return await self._continuations.followed(task.id, channel, known=known)
+        return await self._calls.continuations.followed(task.id, channel, known=known)
 
     async def _begin(
         self, channel: Channel, free: Stored | None, id: str, arguments: bytes
@@ -175,9 +169,9 @@ class KeyedCalls:
         assert running is not None
         stop = partial(_cancel, running, loop)
         self._tasks.running.add(task.id, task.fencing_token, stop)
-        slots = self._waiting_calls.acquire(channel._sink.client_key)
+        slots = self._waiting_calls.acquire(channel.context.caller.client_key)
         try:
-            step = partial(self._resumption.begin, task, channel)
+            step = partial(self._calls.begin, task, channel)
             await self._service.runner.run_call(task, step)
         finally:
             self._waiting_calls.release(slots)

@@ -17,6 +17,7 @@ from genmcp._core.request import Request
 from genmcp._mux.limits import Limits, replay_append
 from genmcp._mux.threads import Multimap
 from genmcp._wire import sse
+from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import InvalidRequest, StoreError
 from genmcp.protocol.params import RequestId
 from genmcp.stores.following import follow
@@ -174,8 +175,7 @@ class Replay(msgspec.Struct, eq=False):
                     if isinstance(item, LogEvent):
                         yield _decode(item.data)
             finally:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
+                await cancel_and_wait(coming)
 
 
 def _newer(call: OpenCall, known: OpenCall | None) -> OpenCall:
@@ -231,7 +231,7 @@ class StoredStream(msgspec.Struct, eq=False):
         if request in self._calls:
             self._calls[request] = task
 
-    async def follow(self, request: Request, task: str) -> None:
+    async def follow(self, request: Request, task: str | None) -> None:
         """Record that *request* waits for *task*, so that another process can follow the task."""
         self.set_task(request, task)
         if self._begun:

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Protocol
 
 import msgspec
 
-from genmcp._core.call import CallEvent
+from genmcp._core.call import CallEvent, Cancel
 from genmcp._core.client_key import ClientKey
 from genmcp._core.request import Request
 from genmcp._core.seal import Purpose, Seal
@@ -170,7 +170,7 @@ class CallRegistry(Multimap[str, Cancellable]):
         """
         for call in self.of(session):
             if id is None or id == call.request.id:
-                call.report_threadsafe(CallEvent.CANCEL)
+                call.report_threadsafe(Cancel())
 
 
 class CancelInSession(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):

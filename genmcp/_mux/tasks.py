@@ -5,7 +5,8 @@ For another client, the process that holds its response follows the task to its 
 """
 
 import logging
-from collections.abc import Callable, Collection, Coroutine, Sequence
+import secrets
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -14,7 +15,7 @@ from typing import Any, ClassVar, cast
 
 import msgspec
 
-from genmcp._core.call import CallAction
+from genmcp._core.call import CallAction, WorkCancelled
 from genmcp._core.continuation import Continuation
 from genmcp._core.failures import tool_error
 from genmcp._core.seal import Purpose
@@ -35,8 +36,10 @@ from genmcp._core.waiting import (
     Working,
     scheduled,
 )
-from genmcp._mux.sinks import Services, StoredRequest
+from genmcp._mux.performing import report
+from genmcp._mux.sinks import Services, StoredRequest, TaskSink
 from genmcp._mux.waits import pending_requests
+from genmcp._wire.encoder import EncodedResult
 from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.channel import Channel
 from genmcp.errors import (
@@ -73,8 +76,7 @@ class Tasks:
     """The calls of one mux that are tasks, and the worker of their steps. Owned by the mux.
 
     running: the tasks with a hook that runs in this process. *namespace* separates the tasks of
-    several muxes that share a store. resume: continues a call after its wait. cancelled: notifies
-    the tool that a stored call was cancelled.
+    several muxes that share a store. resume: continues a call after its wait.
     """
 
     def __init__(
@@ -85,10 +87,8 @@ class Tasks:
         jobs: JobOptions,
         external: Sequence[ExternalQueue],
         resume: Resume,
-        cancelled: Callable[[Task, bytes], Coroutine[Any, Any, None]],
     ) -> None:
         self._services = services
-        self._cancelled = cancelled
         self.service = TaskService(
             services.store,
             node=services.bus.node,
@@ -115,25 +115,27 @@ class Tasks:
         """The state of a task that waits for an awaitable: it names this process."""
         return Awaiting(self._services.bus.node)
 
-    async def begin(self, channel: Channel, continuation: Continuation, work: StoredWork) -> Task:
-        """Store the call as a task that waits for *work*, start *work*, and return the task.
+    def id_of_work(self, continuation: Continuation) -> str:
+        """Return the id of a call as a task that waits for the work of *continuation*.
 
-        If the call is stored already, return its task, and start nothing. A repeated answer has the
-        same continuation, and therefore the same id, so that its work is started once.
+        A repeated answer has the same continuation, and therefore the same id, so that its work is
+        started once.
         """
-        suspended = suspension_of(continuation, work)
-        step = str(continuation.step)
-        id = self._services.seal.mark(
-            Purpose.TASK, continuation.id, step, key_id=continuation.key_id
-        )
-        channel._call.task = id
+        step, key_id = str(continuation.step), continuation.key_id
+        return self._services.seal.mark(Purpose.TASK, continuation.id, step, key_id=key_id)
+
+    async def begin(self, channel: Channel, id: str, suspended: Suspended) -> Task:
+        """Store the call as the task *id*, start its work, and return the task.
+
+        If the call is stored already, return its task, and start nothing.
+        """
         call = StoredRequest.of(channel).pack()
         return await self.service.create(self.new_task(channel, id, suspended), call)
 
     async def promote(self, channel: Channel, id: str) -> Task:
         """Store a call that runs or waits here as the task *id*."""
         self._services.bus.open()
-        continuation = channel._call.continuation
+        continuation = channel.context.continuation
         suspended = self.running_here
         if continuation is not None:
             suspended = suspension_of(continuation, self.awaiting)
@@ -157,7 +159,7 @@ class Tasks:
         return Task(
             id=id,
             owner=channel.principal,
-            address=channel._sink.client_key.address,
+            address=channel.context.caller.client_key.address,
             tool=channel.request.key,
             node=services.bus.node,
             created=now,
@@ -175,68 +177,74 @@ class Tasks:
 
     # Calls that are tasks.
 
+    async def perform(self, action: CallAction, channel: Channel) -> None:
+        """Perform *action* on the record of the call of *channel*, or on its tool."""
+        context = channel.context
+        match action:
+            case CallAction.WRITE_STEP:
+                assert context.continuation is not None
+                await self.park(channel, suspension_of(context.continuation, self.awaiting))
+            case CallAction.WRITE_OUTCOME | CallAction.LEAVE_RECORD:
+                await self._end(channel, abandoned=action is CallAction.LEAVE_RECORD)
+            case CallAction.UNREGISTER_TASK:
+                assert context.task is not None
+                await flush(channel)
+                self.running.discard(context.task, context.fencing_token)
+            case CallAction.CANCEL_WORK:
+                await self._cancel_work(channel)
+            case CallAction.NOTIFY_TOOL:
+                # The call of an idempotency key continues without its client.
+                if context.follows in (None, context.task):
+                    await notify(self._services.server.cancelled(channel))
+
     async def park(self, channel: Channel, suspended: Suspended) -> None:
         """Write to the record of the task which step the call of *channel* has reached."""
-        call = channel._call
-        assert call.task is not None
-        await channel._sink.flush()
-        task = await self.service.suspend(call.task, suspended, fencing_token=call.fencing_token)
-        call.fencing_token = task.fencing_token
+        context = channel.context
+        assert context.task is not None
+        await flush(channel)
+        await self.service.suspend(context.task, suspended, fencing_token=context.fencing_token)
 
-    async def ended(self, channel: Channel, actions: Collection[CallAction]) -> None:
-        """Perform the *actions* at the end of the hook of *channel*, a call that is a task.
+    async def _end(self, channel: Channel, *, abandoned: bool) -> None:
+        """Write the end of the hook of *channel*, a call that is a task, or abandon its record.
 
         An error of the store is logged: the client already has its response.
         """
-        call = channel._call
-        id, token = call.task, call.fencing_token
+        context = channel.context
+        id, token = context.task, context.fencing_token
         assert id is not None
+        await flush(channel)
         try:
-            await channel._sink.flush()
             # IllegalTransition: it was cancelled, or another process has taken it over.
             with suppress(IllegalTransition):
-                if CallAction.LEAVE_RECORD in actions:
+                if abandoned:
                     await self.service.abandon(id, fencing_token=token)
-                elif CallAction.WRITE_OUTCOME in actions:
-                    assert call.outcome is not None
-                    ended = to_finished(call.outcome)
+                else:
+                    assert context.outcome is not None
+                    ended = to_finished(context.outcome)
                     await self.service.finish(id, ended, fencing_token=token)
         except (StoreError, TaskNotFound) as error:  # it may have expired
             logger.warning("the end of task %s is not written yet: %s", id, error)
-        finally:
-            self.running.discard(id, token)
 
-    async def cancel(self, id: str, owner: str | None) -> None:
-        """Cancel a task in any process, and notify its tool. Does nothing if it has ended.
+    async def _cancel_work(self, channel: Channel) -> None:
+        """Cancel the stored call of *channel*, and its job."""
+        id = channel.context.task
+        if id is not None:
+            try:
+                was = await self.cancel(id, channel.principal, wait=False)
+                await report(channel, WorkCancelled(None if was is None else run_id(was)))
+            except TaskNotFound:  # it has expired
+                pass
+            except StoreError as error:  # its tool is notified nevertheless
+                logger.warning("task %s is not cancelled: %s", id, error)
+
+    async def cancel(self, id: str, owner: str | None, *, wait: bool = True) -> Task | None:
+        """Cancel a task in any process, and stop its hook; the tool is not notified.
+
+        Return the task as it was before; None if it had ended. *wait*: as for `TaskService.cancel`.
 
         Raises:
             TaskNotFound: the task does not exist.
         """
-        task = await self._cancel(id, owner)
-        # The process that a task is bound to cancels its hook, and notifies the tool after that.
-        if task is not None and task.bound_node is None:
-            call = await self.service.records.call(id)
-            if call is not None:
-                await _notify(self._cancelled(task, call))
-
-    async def cancel_work(self, channel: Channel) -> None:
-        """Cancel the stored call of *channel*, and its job."""
-        if channel.task is not None:
-            try:
-                was = await self._cancel(channel.task, channel.principal, wait=False)
-                channel._call.run = None if was is None else run_id(was)
-            except TaskNotFound:  # it has expired
-                pass
-            except StoreError as error:  # its tool is notified nevertheless
-                logger.warning("task %s is not cancelled: %s", channel.task, error)
-
-    async def notify_tool(self, channel: Channel) -> None:
-        """Call `on_cancel` of the tool of *channel*, unless the call goes on without its client."""
-        if channel._call.follows in (None, channel.task):
-            await _notify(self._services.server.cancelled(channel))
-
-    async def _cancel(self, id: str, owner: str | None, *, wait: bool = True) -> Task | None:
-        """Cancel a task and stop its hook. Return it as it was before; None if it had ended."""
         task = await self.service.cancel(id, owner, wait=wait)
         if task is not None and (node := task.bound_node) is not None:
             send = partial(self._services.bus.send, node, StopTask(id, task.fencing_token))
@@ -246,12 +254,12 @@ class Tasks:
                 self.service.writer.retry.defer(send)
         return task
 
-    async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:
+    async def result_of(self, id: str, owner: str | None) -> CallToolResult:
         """Return the result of the task *id*, or a text for the model that explains its absence."""
         try:
             task = await self.service.get(id, owner)
             if task.ended:
-                return cast(CallToolResult, task_result(task, "tools/call"))
+                return cast(CallToolResult, task_result(task, "tools/call").decoded)
         except TaskNotFound:
             return tool_error(f"There is no call {id}, or its result has expired.")
         except McpError as error:
@@ -280,7 +288,19 @@ def suspension_of(continuation: Continuation, work: StoredWork | Awaiting | None
     return Suspended(continuation.step, continuation.pack(), waits_for)
 
 
-async def _notify(notifying: Coroutine[Any, Any, None]) -> None:
+async def flush(channel: Channel) -> None:
+    """Write the notifications of *channel* that are pending, if its call is a task."""
+    if isinstance(channel.context.sink, TaskSink):
+        await channel.context.sink.flush()
+
+
+def new_id() -> str:
+    """Return an id for a call that becomes a task: unguessable, 160 random bits."""
+    return secrets.token_urlsafe(20)
+
+
+async def notify(notifying: Coroutine[Any, Any, None]) -> None:
+    """Await *notifying*, which calls `on_cancel` of a tool, and log its error."""
     try:
         await notifying
     except Exception as error:  # the tool's own: nothing waits for it
@@ -297,11 +317,11 @@ def to_finished(result: Result | McpError, raised: BaseException | None = None) 
     frees_key = frees_key or (isinstance(raised, ToolError) and raised.retry)
     if isinstance(result, McpError):
         return msgspec.structs.replace(finished_with_error(result), frees_key=frees_key)
-    encoded = msgspec.json.encode(result)
+    encoded = result.body if isinstance(result, EncodedResult) else msgspec.json.encode(result)
     return Finished(result=encoded, raised=raised is not None, frees_key=frees_key)
 
 
-def task_result(task: Task, method: str) -> Result:
+def task_result(task: Task, method: str) -> EncodedResult:
     """Return the result of a *task* that has ended; *method* is that of its request.
 
     Raises:
@@ -312,8 +332,8 @@ def task_result(task: Task, method: str) -> Result:
         raise McpError(error.message, error.data, code=error.code)
     if task.result is None:
         raise McpError("The call was cancelled")
-    result: Any = msgspec.json.decode(task.result, type=LATEST.methods[method].result)
-    return cast(Result, result)
+    kind = cast(type[Result], LATEST.methods[method].result)
+    return EncodedResult(kind=kind, body=task.result)
 
 
 def create_task_result(task: Task, now: float) -> CreateTaskResult:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from genmcp._core.server import Reject
 from genmcp._core.server_dispatch import SESSION_HEADER, plain_request
-from genmcp._mux.mux import EncodedResponse, Mux, error_of, mux_of
+from genmcp._mux.mux import Mux, mux_of
+from genmcp._mux.responses import EncodedResponse, error_of
 from genmcp._transports.admission import Admission, Principal, authenticated, check_function
 from genmcp._transports.body import read_body
 from genmcp._transports.post import delete, get, post

@@ -21,11 +21,12 @@ from genmcp._mux.builtin_methods import TASKS_CHANGED, task_status_notification,
 from genmcp._mux.changes import Subscription
 from genmcp._mux.mux import Mux
 from genmcp._transports.request import ClientLeft, HttpRequest, wait_for_disconnect
-from genmcp._transports.running_call import Caller
+from genmcp._transports.running_call import LiveCaller
 from genmcp._transports.timers import TICK, TimerTable, start_eagerly
 from genmcp._transports.writing import perform
 from genmcp._wire import sse
 from genmcp._wire.sse import COMMENT
+from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import Overloaded
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.resources import SubscriptionFilter
@@ -120,9 +121,7 @@ class EventStream:
             timers.discard(self, self._silence)
             http.shutdown.discard(self.stop)
             ending = [watch] if self._comment is None else [watch, self._comment]
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            await cancel_and_wait(*ending)
 
     def _watch_expiry(self) -> None:
         """End the stream when the access token expires."""
@@ -228,7 +227,7 @@ def without_params(request: Request) -> Request:
 
 @asynccontextmanager
 async def open_subscription(
-    caller: Caller, request: Request
+    caller: LiveCaller, request: Request
 ) -> AsyncGenerator[tuple[Request, AsyncGenerator[list[bytes], None]], None]:
     """Open the stream of *request* of *caller*, on any transport.
 
@@ -255,7 +254,7 @@ async def open_subscription(
                 yield request, messages
 
 
-async def _supported(caller: Caller, request: Request) -> SubscriptionFilter:
+async def _supported(caller: LiveCaller, request: Request) -> SubscriptionFilter:
     """Return the part of the filter of *request* that the server honors for *caller*."""
     mux = caller.mux
     wanted = await mux.builtin.honored(request, caller.access)

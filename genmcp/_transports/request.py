@@ -22,10 +22,11 @@ from genmcp._core.client_key import ClientKey, address_of, key_of
 from genmcp._core.request import Request
 from genmcp._core.server import Reject
 from genmcp._mux.limits import Slots
-from genmcp._mux.mux import EncodedResponse, Mux
+from genmcp._mux.mux import Mux
+from genmcp._mux.responses import EncodedResponse
 from genmcp._mux.scopes import log_insufficient, scopes_of
 from genmcp._mux.telemetry import Rejection
-from genmcp._transports.running_call import Caller
+from genmcp._transports.running_call import LiveCaller
 from genmcp._transports.shutdown import LAST_WORDS, Shutdown
 from genmcp._transports.timers import AdjustableTimeout
 from genmcp.errors import ConfigurationError, InsufficientScope
@@ -347,7 +348,7 @@ Serve = Callable[[HttpRequest], Awaitable[None]]
 
 
 def reject(
-    caller: Caller, action: Reject, session: str | None = None, revision: Revision = LATEST
+    caller: LiveCaller, action: Reject, session: str | None = None, revision: Revision = LATEST
 ) -> bytes:
     """Report a rejected message to telemetry; return the error response."""
     rejection = Rejection(

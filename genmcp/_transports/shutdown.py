@@ -113,10 +113,8 @@ class _Open:
             await self._closed.wait()
 
     def close(self) -> None:
-        self._closed.set()
+        self._closed.set()  # which ends `_stopping`, too
         self._timer.cancel()
-        if self._stopping is not None:
-            self._stopping.cancel()
 
 
 def is_exiting(server: object | None) -> bool:

@@ -89,7 +89,7 @@ class SseEndpoint:
             finally:
                 for call in self._calls.of(session.key):
                     # The task of a client with a handle is not cancelled by a disconnect.
-                    if cancels_on_disconnect(call.route) and not call.has_handle:
+                    if cancels_on_disconnect(call.route) and not call.responded:
                         call.leave()
                 with suppress(StoreError):
                     await mux.store.apply(Delete(_record(session)))
@@ -174,7 +174,7 @@ class _Stream(Pipe):
             return
         error = await self._append(message)
         if isinstance(error, OverShare | StoreFull):
-            instead = self.mux.failure(request, error).message
+            instead = self.mux.responses.failure(request, error).message
             assert instead is not None
             await self._append(instead, new=False)
 

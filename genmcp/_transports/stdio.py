@@ -24,6 +24,7 @@ from genmcp._mux.mux import Mux, mux_of
 from genmcp._transports.pipe import PipeConnection
 from genmcp._transports.shutdown import LAST_WORDS
 from genmcp._wire.lines import LineReader, frame
+from genmcp.cancellation import cancel_and_wait
 from genmcp.server import Server
 
 T = TypeVar("T")
@@ -211,8 +212,7 @@ class DescriptorWriter:
         if (writer := self._writer) is not None:
             await asyncio.wait([writer], timeout=seconds)
             self._closed = True
-            writer.cancel()
-            await asyncio.wait([writer])
+            await cancel_and_wait(writer)
         self._closed = True
 
     def _write(self) -> None:

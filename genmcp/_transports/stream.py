@@ -13,18 +13,17 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.call import CallEvent, CallPhase
+from genmcp._core.call import CallEvent, CallPhase, Leave, StopServer
 from genmcp._core.exchange import (
     Exchange,
     ExchangeAction,
     ExchangeState,
-    StreamHead,
     StreamRecord,
     exchange_for,
 )
 from genmcp._core.request import Request, cancels_on_disconnect
-from genmcp._mux.mux import EncodedResponse
 from genmcp._mux.replay import StoredStream, log_of
+from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.request import (
     UNCOUNTED,
     ClientLeft,
@@ -41,6 +40,7 @@ from genmcp._transports.timers import (
     start_eagerly,
 )
 from genmcp._transports.writing import perform
+from genmcp.cancellation import cancel_and_wait
 
 # Milliseconds after which a client resumes a stream that ends with this process: a load balancer
 # needs a moment to notice, and a restarted server to start.
@@ -116,7 +116,7 @@ class OpenResponse(msgspec.Struct, eq=False):
             call.report(event)
 
     def stop(self) -> None:
-        """Report SHUTDOWN to the calls, which are cancelled, and shorten the time for writing.
+        """Report `StopServer` to the calls, which are cancelled, and shorten the time for writing.
 
         A call that only follows a task needs no error: its client resumes the stream at another
         process, which follows the task to its end, as it would after the death of this process.
@@ -125,7 +125,7 @@ class OpenResponse(msgspec.Struct, eq=False):
         self.stopping = True
         if self._http.mux.store.durable and all(map(_follows_task, self.calls)):
             self.writer.hand_on()
-        self.report(CallEvent.SHUTDOWN)
+        self.report(StopServer())
 
     def hasten(self) -> None:
         """Give the client `LAST_WORDS` seconds to read the messages that wait."""
@@ -153,20 +153,19 @@ class OpenResponse(msgspec.Struct, eq=False):
         except Exception:
             # A defect of the host, which `check` raises again in the task of the POST. Nothing can
             # be sent, whatever the exchange would decide for a disconnect: the calls are cancelled.
-            self.report(CallEvent.LEAVE)
+            self.report(Leave())
             raise
         self.leave()
 
     def leave(self) -> None:
-        """Handle a disconnect of the client: report LEAVE if the exchange says that it cancels."""
+        """Handle a disconnect of the client: report `Leave` if it cancels the calls."""
         if self.ended:
             return
         self._http.detached = True
-        exchange = self.writer.exchange
         # A provider's tool may be resolved after the exchange was made: read `on_disconnect` again.
-        exchange.cancels |= any(cancels_on_disconnect(call.route) for call in self.calls)
-        if exchange.leave():
-            self.report(CallEvent.LEAVE)
+        cancels = any(cancels_on_disconnect(call.route) for call in self.calls)
+        if self.writer.exchange.leave(cancels=cancels):
+            self.report(Leave())
 
     def check(self) -> None:
         """Raise the exception that the host's `receive` has raised in the watch, if any."""
@@ -200,13 +199,13 @@ class OpenResponse(msgspec.Struct, eq=False):
         """Close the response; wait for the *promotions*, the writer and the stored events."""
         self.close()
         writer, self._writer = self._writer, None
-        tasks = list(promotions)
         if writer is not None:
             self._http.answered = writer.begun
-            tasks += writer.close()
         try:
-            if tasks:  # a host may cancel this, but not the writes and deletions
-                await asyncio.wait(tasks)
+            if writer is not None:
+                await writer.close()
+            if promotions:  # a host may cancel this, but not the writes and deletions
+                await asyncio.wait(promotions)
         finally:
             if writer is not None:
                 await writer.end()
@@ -327,11 +326,10 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     def follow(self, call: RunningCall[HttpRequest]) -> None:
         """Store, with the events of the response, the id of the task that *call* waits for."""
-        state = call.channel and call.channel._state
-        if self._kept is not None and state:
-            self._kept.set_task(call.request, state.follows)
+        if self._kept is not None and call.channel is not None:
+            self._kept.set_task(call.request, call.channel.context.follows)
 
-    async def following(self, request: Request, task: str) -> None:
+    async def following(self, request: Request, task: str | None) -> None:
         """Store, with the events of the response, that *request* waits for *task*."""
         if self._kept is not None:
             await self._kept.follow(request, task)
@@ -340,7 +338,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     def _push(self, actions: list[ExchangeAction], size: int = 0) -> None:
         """Send *actions*, of about *size* bytes, together with those already waiting."""
-        if actions and self._kept is None and type(actions[0]) is StreamHead:
+        if actions and self._kept is None and type(actions[0]) is StreamRecord:
             self.store()
         self._ready += actions
         self._size += size
@@ -385,8 +383,8 @@ class ResponseWriter(msgspec.Struct, eq=False):
         if self._ready:
             await self._flush()
 
-    def close(self) -> "list[asyncio.Task[None]]":
-        """Send nothing more; return the asyncio.Task that has to be waited for, if any."""
+    async def close(self) -> None:
+        """Send nothing more."""
         self._started = False
         self._closing = True
         if self._progress is not None:
@@ -394,11 +392,8 @@ class ResponseWriter(msgspec.Struct, eq=False):
         if self._kept is not None:
             self._kept.discard(self)
         self._read.set()
-        task = self._task
-        if task is None or task.done():
-            return []
-        task.cancel()
-        return [task]
+        if self._task is not None and not self._task.done():
+            await cancel_and_wait(self._task)
 
     async def end(self) -> None:
         """End the stored stream, so that no client waits for it, or hand it on."""
@@ -430,7 +425,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
         if self._kept is not None:
             records = [action for action in actions if type(action) is StreamRecord]
             if records:
-                # Before they are sent, since a client may resume from any event it has received.
+                # Those of all messages that wait are stored at once, before the first of them.
                 await self._kept.keep(records)
         self.begun = True
         writing = perform(http, actions)
@@ -443,5 +438,4 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
 def _follows_task(call: RunningCall[HttpRequest]) -> bool:
     """Return whether *call* waits for a task, and its own code runs in no process."""
-    state = None if call.channel is None else call.channel._state
-    return state is not None and state.phase is CallPhase.FOLLOWING
+    return call.channel is not None and call.channel.context.phase is CallPhase.FOLLOWING

@@ -27,6 +27,7 @@ __all__ = [
     "Timed",
     "TimerTable",
     "drive",
+    "run_at_once",
     "start_eagerly",
 ]
 
@@ -229,6 +230,20 @@ def drive(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
         # An error that it has raised has this frame in its traceback. The cycle would keep the
         # whole request in memory until the next collection of garbage.
         del waited
+
+
+def run_at_once(work: Coroutine[Any, Any, None]) -> None:
+    """Run *work*, which does not wait.
+
+    Raises:
+        RuntimeError: it waits, which is a defect; it is closed.
+    """
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    work.close()
+    raise RuntimeError(f"{work!r} waits")
 
 
 if sys.version_info >= (3, 12):

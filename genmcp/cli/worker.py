@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from genmcp._mux.mux import Mux, add_telemetry
+from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
 from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
 from genmcp.cli.output import OutputError
@@ -69,7 +69,7 @@ def add_prometheus(mux: Mux, endpoint: Endpoint | None = None) -> Route:
     except ImportError as error:
         raise missing_extra("--metrics", "prometheus", error) from error
     prometheus = Prometheus()
-    add_telemetry(mux, prometheus.telemetry)
+    mux.add_telemetry(prometheus.telemetry)
     return prometheus.route(METRICS_PATH, endpoint=endpoint)
 
 

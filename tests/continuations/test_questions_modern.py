@@ -315,7 +315,8 @@ async def test_copied_assigns_are_those_of_the_current_request() -> None:
             return await super().call(request, channel)
 
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
-            return f"{channel.assigns['user']} {channel.assigns['own']} {dict(channel._own)}"
+            own = channel.context.own_assigns
+            return f"{channel.assigns['user']} {channel.assigns['own']} {own}"
 
     shows = Shows(lambda arguments: elicit("Sure?"))
     client = AnsweringClient(serving(shows, copy_assigns=["user"]), state={"user": "before"})

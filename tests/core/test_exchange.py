@@ -144,10 +144,10 @@ def test_exchange_takes_a_step_or_rejects_it(
 def note(index: int, *, record: bool = True) -> list[ExchangeAction]:
     data = sse.event(b"{}", b"s/%d" % index if record else None)
     kept = [StreamRecord("s", index, b"{}", last=False)] if record else []
-    return [StreamChunk(data), *kept]
+    return [*kept, StreamChunk(data)]
 
 
-HEAD: list[ExchangeAction] = [StreamHead(), StreamRecord("s", 0, b"", last=False), PRIME]
+HEAD: list[ExchangeAction] = [StreamRecord("s", 0, b"", last=False), StreamHead(), PRIME]
 # Kinds: streams, resumable, cancels.
 PLAIN, KEPT, DETACHES, JSON_ONLY, JSON_SESSION = (
     (True, False, True),
@@ -192,7 +192,7 @@ MOVES: list[tuple[tuple[bool, bool, bool], list[ExchangeEvent], ExchangeEvent, T
         KEPT,
         [ExchangeEvent.NOTE],
         ExchangeEvent.LAST,
-        [StreamEnd(sse.event(b"{}", b"s/2")), StreamRecord("s", 2, b"{}", last=True)],
+        [StreamRecord("s", 2, b"{}", last=True), StreamEnd(sse.event(b"{}", b"s/2"))],
     ),
     (KEPT, [ExchangeEvent.NOTE], ExchangeEvent.LEAVE, False),
     (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.BEGIN, []),
@@ -256,13 +256,13 @@ def test_exchange_without_an_answer_ends_empty() -> None:
     exchange = Exchange(stream="s")
     exchange.begin_stream()
 
-    assert exchange.answer(None) == [StreamEnd(b""), StreamRecord("s", 1, b"", last=True)]
+    assert exchange.answer(None) == [StreamRecord("s", 1, b"", last=True), StreamEnd(b"")]
 
 
 def test_exchange_is_primed_where_the_revision_defines_it() -> None:
     """An event with an id and no data came with 2025-11-25 (SEP-1699)."""
     unprimed = Exchange(stream="s").begin_stream()
-    assert unprimed == [StreamHead(), StreamRecord("s", 0, b"", last=False)]
+    assert unprimed == [StreamRecord("s", 0, b"", last=False), StreamHead()]
 
 
 def test_exchange_is_handed_over_once_the_client_has_an_id() -> None:
@@ -281,6 +281,15 @@ def test_exchange_is_handed_over_once_the_client_has_an_id() -> None:
 
     assert exchange.hand_over() == [StreamEnd(b"retry: 0\n\n")]
     assert exchange.state is DETACHED
+
+
+def test_late_route_makes_a_disconnect_cancel_the_calls() -> None:
+    """The route of a provider's tool is resolved after the exchange was made."""
+    exchange = Exchange(stream="s", cancels=False)
+    exchange.begin_stream()
+
+    assert exchange.leave(cancels=True)
+    assert exchange.closed
 
 
 def test_exchange_is_released_where_the_revision_defines_it() -> None:

@@ -21,6 +21,7 @@ from genmcp import (
     Tool,
     job,
 )
+from genmcp._mux.tasks import flush
 from genmcp.errors import AssignUnavailable, StoreFull, StoreUnavailable
 from genmcp.stores.store import Op, Put
 from tests.support.asgi import PATIENCE, TASKS, Client
@@ -199,14 +200,14 @@ async def test_progress_that_cannot_be_written_costs_no_work() -> None:
         async def call(self, request: Any, channel: Channel) -> Any:
             self.store.down = True
             assert await channel.progress(1, 2)
-            await channel._sink.flush()
+            await flush(channel)
             self.store.down = False
             await mux.tasks.service.cancel(channel.task or "", None)
             done = 2
             while await channel.progress(done):  # until nothing needs it any more
                 done += 1
                 await asyncio.sleep(0.005)
-            await channel._sink.flush()
+            await flush(channel)
             return "done"
 
     store = Counting()

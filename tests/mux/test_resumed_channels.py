@@ -29,6 +29,7 @@ from genmcp.protocol.client_features import ElicitRequestParams
 from genmcp.server import Route
 from genmcp.stores.store import Append, Op
 from tests.support.asgi import PATIENCE, TASKS, Client, until
+from tests.support.channels import promote
 
 
 class Stage:
@@ -96,12 +97,12 @@ async def test_resumed_channel_does_what_can_be_done_without_a_request() -> None
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
             channel.start_stream()
             channel.release()
-            await channel._sink.promote()
+            await promote(channel)
             channel.changes.tools_list_changed()
             Stage.saw += [await channel.in_thread(lambda: "in a thread"), channel.closed]
             Stage.saw.append(await channel.log("info", "nobody asked for it"))
             with pytest.raises(CapabilityMissing):
-                await channel._sink.ask(
+                await channel.context.sink.ask(
                     channel.request, "elicitation/create", ElicitRequestParams("?", {}, mode="form")
                 )
             return "done"
@@ -348,7 +349,7 @@ async def test_resumed_call_counts_for_the_client_that_made_it() -> None:
 
     class Looks(Goes):
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
-            Stage.saw.append(channel._sink.client_key)
+            Stage.saw.append(channel.context.caller.client_key)
             return "done"
 
     client = Client(serving(Looks()), capabilities=TASKS, client=("192.0.2.7", 1))

@@ -57,7 +57,7 @@ async def work(run: Run) -> str:
 class Staged(Tool):
     """A tool that waits for `go`, then returns the value that the test sets.
 
-    gives: that value; None: the number of the call. sink: that of the last call, from its start.
+    gives: that value; None: the number of the call. channel: that of the last call, from its start.
     """
 
     name = "counts"
@@ -65,14 +65,14 @@ class Staged(Tool):
     def __init__(self, gives: Callable[[], Any] | None = None, **attributes: Any) -> None:
         self.gives = gives
         self.calls = 0
-        self.sink: Any = None
+        self.channel: Any = None
         self.go = asyncio.Event()
         for name, value in attributes.items():
             setattr(self, name, value)
 
     async def call(self, request: Any, channel: Channel) -> Any:
         self.calls += 1
-        self.sink = channel._sink
+        self.channel = channel
         await self.go.wait()
         return f"call {self.calls}" if self.gives is None else self.gives()
 
@@ -81,7 +81,7 @@ class Staged(Tool):
 
     async def promoted(self) -> None:
         """Wait until the promotion of the last call has succeeded or failed."""
-        await self.sink.settle()
+        await self.channel.context.settle()
 
 
 class Cleans(Staged):

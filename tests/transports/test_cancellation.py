@@ -56,7 +56,7 @@ async def test_cancel_modern_disconnect_cancels_the_hook() -> None:
     assert held.saw == ["cancelled", True, SendStatus.CLOSED]
     assert held.channel.closed
     # Messages that a thread sends just before its end are sent before the end.
-    held.channel._sink.begin_stream()
+    held.channel.context.sink.begin_stream()
     assert not await held.channel.log("error", "x")  # row 21: a value, no exception
     assert not await held.channel.notify("notifications/message")
     held.channel.start_stream()

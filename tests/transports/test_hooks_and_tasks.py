@@ -185,7 +185,7 @@ def client_tasks(connection: Any) -> list[Any]:
     return [
         task
         for task in asyncio.all_tasks()
-        if "answer_member" in getattr(task.get_coro(), "__qualname__", "")
+        if "_serve_member" in getattr(task.get_coro(), "__qualname__", "")
     ]
 
 

@@ -775,3 +775,34 @@ async def test_stdio_tells_of_a_defect_by_a_reference(
     assert failed["error"]["data"]["reference"] in caplog.text
     assert "a defect" not in failed["error"]["message"]
     assert fine["result"]["tools"][0]["name"] == "echo"
+
+
+async def test_partial_result_is_sent_before_on_cancel() -> None:
+    """A client that has closed its side still reads, and `on_cancel` may take longer than that."""
+    waits, cleaning = asyncio.Event(), asyncio.Event()
+
+    class Partial(Tool):
+        """Returns what it has found when it is cancelled."""
+
+        name = "partial"
+
+        async def call(self, request: Any, channel: Channel) -> str:
+            waits.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return "half of it"
+            return "unreachable"
+
+        async def on_cancel(self, channel: Channel) -> None:
+            cleaning.set()
+            await asyncio.sleep(30)
+
+    async with piped(Partial(), grace=0.01) as wires:
+        wires.send(modern("tools/call", {"name": "partial"}))
+        await waits.wait()
+        wires.hang_up()
+        response = await wires.answer(1)
+
+    assert response["result"]["content"][0]["text"] == "half of it"
+    assert cleaning.is_set()

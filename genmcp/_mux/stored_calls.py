@@ -5,25 +5,25 @@ keys begin here, too: no client ends them by leaving.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.call import CallEvent, CallPhase, CallState
+from genmcp._core.call import CallPhase, CancelTask
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Failed, Outcome, unpack
-from genmcp._core.request import Request
 from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Continue, Finished, Suspended
 from genmcp._mux.continuations import Continuations
-from genmcp._mux.sinks import Services, StoredRequest, TaskSink
-from genmcp._mux.tasks import to_finished
+from genmcp._mux.responses import Responses
+from genmcp._mux.sinks import Services, StoredRequest, TaskCaller, TaskSink
+from genmcp._mux.tasks import Tasks, flush, notify, to_finished
 from genmcp._mux.telemetry import OnStep
 from genmcp._mux.waits import answers_outcome
 from genmcp.cancellation import cancel_requested
-from genmcp.channel import Channel
+from genmcp.channel import CallContext, CallServices, Channel
 from genmcp.errors import (
     ConfigurationError,
     IllegalTransition,
@@ -36,24 +36,43 @@ from genmcp.hook import UnknownTag
 from genmcp.protocol.value import Result
 from genmcp.server import resolve_route
 from genmcp.tasks.attempt import NotRunnableHere
-from genmcp.tasks.service import TaskService
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.queues import ExternalQueue
+from genmcp.tasks.values import restore_types
 from genmcp.tasks.writes import ProcessStops
 
 _NO_CODE: Final = "No process of the server can continue the call"
 
 
-class Resumption(msgspec.Struct, eq=False):
-    """Runs `continue_` for calls in the store. Owned by the mux.
+class StoredCalls:
+    """The calls of one mux in its store. Owned by the mux.
 
-    outcome: returns the outcome of a call that has ended with an error.
+    tasks, continuations: their records, and their steps. call_services: for their channels.
     """
 
-    _services: Services
-    _tasks: TaskService
-    _continuations: Continuations
-    _outcome: Callable[[Request, BaseException], Result | McpError]
+    def __init__(
+        self,
+        services: Services,
+        responses: Responses,
+        namespace: str,
+        *,
+        jobs: JobOptions,
+        external: Sequence[ExternalQueue],
+    ) -> None:
+        self._services = services
+        self._responses = responses
+        self.tasks = Tasks(services, namespace, jobs=jobs, external=external, resume=self.resume)
+        self.continuations = Continuations(services, self.tasks)
+        self.call_services = CallServices(
+            services.changes,
+            services.sessions.level_of,
+            self.tasks.result_of,
+            services.threads.run,
+        )
 
-    async def resume(self, task: Task, call: bytes, outcome: Outcome) -> Suspended | Finished:
+    async def resume(
+        self, task: Task, packed_request: bytes, outcome: Outcome
+    ) -> Suspended | Finished:
         """Continue the call of *task* with the *outcome* of its wait.
 
         Raises:
@@ -63,7 +82,7 @@ class Resumption(msgspec.Struct, eq=False):
         """
         try:
             continuation = Continuation.unpack(task.continuation)
-            channel = self._channel(task, call, continuation.assigns)
+            channel = self._channel(task, packed_request, continuation.assigns)
             if continuation.asked:
                 outcome = _read(continuation, outcome)
         except (ConfigurationError, msgspec.MsgspecError) as error:
@@ -85,10 +104,10 @@ class Resumption(msgspec.Struct, eq=False):
         Raises:
             ProcessStops, IllegalTransition: as for `resume`.
         """
-        call = CallState(phase=CallPhase.TASK, task=task.id, fencing_token=task.fencing_token)
-        client = request_channel._sink.client_key
-        sink = TaskSink(self._services, self._tasks, call, client)
-        channel = msgspec.structs.replace(request_channel, _sink=sink, _state=call)
+        caller = request_channel.context.caller
+        context = self._context(task, TaskCaller(caller.client_key, caller.copied))
+        context.restore(request_channel.context.own_assigns)
+        channel = Channel(request_channel.request, context, request_channel.access)
         server = self._services.server
 
         def report(*_: object) -> None:
@@ -113,7 +132,7 @@ class Resumption(msgspec.Struct, eq=False):
         raised: BaseException | None = None
         try:
             await resolve_route(channel)
-            result: Any = await self._continuations.advance(await hook(), channel, continuation)
+            result: Any = await self.continuations.advance(await hook(), channel, continuation)
         except (ProcessStops, IllegalTransition, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # any exception of a hook ends only its own call
@@ -121,15 +140,15 @@ class Resumption(msgspec.Struct, eq=False):
                 report(None, error)
                 await self._stopped(task, channel)
                 raise
-            latest = channel._call.continuation or continuation
+            latest = channel.context.continuation or continuation
             release = self._services.server.info.version
             if isinstance(error, UnknownTag) and latest and latest.release != release:
                 report(None, error)
                 unknown = f"{error} (of a call of release {latest.release!r})"
                 raise NotRunnableHere(unknown, _NO_CODE) from error
-            result, raised = self._outcome(channel.request, error), error
+            result, raised = self._responses.result_of(channel.request, error), error
         finally:
-            await channel._sink.flush()
+            await flush(channel)
         if isinstance(result, Suspended):
             report(result)
             return result
@@ -139,18 +158,31 @@ class Resumption(msgspec.Struct, eq=False):
         limits = self._services.limits
         if finished.result is not None and len(finished.result) > limits.max_result_bytes:
             raised = limits.too_large()
-            if await self._tasks.values.store(task):
+            if await self.tasks.service.values.store(task):
                 raised = ToolError(f"{raised}. The value of its job is kept by the server")
-            result = self._outcome(channel.request, raised)
+            result = self._responses.result_of(channel.request, raised)
             finished = to_finished(result)
         report(result, raised)
         del raised  # its traceback refers to this frame: a reference cycle
         return finished
 
-    async def cancelled(self, task: Task, call: bytes) -> None:
+    async def cancel(self, id: str, owner: str | None) -> None:
+        """Cancel a task in any process, and notify its tool. Does nothing if it has ended.
+
+        Raises:
+            TaskNotFound: the task does not exist.
+        """
+        task = await self.tasks.cancel(id, owner)
+        # The process that a task is bound to cancels its hook, and notifies the tool after that.
+        if task is not None and task.bound_node is None:
+            packed_request = await self.tasks.service.records.call(id)
+            if packed_request is not None:
+                await notify(self._cancelled(task, packed_request))
+
+    async def _cancelled(self, task: Task, packed_request: bytes) -> None:
         """Notify the tool of *task* that it was cancelled."""
         assigns = Continuation.unpack(task.continuation).assigns if task.continuation else {}
-        channel = self._channel(task, call, assigns)
+        channel = self._channel(task, packed_request, assigns)
         with suppress(McpError):  # the tool may be hidden from its client now: notify it anyway
             await resolve_route(channel)
         await self._services.server.cancelled(channel)
@@ -161,26 +193,35 @@ class Resumption(msgspec.Struct, eq=False):
         The process that has cancelled the task does not notify the tool, because `on_cancel` must
         run after the end of the hook, which only this process knows.
         """
-        channel._call.advance(CallEvent.TASK_CANCEL)
-        if task.bound_node is not None or channel._call.continuation is not None:
+        channel.context.advance(CancelTask())  # without its action: the hook has ended
+        if task.bound_node is not None or channel.context.continuation is not None:
             stored = None
             with suppress(StoreError):  # the record of a cancelled task was written before
-                stored = await self._tasks.records.find(task.id)
+                stored = await self.tasks.service.records.find(task.id)
             # The token differs if the key of the cancelled call is in use again.
             if stored is not None and (
                 stored.task.end == "cancelled" or stored.task.fencing_token != task.fencing_token
             ):
                 await self._services.server.cancelled(channel)
 
-    def _channel(self, task: Task, call: bytes, own: Mapping[str, Any]) -> Channel:
-        call_state = CallState(
-            phase=CallPhase.TASK, task=task.id, run=run_id(task), fencing_token=task.fencing_token
+    def _channel(self, task: Task, packed_request: bytes, own: Mapping[str, Any]) -> Channel:
+        stored = StoredRequest.unpack(packed_request)
+        context = self._context(task, TaskCaller(stored.client_key, restore_types(stored.kept)))
+        return stored.channel(self._services.server, context, own)
+
+    def _context(self, task: Task, caller: TaskCaller) -> CallContext:
+        token = task.fencing_token
+        return CallContext(
+            phase=CallPhase.TASK,
+            task=task.id,
+            run=run_id(task),
+            fencing_token=token,
+            sink=TaskSink(self.tasks.service, task.id, token),
+            caller=caller,
+            performer=self.tasks,
+            services=self.call_services,
+            static=self._services.assigns,
         )
-        kept = StoredRequest.unpack(call)
-        sink = TaskSink(self._services, self._tasks, call_state, kept.client_key)
-        channel = kept.channel(self._services.server, sink, self._services.assigns, own)
-        channel._state = call_state
-        return channel
 
 
 def _read(continuation: Continuation, outcome: Outcome) -> Outcome:
