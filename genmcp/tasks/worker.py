@@ -294,9 +294,10 @@ class TaskWorker:
         # The heartbeat is renewed until the last step has ended: other processes would otherwise
         # take over steps that still run here.
         beating = asyncio.create_task(self._beat(options.lease / _BEATS_PER_LEASE))
-        beating.add_done_callback(serving.fail)
-        beside = [asyncio.create_task(each.run()) for each in consumers]
-        beside.append(asyncio.create_task(self._check(options.lease)))
+        consuming = [asyncio.create_task(each.run()) for each in consumers]
+        for part in (beating, *consuming):
+            part.add_done_callback(serving.fail)
+        beside = [asyncio.create_task(self._check(options.lease))]
         if self._reconcile is not None:
             beside.append(asyncio.create_task(self._reconcile(options)))
         if self._serving is serving and self.state is WorkerState.STARTING:
@@ -308,15 +309,16 @@ class TaskWorker:
             await asyncio.gather(*drains, self._drain_calls(serving))
         finally:
             # Also after an error, so that running steps are handed over.
-            await cancel_and_wait(*beside)
+            await cancel_and_wait(*consuming, *beside)
             # One that ignores this, or cannot write its end, must not delay the exit for ever.
             await cancel_and_wait(*self._calls_on(serving.loop), timeout=_CALL_GRACE)
             await asyncio.gather(*(each.aclose() for each in consumers))
             if serving.waits_for_calls:
                 await self._wait_for_calls(options.lease)
             await cancel_and_wait(beating)
-        if not beating.cancelled():
-            beating.result()
+        for part in (beating, *consuming):
+            if not part.cancelled():
+                part.result()
         await self._logged(heartbeats.leave())
 
     def _consumers(self, options: JobOptions) -> list[QueueConsumer]:

@@ -433,6 +433,28 @@ async def test_worker_restarts_after_a_defect(
     assert "does not work on jobs any more" in caplog.text
 
 
+async def test_worker_restarts_after_its_queue_has_failed(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would otherwise appear to serve, and run no jobs any more."""
+    store = MemoryStore()
+    jobs = bench.jobs(store=store)
+
+    def news(queues: object = ()) -> Any:
+        raise AttributeError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.deliveries, "news", news)
+        await jobs.start()
+        async with asyncio.timeout(BOUND):
+            await jobs.worker.ended()
+    assert jobs.worker.problem == "failed"
+    await jobs.create(made(Working(reports.job())), b"")
+
+    assert (await ended(jobs)).result == b"1"
+    assert "does not work on jobs any more" in caplog.text
+
+
 async def test_worker_keeps_hold_of_what_it_works_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """It renews its leases well before they run out."""
     store, free, renewed = MemoryStore(), asyncio.Event(), asyncio.Event()
