@@ -21,7 +21,7 @@ class SchemaLimits(Struct, frozen=True):
     """
 
     schema_size: int = 16_777_216
-    """Bytes of a schema as JSON. Each item and property counts as 8 bytes at least. The JSON
+    """Bytes of a schema as JSON. Each item and property counts as 16 bytes at least. The JSON
     Pointers of all its subschemas together may have as many characters."""
     subschemas: int = 5_000
     """Subschemas in a schema."""

@@ -1,6 +1,8 @@
 """Hostile schemas are accepted or rejected, at a cost proportional to their size.
 
-pytest tests/fuzz/test_schemas_survive.py --fuzz-cases 90000
+By default 100,000 cases, in five parts. Five million of them:
+
+pytest tests/fuzz/test_schemas_survive.py --fuzz-cases 1000000
 """
 
 import resource
@@ -27,7 +29,27 @@ pytestmark = pytest.mark.fuzz
 # The most seconds of CPU for a step. Coverage measurement makes Python code much slower.
 SECONDS = 0.05 if sys.gettrace() is None else 0.25
 BYTES = 20 << 20
-VALUES: tuple[Any, ...] = ({"a": {"b": 1}, "b": [1, "x"], "": 2}, [1, [2], {"a": None}], "text")
+
+
+def deep(levels: int, name: str | None) -> Any:
+    """Return nested objects with a property *name*, or nested arrays."""
+    value: Any = {} if name else []
+    for _ in range(levels):
+        value = {name: value} if name else [value]
+    return value
+
+
+VALUES: tuple[Any, ...] = (
+    {"a": {"b": 1}, "b": [1, "x"], "": 2},
+    [1, [2], {"a": None}],
+    "text",
+    deep(60, "a"),
+    deep(60, None),
+    [deep(2, None)] * 50,
+    {f"k{number}": number / 7 for number in range(300)},
+    [10**30 + number for number in range(300)],
+    ["ab" * 200 + str(number) for number in range(100)],
+)
 
 
 def read_headers(schema: Any) -> None:
@@ -71,12 +93,14 @@ def peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-def test_hostile_schema_is_accepted_or_rejected(plan: Plan) -> None:
+@pytest.mark.parametrize("part", range(5))
+def test_hostile_schema_is_accepted_or_rejected(plan: Plan, part: int) -> None:
     """Only a ConfigurationError is raised, within a time limit and 20 MiB per schema.
 
     2026-07-28, basic, "Composition-Keyword Resource Use".
     """
-    for number in range(plan.first, plan.first + plan.cases):
+    first = plan.first + part * plan.cases
+    for number in range(first, first + plan.cases):
         schema = hostile_schema(plan.seed, number)
         before = peak()
         try:
@@ -107,23 +131,20 @@ def keys(count: int, schema: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("schema", "words"),
     [
-        ({"properties": {"A" * 1_000_000: {"properties": keys(4_900, {})}}}, "bytes, more than"),
+        ({"properties": {"A" * 1_000_000: {"properties": keys(4_900, {})}}}, "1052826 bytes and"),
         ({"properties": {"A" * 100_000: {"properties": keys(4_900, {})}}}, "JSON Pointers"),
         ({"$id": "u" * 100_000, "properties": keys(1_900, {"$id": "b"})}, "URI of more than 512"),
         (
             {"properties": {f"k{n}": {"pattern": f"^[a-z]{{1,{n}}}$"} for n in range(1, 500)}},
-            "more than 100 patterns",
+            "more than 4096 characters of patterns",
         ),
-        ({"pattern": r"\S" * 500}, "more than 32768 steps to parse patterns"),
-        ({"allOf": [{"pattern": f"[ab]*a[ab]{{{n}}}"} for n in range(800, 900)]}, "bytes of patt"),
-        ({"type": [*range(30_000)]}, "more than 7 types"),
-        ({"dependencies": {"a": [*range(30_000)]}}, "expected names of properties"),
-        ({"enum": [1] * 120_000}, "more than 32768 items and properties"),
+        ({"pattern": r"\S" * 500}, "is too large"),
+        ({"allOf": [{"pattern": f"[ab]*a[ab]{{{n}}}"} for n in range(800, 900)]}, "characters of"),
+        ({"type": [*range(16_000)]}, "a list of more than 1000 names"),
+        ({"dependencies": {"a": [*range(16_000)]}}, "a list of more than 1000 names"),
+        ({"enum": [1] * 120_000}, "120001 items and properties, more than 262144 bytes"),
         ({"properties": keys(4_990, {})}, "more than 1500 subschemas"),
-        (
-            {"properties": keys(1_200, {"$ref": "#", "properties": {}})},
-            "too many references between properties",
-        ),
+        ({"properties": keys(1_200, {"$ref": "#", "properties": {}})}, None),
         (
             {"$defs": keys(450, {"$dynamicAnchor": "x"}), "allOf": [{"$dynamicRef": "#x"}] * 700},
             None,

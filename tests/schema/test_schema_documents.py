@@ -156,6 +156,7 @@ def deep(levels: int) -> dict[str, Any]:
         ({"allOf": [{}, {}, {}]}, SchemaLimits(subschemas=3), "more than 3 subschemas"),
         ({"enum": [1] * 20}, SchemaLimits(schema_size=150), "50 bytes and 21 items and properties"),
         ({"title": "x" * 200}, SchemaLimits(schema_size=150), "212 bytes and 1 items and properti"),
+        ({"enum": [1e300] * 201}, SchemaLimits(), r"more than 200 numbers beyond 1e\+100"),
         (
             {"properties": {"x" * 50: {"properties": dict.fromkeys("abc", True)}}},
             SchemaLimits(schema_size=200),
