@@ -179,7 +179,7 @@ class TemplateRoute(ResourceRoute, frozen=True, kw_only=True):
             check_continues(owner, function, provider)
             signature = Signature.of(function, decorator="Resource")
         _check_variables(owner, uri, signature)
-        listed = _listed(provider, function)
+        listed = _listed(provider, function, uri.text)
         variables = text_arguments(signature.arguments)
         route = cls(
             owner=owner,
@@ -274,8 +274,8 @@ def _not_found(request: Request) -> ResourceNotFound:
 def _of_resource(resource: Resource) -> ResourceRoute:
     resource.check()
     owner = f"{type(resource).__name__} {resource.uri}"
-    listed = _listed(resource, resource.content if isfunction(resource.content) else None)
-    listed["name"] = listed["name"] or resource.uri
+    function = resource.content if isfunction(resource.content) else None
+    listed = _listed(resource, function, resource.uri)
     reader = resource.reader
     route = ResourceRoute(
         owner=type(resource).__name__,
@@ -339,15 +339,18 @@ def _of_repo(repo: ResourceRepo) -> ResourceRoute:
     )
 
 
-def _listed(provider: ReadableComponent, function: Any = None) -> dict[str, Any]:
+def _listed(
+    provider: ReadableComponent, function: Any = None, uri: str | None = None
+) -> dict[str, Any]:
     """Return the attributes of *provider* that are listed for a resource or a template.
 
-    Its *function*, if it has one, has the default name and description.
+    The default name and description are those of its *function*. A lambda or a value is named by
+    its *uri*.
     """
     values = {key: getattr(provider, key) for key in Description.__annotations__}
+    name = getattr(function, "__name__", "")
+    values["name"] = values["name"] or (name if name.isidentifier() else uri)
     if function is not None:
-        name = function.__name__
-        values["name"] = values["name"] or (name if name.isidentifier() else None)
         values["description"] = values["description"] or inspect.getdoc(function)
     return {**values, "annotations": provider.given_annotations}
 

@@ -193,11 +193,12 @@ async def test_resource_takes_a_template_and_a_function() -> None:
         return "x" * number
 
     given = Resource("lines://{number}", line)
+    unnamed = Resource("words://{word}", lambda word: word)
 
     assert await text_of("lines://3", given) == "xxx"
-    async with connect(suite(given)) as client:
-        (template,) = list(await client.templates())
-        assert (template.name, template.description) == ("line", "A line.")
+    async with connect(suite(given, unnamed)) as client:
+        templates = [(each.name, each.description) for each in await client.templates()]
+        assert templates == [("line", "A line."), ("words://{word}", None)]
 
 
 async def test_earlier_prefix_hides_a_template(tmp_path: Path) -> None:
