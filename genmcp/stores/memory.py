@@ -8,14 +8,14 @@ from typing import TypeVar
 from weakref import finalize
 
 from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
-from genmcp.stores.accounts import Capacity
+from genmcp.stores.accounts import EVERYTHING, Capacity, Usage
 from genmcp.stores.clocks import unix_clock
 from genmcp.stores.lanes import CLOSED
 from genmcp.stores.outages import Outages
 from genmcp.stores.sqlite.database import Database
 from genmcp.stores.sqlite.file import create_tables
 from genmcp.stores.sqlite.store import DatabaseStore
-from genmcp.stores.sqlite.tables import Transaction
+from genmcp.stores.sqlite.tables import Transaction, usage_of
 
 T = TypeVar("T")
 
@@ -47,10 +47,16 @@ class MemoryStore(DatabaseStore):
         if max_entries < 1:
             raise ConfigurationError(f"max_entries must be at least 1, not {max_entries}")
         capacity = Capacity(max_bytes, max_entries)
-        super().__init__(MemoryDatabase(capacity, clock or unix_clock(), self.outages))
+        database = MemoryDatabase(capacity, clock or unix_clock(), self.outages)
+        super().__init__(database)
+        self._counts = database.counts
 
     def __repr__(self) -> str:
-        return f"<MemoryStore: max_bytes={self._database.capacity.size}>"
+        records, logs, used = self._counts()
+        return (
+            f"<MemoryStore: {records} records, {used.entries - records} events in {logs} logs, "
+            f"{used.size} bytes>"
+        )
 
 
 class MemoryDatabase(Database):
@@ -78,6 +84,15 @@ class MemoryDatabase(Database):
         result: T = outcome
         return result
 
+    def counts(self) -> tuple[int, int, Usage]:
+        """Return the number of records and of logs, and their size. Expired entries count."""
+        with self._lock:
+            if self._connection is None:
+                return 0, 0, Usage(0, 0)
+            query = "SELECT (SELECT count(*) FROM records), count(*) FROM logs WHERE held > 0"
+            records, logs = self._connection.execute(query).fetchone()
+            return records, logs, usage_of(self._connection, EVERYTHING, limits_file=False)
+
     def start_watching(self) -> None:
         """Do nothing: there are no other processes."""
 
@@ -85,6 +100,7 @@ class MemoryDatabase(Database):
         with self._lock:
             if self._connection is not None:
                 self._connection.close()
+                self._connection = None
         self.waiters.wake_all()
 
     def _opened(self) -> Connection:

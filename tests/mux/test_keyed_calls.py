@@ -47,6 +47,7 @@ from tests.support.keyed import (
     works,
 )
 from tests.support.pipes import modern, piped_mux
+from tests.support.stores import stored_keys
 
 
 @pytest.fixture(autouse=True)
@@ -409,8 +410,8 @@ async def test_cancelled_task_frees_the_key(does: str) -> None:
 
 def records(app: Endpoint) -> list[str]:
     """Return the keys of the records of tasks in a store in memory."""
-    store: Any = app.mux.store
-    return [key for key in store._records.held if "/task:" in key and "#" not in key]
+    assert isinstance(app.mux.store, MemoryStore)
+    return [key for key in stored_keys(app.mux.store) if "/task:" in key and "#" not in key]
 
 
 async def test_hook_that_ignores_its_cancellation_has_no_result() -> None:

@@ -117,7 +117,7 @@ def serving(
     **jobs: Any,
 ) -> Endpoint:
     """Return an endpoint that takes the principal from the scope of the request."""
-    options = {"shutdown_grace": 0.0, "write_retry_delays": (0.01,), **jobs}
+    options = {"shutdown_grace": 0.0, **jobs}
     mux = Mux(
         Suite(name="test", version="1", tools=tools),
         store=store or MemoryStore(),
