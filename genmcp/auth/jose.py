@@ -35,7 +35,9 @@ ASYMMETRIC: Final = (
 """The algorithms of signatures with a key pair that are supported."""
 
 SYMMETRIC: Final = ("HS256", "HS384", "HS512")
-"""The algorithms with a secret that both sides have; never used beside published keys."""
+"""The algorithms with a secret that both sides have; a published key is never one."""
+
+_ALL: Final = (*ASYMMETRIC, *SYMMETRIC)
 
 KeyData: TypeAlias = str | bytes | Mapping[str, Any]
 """A key as PEM text, or as a JWK: a mapping, or its JSON text."""
@@ -106,16 +108,15 @@ class Key:
 
     Args:
         key: the key of joserfc.
-        algorithms: limits the algorithms; the default are all that fit the type and curve of the
-            key, its `alg`, `use` and `key_ops`.
     """
 
     __slots__ = ("_key", "algorithms", "kid")
 
-    def __init__(self, key: jwk.Key, algorithms: Iterable[str] = ASYMMETRIC) -> None:
+    def __init__(self, key: jwk.Key) -> None:
         self._key = key
         self.kid = key.kid if isinstance(key.kid, str) else None
-        self.algorithms = frozenset(name for name in algorithms if _fits(key, name))
+        # Those that fit its type, size and curve, its `alg`, `use` and `key_ops`.
+        self.algorithms = frozenset(name for name in _ALL if _fits(key, name))
 
     def __repr__(self) -> str:
         return f"<Key {self.kid!r}>"
@@ -247,26 +248,6 @@ def read_key(data: KeyData) -> Key:
     return key
 
 
-def read_secret(secret: str | bytes) -> Key:
-    """Return a key for the algorithms `SYMMETRIC` that the length of *secret* is enough for.
-
-    Raises:
-        ConfigurationError: it is shorter than 32 bytes (RFC 7518, 3.2), or a public key.
-    """
-    raw = secret.encode() if isinstance(secret, str) else secret
-    fitting = [name for name in SYMMETRIC if len(raw) * 8 >= int(name[2:])]
-    if not fitting:
-        raise ConfigurationError("The secret of tokens must have 32 bytes at least")
-    if b"-----BEGIN" in raw or b"ssh-" in raw:
-        raise ConfigurationError(
-            "A public key must not be used as the secret of tokens: pass keys="
-        )
-    try:
-        return Key(jwk.OctKey.import_key(raw), fitting)
-    except _MALFORMED:
-        raise ConfigurationError("The secret of tokens is a key of another type") from None
-
-
 def read_key_set(data: KeyData) -> list[Key]:
     """Return the public keys for signatures in a JWK set, without unusable ones.
 
@@ -292,11 +273,6 @@ def read_key_set(data: KeyData) -> list[Key]:
     return keys
 
 
-def thumbprint(data: KeyData) -> str:
-    """Return the SHA-256 thumbprint of a key (RFC 7638)."""
-    return read_key(data).thumbprint
-
-
 def _is_pem(data: str | bytes) -> bool:
     return ("-----BEGIN" in data) if isinstance(data, str) else (b"-----BEGIN" in data)
 
@@ -317,6 +293,8 @@ def _from_jwk(members: Mapping[str, Any]) -> jwk.Key:
             return jwk.ECKey.import_key(dict(members))
         case "OKP":
             return jwk.OKPKey.import_key(dict(members))
+        case "oct":
+            return jwk.OctKey.import_key(dict(members))
         case _:
             raise ValueError("the type of the key is not supported")
 
@@ -346,8 +324,10 @@ def _check_rsa_size(bits: int) -> None:
 def _fits(key: jwk.Key, name: str) -> bool:
     try:
         _AllowedAlgorithms.algorithms[name].check_key(key)
-        key.check_key_op("sign" if key.is_private and key.key_type != "oct" else "verify")
+        key.check_key_op("sign" if key.is_private else "verify")
     except _MALFORMED:
         return False
+    if isinstance(key, jwk.OctKey):
+        return len(key.raw_value) * 8 >= int(name[2:])  # RFC 7518, 3.2
     # joserfc takes each key of the type OKP for EdDSA, also one of X25519, which signs nothing.
     return name != "EdDSA" or key.get("crv") in ("Ed25519", "Ed448")

@@ -3,18 +3,25 @@
 import asyncio
 import logging
 import re
+import time
 from collections.abc import Sequence
 from typing import Final
 
 import msgspec
 
 from genmcp._core.access import AuthorizationUnavailable
-from genmcp._core.auth.metadata import server_metadata_urls
-from genmcp.auth.fetch import IssuerResponse, check_fetchable, fetch
+from genmcp._core.auth.fetching import NoDocument, check_url, get, get_document, shown
+from genmcp._core.auth.metadata import is_loopback_url, server_metadata_urls
+from genmcp._core.auth.steps import Fetched, FlowFailed, FlowOptions, Steps
+from genmcp.auth.fetcher import VERIFIER_TIMEOUT, Fetcher
 from genmcp.auth.jose import Key, read_key_set
-from genmcp.auth.verdicts import Clock, SingleFlight
+from genmcp.auth.shared import SingleFlight
+from genmcp.auth.verdicts import Clock
 
 logger = logging.getLogger("genmcp")
+
+REFETCH: Final = 30.0
+"""Seconds between two fetches at least, when tokens have unknown keys."""
 
 _MAX_AGE: Final = re.compile(r"(?:^|,)\s*max-age\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
 _NO_CACHE: Final = re.compile(r"(?:^|,)\s*no-(?:store|cache)\s*(?:,|$)", re.IGNORECASE)
@@ -35,7 +42,7 @@ class _KeyLocation(msgspec.Struct):
 
 
 class PublishedKeys:
-    """The keys of one issuer. Shared by all event loops of a process.
+    """The keys of one issuer.
 
     The first token fetches them. A token with an unknown `kid` fetches them again, since issuers
     change their keys; but seldom, since any stranger can send one. While a fetch fails, the keys of
@@ -43,15 +50,11 @@ class PublishedKeys:
 
     Args:
         issuer: the issuer, as in its metadata.
-        timeout: seconds for the metadata, which may be at three places, and the keys.
-        refetch: seconds between two fetches at least.
         clock: the clocks.
     """
 
-    def __init__(self, issuer: str, *, timeout: float, refetch: float, clock: Clock) -> None:
+    def __init__(self, issuer: str, *, clock: Clock) -> None:
         self._issuer = issuer
-        self._timeout = timeout
-        self._refetch = refetch
         self._monotonic = clock.monotonic
         self._keys: Sequence[Key] = ()
         self._known = False  # whether a fetch has succeeded
@@ -78,10 +81,9 @@ class PublishedKeys:
 
     async def renew(self) -> bool:
         """Fetch the keys, unless that was done a moment ago; return whether it was done."""
-        due = self._monotonic() >= self._next_at
-        # Without any answer so far, another event loop may wait for the first one: so must this.
-        unknown = not self._known and not self._failure
-        if not (due or unknown or self._flights.running("")):
+        # Nothing is known if the first fetch was cancelled.
+        due = self._monotonic() >= self._next_at or not (self._known or self._failure)
+        if not due and not self._flights.running(""):
             return False
         await self._flights.run("", self._fetch)
         return True
@@ -94,22 +96,21 @@ class PublishedKeys:
 
     async def _fetch(self) -> None:
         # Before the wait: meanwhile, tokens with known keys do not wait.
-        self._next_at = self._monotonic() + self._refetch
-        soon = min(_RETRY, self._refetch)
+        self._next_at = self._monotonic() + REFETCH
         try:
-            async with asyncio.timeout(self._timeout):
-                document = await self._key_set()
+            async with asyncio.timeout(VERIFIER_TIMEOUT):
+                document = await Fetcher(VERIFIER_TIMEOUT).run(find_keys(self._issuer))
             keys = read_key_set(document.body)
-        except (AuthorizationUnavailable, ValueError, TimeoutError) as error:
-            reason = str(error) or f"no response within {self._timeout:g} s"
+        except (FlowFailed, ValueError, TimeoutError) as error:
+            reason = str(error) or f"no response within {VERIFIER_TIMEOUT:g} s"
             self._failure = f"the keys of the issuer {self._issuer} cannot be fetched: {reason}"
             if self._known:
                 logger.warning("%s; those of the last fetch are used", self._failure)
             else:
-                self._next_at = self._monotonic() + soon
+                self._next_at = self._monotonic() + _RETRY
         except asyncio.CancelledError:
             # All clients have left. Others need not wait as long as after a result.
-            self._next_at = self._monotonic() + soon
+            self._next_at = self._monotonic() + _RETRY
             raise
         else:
             self._keys, self._known, self._failure = keys, True, ""
@@ -117,41 +118,36 @@ class PublishedKeys:
                 # The old ones are withdrawn. But that none is published must be an error of the
                 # issuer: clients keep their tokens.
                 self._failure = f"the issuer {self._issuer} publishes no key that can be used"
-            used_for = lifetime(document.headers.get("cache-control", ""))
+            used_for = lifetime(document.header("Cache-Control") or "")
             self._stale_at = self._monotonic() + used_for
 
-    async def _key_set(self) -> IssuerResponse:
-        """Fetch the JWK set that the first usable metadata document names.
 
-        Raises:
-            AuthorizationUnavailable: there is none; the message has the reason for each place.
-        """
-        problems = []
-        tried = set()  # both forms of metadata usually name the same place
-        for url in server_metadata_urls(self._issuer):
-            try:
-                document = await self._get(url)
-                metadata = msgspec.json.decode(document.body, type=_KeyLocation)
-                # RFC 8414, 3.3: identical, or else one issuer could speak for another.
-                if metadata.issuer != self._issuer:
-                    problems.append(f"{url}: is of the issuer {metadata.issuer[:200]!r}")
-                elif metadata.jwks_uri is None:
-                    problems.append(f"{url}: has no jwks_uri")
-                elif metadata.jwks_uri not in tried:
-                    tried.add(metadata.jwks_uri)
-                    check_fetchable("jwks_uri", metadata.jwks_uri, self._issuer)
-                    return await self._get(metadata.jwks_uri)
-            except AuthorizationUnavailable as error:
-                problems.append(str(error))
-            except (msgspec.MsgspecError, ValueError):
-                problems.append(f"{url}: is not the metadata of an authorization server")
-        raise AuthorizationUnavailable("; ".join(problems))
+def find_keys(issuer: str) -> Steps[Fetched]:
+    """Fetch the JWK set that the first usable metadata document of *issuer* names.
 
-    async def _get(self, url: str) -> IssuerResponse:
-        document = await fetch(url, timeout=self._timeout)
-        if document.status != 200:
-            raise AuthorizationUnavailable(f"{url}: HTTP {document.status}")
-        return document
+    Raises:
+        FlowFailed: there is none; the message has the reason for each place.
+    """
+    options = FlowOptions(url=issuer, now=time.time, random=str)
+    problems = []
+    tried = set()  # both forms of metadata usually name the same place
+    for url in server_metadata_urls(issuer):
+        try:
+            metadata = yield from get_document(options, url, _KeyLocation)
+            # RFC 8414, 3.3: identical, or else one issuer could speak for another.
+            if metadata.issuer != issuer:
+                raise NoDocument(f"is of the issuer {shown(metadata.issuer)}", url)
+            if metadata.jwks_uri is None:
+                raise NoDocument("has no jwks_uri", url)
+            place = check_url(options, metadata.jwks_uri, "jwks_uri")
+            if is_loopback_url(place) and not is_loopback_url(issuer):
+                raise NoDocument("has a jwks_uri on this machine", url)
+            if place not in tried:
+                tried.add(place)
+                return (yield from get(options, place))
+        except FlowFailed as problem:
+            problems.append(str(problem))
+    raise FlowFailed("; ".join(problems))
 
 
 def lifetime(cache_control: str) -> float:

@@ -14,7 +14,7 @@ from genmcp._core.auth.challenges import Challenge, scopes_of
 from genmcp._core.auth.discovery import DiscoveredServer
 from genmcp._core.auth.fetching import shown
 from genmcp._core.auth.record import RegisteredClient
-from genmcp._core.auth.steps import Failure, FlowFailed, FlowFinding, FlowOptions
+from genmcp._core.auth.steps import Failure, FlowFailed, FlowOptions
 from genmcp._core.auth.token_request import advice_for, clean, failure_of, valid_scopes
 
 OFFLINE: Final = "offline_access"
@@ -47,8 +47,8 @@ def select_scopes(
 ) -> tuple[str, ...]:
     """Return the scopes to request, without `offline_access`.
 
-    2026-07-28, authorization, "Scope Selection Strategy": those of the challenge, else those that
-    the server lists, else none; those of the options come before both.
+    The first of these that exist: the scopes of the options, those of the challenge, those that the
+    server lists (2026-07-28, authorization, "Scope Selection Strategy").
 
     Args:
         options: the options of the client.
@@ -67,7 +67,7 @@ def select_scopes(
     # server (2026-07-28, "Refresh Tokens").
     scopes = valid_scopes(each for each in (*chosen, *earlier) if each != OFFLINE)
     text = f"{' '.join(scopes)} (of {source})" if scopes else "none: the server names none"
-    options.observe(FlowFinding("scopes", text))
+    options.report("scopes", text)
     return scopes
 
 
@@ -101,19 +101,17 @@ def authorization_request(
         "state": state,
         "code_challenge": urlsafe_b64encode(digest).rstrip(b"=").decode(),
         "code_challenge_method": "S256",
+        "resource": found.resource or "",
+        "scope": " ".join(scopes),
+        # OpenID Connect Core 1.0, 11: `offline_access` is ignored otherwise.
+        "prompt": "consent" if OFFLINE in scopes else "",
+        "dpop_jkt": options.prover.thumbprint if options.prover else "",  # RFC 9449, 10
     }
-    if found.resource is not None:
-        params["resource"] = found.resource
-    if scopes:
-        params["scope"] = " ".join(scopes)
-    if OFFLINE in scopes:  # OpenID Connect Core 1.0, 11
-        params["prompt"] = "consent"
-    if options.prover is not None:  # RFC 9449, 10
-        params["dpop_jkt"] = options.prover.thumbprint
+    query = urlencode({name: value for name, value in params.items() if value})
     endpoint = found.server.authorization_endpoint or ""
     separator = "&" if "?" in endpoint else "?"
     return AuthorizationRequest(
-        url=f"{endpoint}{separator}{urlencode(params)}",
+        url=f"{endpoint}{separator}{query}",
         redirect_uri=redirect_uri,
         state=state,
         verifier=verifier,
@@ -135,33 +133,15 @@ def code_of(request: AuthorizationRequest, redirected: str) -> str:
     state = params.get("state", "")
     if not compare_digest(state.encode("utf-8", "replace"), request.state.encode()):
         raise FlowFailed("the redirect has another state than the request: it is not used")
-    issuer = params.get("iss")
-    if issuer is None and request.issuer_expected:
-        raise FlowFailed(
-            f"the redirect has no iss, which the authorization server {shown(request.issuer)} "
-            "promises in its metadata (RFC 9207): it is not used",
-            Failure.ISSUER,
-        )
-    if issuer is not None and issuer != request.issuer:
-        raise FlowFailed(
-            f"the redirect is of the authorization server {shown(issuer)}, not of "
-            f"{shown(request.issuer)}: it is not used",
-            Failure.ISSUER,
-        )
-    if issuer is None and _last_segment(redirected) != _last_segment(request.redirect_uri):
-        # RFC 9700, 4.4.2. The rest of the path may differ: a proxy in front of a website strips it.
-        raise FlowFailed(
-            "the redirect is to another path than that for the authorization server "
-            f"{shown(request.issuer)}: it is not used",
-            Failure.ISSUER,
-        )
+    if mismatch := _issuer_mismatch(request, redirected, params.get("iss")):
+        raise FlowFailed(f"the redirect {mismatch}: it is not used", Failure.ISSUER)
     if "error" in params:
         code = clean(params["error"], [request.state])
         described = clean(params.get("error_description", ""), [request.state])
-        text = ": ".join(part for part in (code, described) if part)
+        text = ": ".join(filter(None, (code, described)))
         raise FlowFailed(
             f"the authorization server {shown(request.issuer)} denied the request: {text}",
-            failure_of(code) if failure_of(code) is not Failure.OTHER else Failure.DENIED,
+            failure_of(code, Failure.DENIED),
             advice=advice_for(text),
             error=code,
         )
@@ -170,15 +150,18 @@ def code_of(request: AuthorizationRequest, redirected: str) -> str:
     return params["code"]
 
 
-def code_params(request: AuthorizationRequest, code: str, resource: str | None) -> dict[str, str]:
-    """Return the parameters of the token request for *code* (RFC 6749, 4.1.3)."""
-    params = {
-        "grant_type": "authorization_code",
-        "code": code,
-        "redirect_uri": request.redirect_uri,
-        "code_verifier": request.verifier,
-    }
-    return params if resource is None else {**params, "resource": resource}
+def _issuer_mismatch(request: AuthorizationRequest, redirected: str, issuer: str | None) -> str:
+    """Return why a redirect with *issuer* as `iss` is not that of *request*, "" if it is."""
+    expected = shown(request.issuer)
+    if issuer is not None:
+        of = f"is of the authorization server {shown(issuer)}, not of {expected}"
+        return "" if issuer == request.issuer else of
+    if request.issuer_expected:
+        return f"has no iss, which {expected} promises in its metadata (RFC 9207)"
+    if _last_segment(redirected) != _last_segment(request.redirect_uri):
+        # RFC 9700, 4.4.2. The rest of the path may differ: a proxy in front of a website strips it.
+        return f"is to another path than that for {expected}"
+    return ""
 
 
 def _last_segment(url: str) -> str:

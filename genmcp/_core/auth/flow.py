@@ -4,32 +4,35 @@
     `usable`      the record for the next request, renewed ahead of its expiry
     `rejected`    the record for another attempt after a response with 401 or 403
     `authorize`   a login: discovery, registration, consent, token
-    `renew`       a new access token for the refresh token, under the lock of the record
-    `explain`     discovery and the choices for a login, without a login
+    `renew`       a new access token, under the lock of the record
+    `log_out`     the tokens are revoked, and the record is removed
     ============  =====================================================================
 
 Each is a generator of `genmcp._core.auth.steps`, and returns a `Record`, or None where there is
-no token to send. They raise `FlowFailed`. Grants without a person call `discover`, `obtain` and
-`store` instead.
+no token to send. They raise `FlowFailed`.
+
+A client without a user has a grant (`FlowOptions.grant`), with which it requests each token: it
+takes the place of the refresh token and of the user, who is never asked. There is no second attempt
+with another grant.
+
+A record is stored only under its lock, so that no process replaces the tokens of another unseen.
 """
 
 from collections.abc import Sequence
 from typing import Final
+from urllib.parse import urlencode
 
 import msgspec
 
 from genmcp._core.auth.authorization_request import (
-    OFFLINE,
     authorization_request,
     code_of,
-    code_params,
     scope_parameter,
     select_scopes,
 )
 from genmcp._core.auth.challenges import Challenge, find_challenge, parse_challenges, scopes_of
 from genmcp._core.auth.discovery import DiscoveredServer, discover
-from genmcp._core.auth.fetching import shown
-from genmcp._core.auth.metadata import ServerMetadata
+from genmcp._core.auth.fetching import post, shown, unavailable
 from genmcp._core.auth.record import SHARE, Record, RegisteredClient
 from genmcp._core.auth.registration import (
     choose_client,
@@ -40,23 +43,23 @@ from genmcp._core.auth.registration import (
 from genmcp._core.auth.steps import (
     Ask,
     Failure,
+    Fetched,
     FlowFailed,
-    FlowFinding,
     FlowOptions,
     Headers,
     Listen,
     Load,
     Lock,
+    Save,
     Steps,
-    Swap,
     Unlock,
 )
 from genmcp._core.auth.token_request import (
+    authenticated,
     clean,
-    new_record,
-    obtain,
+    error_in,
     request_token,
-    store,
+    secrets_in,
     with_tokens,
 )
 
@@ -90,6 +93,21 @@ class RejectedAttempt(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for scheme in schemes if (each := find_challenge(found, scheme))), None)
 
 
+class LoggedOut(msgspec.Struct, frozen=True):
+    """The outcome of a logout. In any case no record is stored any more.
+
+    Args:
+        record: the record that was removed, None if there was none.
+        problems: why a token may still be valid: a sentence for each.
+    """
+
+    record: Record | None = None
+    problems: Sequence[str] = ()
+
+
+# Before a request
+
+
 def usable(options: FlowOptions, held: Record | None = None) -> Steps[Record | None]:
     """Return the record for the next request; None if a token needs a login first.
 
@@ -102,81 +120,20 @@ def usable(options: FlowOptions, held: Record | None = None) -> Steps[Record | N
     """
     if held is not None and lives(options, held):
         return held
-    record: Record | None = yield Load()
-    if record is None or record.access_token is None or not fits(options, record):
-        return None
-    if not record.due(options.now()):
-        return record
+    record = yield from _stored(options)
+    if record is None or record.access_token is None or not record.due(options.now()):
+        return record if record is not None and record.access_token else None
     expired = record.expires is not None and record.expires <= options.now()
-    if record.refresh_token is None:
-        return None if expired else record
     try:
         renewed = yield from renew(options, record)
-    except FlowFailed as failed:
-        if failed.failure is not Failure.UNAVAILABLE or record.expires is None or expired:
+    except FlowFailed:
+        if expired or record.expires is None:
             raise
         # The next attempt comes after half of the time that is left, and not with each request,
         # which would wait for it. This copy is not stored.
         left = record.expires - options.now()
         return msgspec.structs.replace(record, lifetime=left / (2 * SHARE))
     return renewed or (None if expired else record)
-
-
-def rejected(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record | None]:
-    """Return the record to repeat a rejected request with; None if it fails as it is.
-
-    401: the token that another process has stored meanwhile; else a renewal, unless the server has
-    moved to another authorization server; else a login. 403 with `insufficient_scope`: a login with
-    more scopes, since a renewal cannot widen them (RFC 6749, 6).
-
-    Raises:
-        FlowFailed: The login failed.
-    """
-    used, challenge = rejection.used, rejection.challenge
-    if rejection.attempt > (_MAX_STEP_UPS if rejection.status == 403 else _MAX_ATTEMPTS):
-        return None
-    stored: Record | None = yield Load()
-    if stored is not None and not fits(options, stored):
-        stored = None
-    if rejection.status == 403:
-        return (yield from _step_up(options, rejection, challenge, stored))
-    if rejection.status != 401:
-        return None
-    observe_challenge(options, rejection, challenge)
-    if challenge is not None and challenge.params.get("error") == "use_dpop_nonce":
-        # RFC 9449, 9: the same token, with the nonce of the response.
-        return used if rejection.attempt == 1 else None
-    if stored is not None and is_newer(options, stored, used):
-        return stored
-    if used is not None and used.renewals == 0 and rejection.attempt > 1:
-        return None  # the token of a login is rejected: another login would end in the same
-    found = yield from discover(options, challenge)
-    if stored is not None and stored.issuer == found.issuer and rejection.attempt == 1:
-        renewed = yield from renew(options, stored)
-        if renewed is not None:
-            return renewed
-        stored = yield Load()  # without the tokens that were refused
-    if not rejection.interactive:
-        return None
-    return (yield from _login(options, found, challenge, stored))
-
-
-def authorize(options: FlowOptions, rejection: RejectedAttempt | None = None) -> Steps[Record]:
-    """Log in: find the authorization server, register, ask the user, and store the tokens.
-
-    Args:
-        options: the options of the client.
-        rejection: the response that demanded it; None without one.
-
-    Raises:
-        FlowFailed: No token was obtained.
-    """
-    challenge = rejection.challenge if rejection else None
-    found = yield from discover(options, challenge)
-    stored: Record | None = yield Load()
-    kept = stored if stored is not None and fits(options, stored) else None
-    keep = kept is not None and lives(options, kept)
-    return (yield from _login(options, found, challenge, kept, keep=keep))
 
 
 def renew(options: FlowOptions, failed: Record) -> Steps[Record | None]:
@@ -194,77 +151,154 @@ def renew(options: FlowOptions, failed: Record) -> Steps[Record | None]:
             token may still be valid, and is kept.
     """
     yield Lock()
-    record = yield from _renewed_under_lock(options, failed)
+    stored = yield from _stored(options)
+    if stored is None or is_newer(options, stored, failed):
+        record = stored
+    else:
+        record = yield from _renewed_under_lock(options, stored)
     yield Unlock()
     return record
 
 
-def _renewed_under_lock(options: FlowOptions, failed: Record) -> Steps[Record | None]:
-    stored: Record | None = yield Load()
-    if stored is None or not fits(options, stored):
+def _renewed_under_lock(options: FlowOptions, stored: Record) -> Steps[Record | None]:
+    """Return the record with new tokens; None if the grant or the refresh token is refused."""
+    if stored.client.expired(options.now()):
         return None
-    if is_newer(options, stored, failed):
-        return stored
-    if stored.refresh_token is None or stored.client.expired(options.now()):
+    if options.grant is None and stored.refresh_token is None:
         return None
     if options.prover is not None:
         options.prover.use(stored.dpop_key)
-    params = {"grant_type": "refresh_token", "refresh_token": stored.refresh_token}
-    if stored.resource is not None:
-        params["resource"] = stored.resource
     try:
-        response = yield from request_token(options, stored, params)
-    except FlowFailed as error:
-        options.observe(FlowFinding("token", str(error), stored.token_endpoint, ok=False))
-        if error.failure is Failure.UNAVAILABLE:
+        record = yield from _granted(options, stored, stored.requested)
+    except FlowFailed as failed:
+        options.report("token", str(failed), stored.token_endpoint, ok=False)
+        if failed.failure is Failure.UNAVAILABLE:
             raise
-        return (yield from _refused(stored, error.error))
-    record = with_tokens(options, stored, response)
+        if options.grant is not None:
+            # The next request without a token finds the token endpoint anew, if it has moved.
+            yield Save(stored.without_tokens())
+            raise
+        if failed.error in ("invalid_client", "unauthorized_client") and stored.client.dynamic:
+            yield Save(None)
+        elif failed.error == "invalid_grant":
+            yield Save(stored.without_tokens())
+        return None
     record = msgspec.structs.replace(record, renewals=stored.renewals + 1)
-    if (yield Swap(stored, record)):
-        return record
-    # A login has replaced the record meanwhile, and is newer; or a logout has removed it.
-    newer: Record | None = yield Load()
-    return newer if newer is not None and newer.access_token else None
+    yield Save(record)
+    return record
 
 
-def _refused(stored: Record, error: str) -> Steps[Record | None]:
-    """Remove the tokens, or the client, that were refused; a record stored since remains."""
-    if error == "invalid_grant":
-        kept: Record | None = stored.without_tokens()
-    elif error in ("invalid_client", "unauthorized_client") and stored.client.dynamic:
-        kept = None
+def _granted(options: FlowOptions, record: Record, scopes: Sequence[str]) -> Steps[Record]:
+    """Return *record* with the tokens for the grant of the options, or for its refresh token."""
+    if options.grant is None:
+        # Without `scope`, which means the same scopes (RFC 6749, 6).
+        params = {"grant_type": "refresh_token", "refresh_token": record.refresh_token or ""}
     else:
-        return None
-    if (yield Swap(stored, kept)):
-        return None
-    newer: Record | None = yield Load()
-    return newer if newer is not None and newer.access_token else None
+        params = {**(yield from options.grant(record, scopes)), "scope": " ".join(scopes)}
+    params["resource"] = record.resource or ""
+    response = yield from request_token(options, record, _filled(params))
+    if options.grant is not None:
+        # A refresh token would be one more secret, and saves nothing (RFC 6749, 4.4.3).
+        response = msgspec.structs.replace(response, refresh_token=None)
+    return with_tokens(options, record, response)
 
 
-def _step_up(
-    options: FlowOptions,
-    rejection: RejectedAttempt,
-    challenge: Challenge | None,
-    stored: Record | None,
-) -> Steps[Record | None]:
+# After a response with 401 or 403
+
+
+def rejected(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record | None]:
+    """Return the record to repeat a rejected request with; None if it fails as it is.
+
+    401: the token that another process has stored meanwhile; else a renewal, unless the server has
+    moved to another authorization server; else a login. 403: a login with more scopes.
+
+    Raises:
+        FlowFailed: The login failed.
+    """
+    if rejection.status == 403:
+        return (yield from _step_up(options, rejection))
+    if rejection.status != 401 or rejection.attempt > _MAX_ATTEMPTS:
+        return None
+    used, challenge = rejection.used, rejection.challenge
+    report_challenge(options, rejection)
+    stored = yield from _stored(options)
+    if stored is not None and is_newer(options, stored, used):
+        return stored
+    if used is not None and used.renewals == 0 and rejection.attempt > 1:
+        return None  # the token of a login is rejected: another login would end in the same
+    found = yield from discover(options, challenge)
+    renewable = options.grant is None and rejection.attempt == 1
+    if renewable and stored is not None and stored.issuer == found.issuer:
+        renewed = yield from renew(options, stored)
+        if renewed is not None:
+            return renewed
+        stored = yield from _stored(options)  # without the tokens that were refused
+    if not _may_log_in(options, rejection):
+        return None
+    return (yield from _login(options, found, challenge, stored))
+
+
+def _step_up(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record | None]:
     """Log in for the scopes of the challenge, beside those requested or granted before.
 
-    2026-07-28, authorization, "Step-Up Authorization Flow".
+    A renewal cannot widen them (RFC 6749, 6). 2026-07-28, authorization, "Step-Up Authorization
+    Flow".
     """
+    used, challenge = rejection.used, rejection.challenge
     if challenge is None or challenge.params.get("error") != "insufficient_scope":
         return None
-    used = rejection.used
+    if rejection.attempt > _MAX_STEP_UPS:
+        return None
+    report_challenge(options, rejection)
     needed = scopes_of(challenge.params.get("scope"))
+    stored = yield from _stored(options)
     if stored is not None and is_newer(options, stored, used) and {*needed} <= {*stored.scopes}:
         return stored  # another process has asked for them
     asked = (*used.requested, *used.scopes) if used else ()
-    observe_challenge(options, rejection, challenge)
-    if {*needed} <= {*asked} or not rejection.interactive:
+    if {*needed} <= {*asked} or not _may_log_in(options, rejection):
         return None
     found = yield from discover(options, challenge)
     widen = (*asked, *needed)
     return (yield from _login(options, found, challenge, stored, widen=widen, keep=True))
+
+
+def _may_log_in(options: FlowOptions, rejection: RejectedAttempt) -> bool:
+    return rejection.interactive or options.grant is not None
+
+
+def report_challenge(options: FlowOptions, rejection: RejectedAttempt) -> None:
+    """Report the challenge of *rejection*."""
+    challenge = rejection.challenge
+    text = f"HTTP {rejection.status} without a challenge of OAuth"
+    if challenge is not None:
+        # A server may repeat the token, such as in error_description.
+        token = (rejection.used.access_token if rejection.used else None) or ""
+        named = ((name, clean(text, [token])) for name, text in challenge.params.items())
+        params = ", ".join(f"{name}={shown(text)}" for name, text in named)
+        text = f"HTTP {rejection.status}: {challenge.scheme} {params}".rstrip()
+    options.report("challenge", text, options.url, ok=challenge is not None)
+
+
+# Login and logout
+
+
+def authorize(options: FlowOptions, rejection: RejectedAttempt | None = None) -> Steps[Record]:
+    """Log in: find the authorization server, register, ask the user, and store the tokens.
+
+    Args:
+        options: the options of the client.
+        rejection: the response that demanded it; None without one.
+
+    Raises:
+        FlowFailed: No token was obtained.
+    """
+    challenge = rejection.challenge if rejection else None
+    if rejection is not None:
+        report_challenge(options, rejection)
+    found = yield from discover(options, challenge)
+    stored = yield from _stored(options)
+    keep = stored is not None and lives(options, stored)
+    return (yield from _login(options, found, challenge, stored, keep=keep))
 
 
 def _login(
@@ -276,7 +310,7 @@ def _login(
     widen: Sequence[str] = (),
     keep: bool = False,
 ) -> Steps[Record]:
-    """Register if need be, ask the user, and store the tokens.
+    """Obtain tokens by the grant of the options, or else by the user, and store them.
 
     Args:
         options: the options of the client.
@@ -286,12 +320,16 @@ def _login(
         widen: the scopes of a step-up.
         keep: whether the tokens of *stored* can still be used if the user does not log in.
     """
-    client = choose_client(options, found, stored)
-    if stored is not None and stored.issuer != found.issuer:
-        stored = None  # of another authorization server, whose scopes are not those of this one
-    earlier = (*(stored.requested if stored else ()), *widen)
+    same = stored is not None and stored.issuer == found.issuer
+    # The scopes of another authorization server are not those of this one.
+    earlier = (*(stored.requested if stored and same else ()), *widen)
     scopes = select_scopes(options, challenge, found.scopes, earlier)
-    preferred = stored.client.redirect_uri if stored else None
+    client = choose_client(options, found, stored)
+    if options.grant is not None:
+        record = _new_record(found, client or RegisteredClient(id=""), scopes)
+        granted = yield from _granted(options, record, scopes)
+        return (yield from _save(granted))
+    preferred = stored.client.redirect_uri if stored and same else None
     redirect_uri: str = yield Listen(preferred, issuer_segment(options, found, client))
     if client is not None and client.dynamic and client.redirect_uri != redirect_uri:
         # RFC 8252, 7.3, allows another port on loopback; many authorization servers do not.
@@ -299,47 +337,89 @@ def _login(
     if client is not None:
         # A server that has forgotten the client shows an error, which only the user sees. If no
         # answer comes, the next login registers again.
-        forget = Swap(stored, None) if client.dynamic and not keep else None
+        forget = stored if client.dynamic and not keep else None
         try:
-            return (yield from _consented(options, found, client, redirect_uri, scopes, forget))
+            record = _new_record(found, client, scopes)
+            return (yield from _consented(options, found, record, redirect_uri, forget))
         except FlowFailed as failed:
             if failed.failure is not Failure.REGISTRATION or not client.dynamic:
                 raise
-            options.observe(FlowFinding("registration", str(failed), ok=False))
-    client = yield from _new_client(options, found, redirect_uri)
-    return (yield from _consented(options, found, client, redirect_uri, scopes))
-
-
-def _new_client(
-    options: FlowOptions, found: DiscoveredServer, redirect_uri: str
-) -> Steps[RegisteredClient]:
-    """Register, and keep the client also if the user does not consent; but not in place of tokens.
-
-    `Swap` fails if there is a record, which the tokens of this login will replace.
-    """
+            options.report("registration", str(failed), ok=False)
     client = yield from register(options, found, redirect_uri)
-    yield Swap(None, new_record(found, client))
-    return client
+    record = _new_record(found, client, scopes)
+    yield Lock()
+    # The client is kept also if the user does not consent; but not in place of tokens.
+    if (yield Load()) is None:
+        yield Save(record)
+    yield Unlock()
+    return (yield from _consented(options, found, record, redirect_uri))
 
 
 def _consented(
     options: FlowOptions,
     found: DiscoveredServer,
-    client: RegisteredClient,
+    record: Record,
     redirect_uri: str,
-    scopes: tuple[str, ...],
-    forget: Swap | None = None,
+    forget: Record | None = None,
 ) -> Steps[Record]:
-    """Ask the user, redeem the code, and store the tokens. *forget*: a step if no answer comes."""
-    asked = scope_parameter(options, found, scopes)
-    request = authorization_request(options, found, client, redirect_uri, asked)
-    endpoint = found.server.authorization_endpoint
-    options.observe(FlowFinding("authorization", "the user is asked", endpoint or ""))
+    """Ask the user, redeem the code, and store the tokens. *forget*: removed without an answer."""
+    scopes = scope_parameter(options, found, record.requested)
+    request = authorization_request(options, found, record.client, redirect_uri, scopes)
+    options.report("authorization", "the user is asked", found.server.authorization_endpoint or "")
     redirected: str = yield Ask(request.url, redirect_uri, forget)
-    code = code_of(request, redirected)
-    params = code_params(request, code, found.resource)
-    record = yield from obtain(options, found, client, params, requested=scopes)
-    return (yield from store(options, record))
+    params = {
+        "grant_type": "authorization_code",
+        "code": code_of(request, redirected),
+        "redirect_uri": redirect_uri,
+        "code_verifier": request.verifier,
+        "resource": found.resource or "",
+    }
+    response = yield from request_token(options, record, _filled(params))
+    return (yield from _save(with_tokens(options, record, response)))
+
+
+def log_out(options: FlowOptions) -> Steps[LoggedOut]:
+    """Revoke the tokens of the stored record, and remove it, also if they cannot be revoked.
+
+    Under the lock, so that no process renews the tokens between the two.
+    """
+    yield Lock()
+    record: Record | None = yield Load()
+    problems: Sequence[str] = ()
+    if record is not None:
+        problems = yield from _revoke(options, record)
+        yield Save(None)
+    yield Unlock()
+    return LoggedOut(record, problems)
+
+
+def _revoke(options: FlowOptions, record: Record) -> Steps[list[str]]:
+    """Revoke the refresh token, and then the access token, which may be independent of it."""
+    tokens = {"refresh_token": record.refresh_token, "access_token": record.access_token}
+    held = {hint: token for hint, token in tokens.items() if token}
+    endpoint = record.revocation_endpoint
+    if endpoint is None:
+        text = "the authorization server has no revocation endpoint: the tokens remain valid until"
+        return [f"{text} they expire"] if held else []
+    problems = []
+    for hint, token in held.items():
+        try:
+            params = {"token": token, "token_type_hint": hint}
+            headers, form = authenticated(options, record, params)
+            body = urlencode(form).encode()
+            response: Fetched = yield post(options, endpoint, "revocation_endpoint", headers, body)
+            if failed := unavailable("the revocation endpoint", response):
+                raise failed
+            # RFC 7009, 2.2: 200 also for a token that the server does not know.
+            if response.status != 200:
+                secrets = [*secrets_in(options, record, form), *held.values()]
+                raise FlowFailed(error_in(response, secrets)[1])
+        except FlowFailed as failed:
+            problems.append(f"the {hint.replace('_', ' ')} was not revoked: {failed}")
+    return problems
+
+
+# Records
 
 
 def lives(options: FlowOptions, record: Record) -> bool:
@@ -349,7 +429,6 @@ def lives(options: FlowOptions, record: Record) -> bool:
 
 def is_newer(options: FlowOptions, stored: Record, used: Record | None) -> bool:
     """Return whether *stored* has another token than *used*, and one that can be used."""
-    # Not by the generation, which begins anew after a logout.
     other = used is None or stored.access_token != used.access_token
     return other and lives(options, stored)
 
@@ -367,51 +446,33 @@ def fits(options: FlowOptions, record: Record) -> bool:
     return same and issuer and options.resource in ("", record.resource)
 
 
-def observe_challenge(
-    options: FlowOptions, rejection: RejectedAttempt, challenge: Challenge | None
-) -> None:
-    """Report the challenge of *rejection* to `options.observe`."""
-    text = f"HTTP {rejection.status} without a challenge of OAuth"
-    if challenge is not None:
-        # A server may repeat the token, such as in error_description.
-        token = (rejection.used.access_token if rejection.used else None) or ""
-        named = ((name, clean(text, [token])) for name, text in challenge.params.items())
-        shown_params = ", ".join(f"{name}={shown(text)}" for name, text in named)
-        text = f"HTTP {rejection.status}: {challenge.scheme} {shown_params}"
-    options.observe(FlowFinding("challenge", text.rstrip(), options.url, ok=challenge is not None))
+def _stored(options: FlowOptions) -> Steps[Record | None]:
+    """Return the stored record, None if it is one of a client with other options."""
+    record: Record | None = yield Load()
+    return record if record is not None and fits(options, record) else None
 
 
-def explain(
-    options: FlowOptions, rejection: RejectedAttempt | None = None
-) -> Steps[DiscoveredServer]:
-    """Report to `options.observe` the findings and choices of a login, without one.
-
-    Raises:
-        FlowFailed: A login would fail.
-    """
-    challenge = rejection.challenge if rejection else None
-    if rejection is not None:
-        observe_challenge(options, rejection, challenge)
-    found = yield from discover(options, challenge)
-    issuer_segment(options, found, choose_client(options, found, None))
-    scopes = scope_parameter(options, found, select_scopes(options, challenge, found.scopes))
-    server = found.server
-    iss = server.authorization_response_iss_parameter_supported
-    listed = ", ".join(server.token_endpoint_auth_methods_supported or ("client_secret_basic",))
-    for topic, text in (
-        ("authorization", f"resource={found.resource or 'left out'}"),
-        ("authorization", f"iss {'is promised' if iss else 'is not promised'} in the redirect"),
-        ("authorization", f"refresh tokens: {_refresh_text(server, scopes)}"),
-        ("token", f"client authentication: {listed}"),
-    ):
-        options.observe(FlowFinding(topic, clean(text)))
-    return found
+def _new_record(
+    found: DiscoveredServer, client: RegisteredClient, scopes: tuple[str, ...]
+) -> Record:
+    """Return a record of *client* without tokens."""
+    return Record(
+        issuer=found.issuer,
+        token_endpoint=found.server.token_endpoint or "",
+        resource=found.resource,
+        client=client,
+        requested=scopes,
+        revocation_endpoint=found.server.revocation_endpoint,
+    )
 
 
-def _refresh_text(server: ServerMetadata, scopes: Sequence[str]) -> str:
-    if OFFLINE in scopes:
-        return "asked for with offline_access"
-    grants = server.grant_types_supported
-    if grants is not None and "refresh_token" not in grants:
-        return "not supported; each expiry of the access token needs a login"
-    return "at the discretion of the authorization server"
+def _save(record: Record) -> Steps[Record]:
+    """Store *record* in place of any other: it is newer, since it was just granted."""
+    yield Lock()
+    yield Save(record)
+    yield Unlock()
+    return record
+
+
+def _filled(params: dict[str, str]) -> dict[str, str]:
+    return {name: value for name, value in params.items() if value}

@@ -46,8 +46,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     discovery, and never sends it to another server.
 
     Args:
-        generation: incremented by each change. A storage replaces a record only if it is still the
-            one that was read.
         issuer: the authorization server, exactly as in its metadata.
         token_endpoint: the URL at which the token is renewed.
         resource: the value of the parameter `resource`, None if it is left out.
@@ -65,7 +63,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         format: the format of the record.
     """
 
-    generation: int = 1
     issuer: str
     token_endpoint: str
     resource: str | None = None
@@ -84,8 +81,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     def __repr__(self) -> str:
         return (
-            f"Record(generation={self.generation}, issuer={self.issuer!r}, "
-            f"resource={self.resource!r}, client={self.client!r}, scopes={self.scopes!r})"
+            f"Record(issuer={self.issuer!r}, resource={self.resource!r}, client={self.client!r}, "
+            f"scopes={self.scopes!r})"
         )
 
     def due(self, now: float) -> bool:
@@ -98,10 +95,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return now >= self.expires - min(_MARGIN, SHARE * (self.lifetime or 0.0))
 
     def without_tokens(self) -> "Record":
-        """Return the next generation of this record, with the client but no tokens."""
+        """Return this record with the client but no tokens."""
         return msgspec.structs.replace(
             self,
-            generation=self.generation + 1,
             access_token=None,
             expires=None,
             lifetime=None,

@@ -119,26 +119,6 @@ class LoopbackListener:
         self._state = parse_qs(urlsplit(authorization_url).query).get("state", [""])[-1]
         return await self._received
 
-    def offer(self, url: str) -> bool:
-        """Take the URL of a redirect, which the user may paste as well; return whether it fits."""
-        assert self._received is not None
-        expected = urlsplit(self.redirect_uri)
-        try:
-            found = urlsplit(url)
-        except ValueError:
-            return False
-        state = parse_qs(found.query).get("state", [])
-        fits = (
-            (found.scheme, found.netloc, found.path or "/")
-            == (expected.scheme, expected.netloc, expected.path or "/")
-            and len(state) == 1
-            and compare_digest(state[0].encode("utf-8", "replace"), self._state.encode())
-        )
-        if fits and self._state and not self._received.done():
-            self._received.set_result(url)
-            return True
-        return False
-
     async def _listen(self, port: int) -> asyncio.Server:
         server = await asyncio.start_server(self._connected, _HOST, port, start_serving=False)
         try:
@@ -192,6 +172,9 @@ class LoopbackListener:
             return _UNKNOWN
         if self._received.done():
             return _SECOND
-        if not self.offer(expected._replace(query=target.query).geturl()):
+        state = parse_qs(target.query).get("state", [""])
+        is_ours = compare_digest(state[0].encode("utf-8", "replace"), self._state.encode())
+        if not self._state or len(state) != 1 or not is_ours:
             return _FOREIGN
+        self._received.set_result(expected._replace(query=target.query).geturl())
         return _NOT_LOGGED_IN if "error" in parse_qs(target.query) else _LOGGED_IN

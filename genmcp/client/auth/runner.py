@@ -1,9 +1,9 @@
 """Running a flow: its steps become requests, questions to the user, and changes of the storage.
 
-A renewal is not cancelled between its request and the storage of its outcome: the authorization
-server may have replaced the refresh token already, and without the new one the user would have to
-log in again. A cancellation is raised once the lock of the record is released. That delays it by
-the timeout of the requests at most.
+A flow that has the lock of its record is not cancelled before it releases it: in a renewal, the
+authorization server may have replaced the refresh token already, and without the new one the user
+would have to log in again. A cancellation is raised after that. That delays it by the timeout of
+the requests at most.
 """
 
 import asyncio
@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, suppress
 from inspect import isawaitable
 from typing import Any, TypeVar
 
+from genmcp._core.auth.record import Record
 from genmcp._core.auth.steps import (
     Ask,
     Call,
@@ -19,17 +20,21 @@ from genmcp._core.auth.steps import (
     Listen,
     Load,
     Lock,
+    Save,
     Step,
     Steps,
-    Swap,
     Unlock,
 )
+from genmcp.auth.fetcher import Fetcher
 from genmcp.cancellation import run_to_completion
 from genmcp.client.auth.asking import UserPrompt
-from genmcp.client.auth.fetcher import Fetcher
 from genmcp.client.auth.tokens import TokenStorage, TokensUnavailable
 
 T = TypeVar("T")
+
+
+class LoginNeeded(FlowFailed):
+    """A flow has come to the login of the user, who cannot be asked."""
 
 
 class FlowRunner:
@@ -101,38 +106,42 @@ class FlowRunner:
             case Fetch():
                 return await self._fetcher.fetch(step)
             case Load():
-                return await self._tokens.get(self._key)
-            case Swap():
-                return await self._tokens.swap(self._key, step.old, step.new)
+                return await self._tokens.load(self._key)
+            case Save():
+                await self._tokens.save(self._key, step.record)
             case Lock():
                 await self._lock.enter_async_context(self._tokens.lock(self._key))
                 self._is_locked = True
-                return None
+            case Unlock():
+                await self._lock.aclose()
+                self._is_locked = False
             case Listen():
                 return await self._user().listen(step)
             case Ask():
                 return await self._ask(step)
-            case Unlock():
-                await self._lock.aclose()
-                self._is_locked = False
-                return None
             case Call():
                 result = step.function()
                 return await result if isawaitable(result) else result
+        return None
 
     async def _ask(self, step: Ask) -> str:
-        user = self._user()
         try:
-            return await user.ask(step)
+            return await self._user().ask(step)
         except BaseException:
-            if step.unanswered is not None:
+            if step.forget is not None:
                 with suppress(TokensUnavailable):
-                    await run_to_completion(self._perform(step.unanswered))
+                    await run_to_completion(self._forget(step.forget))
             raise
+
+    async def _forget(self, record: Record) -> None:
+        """Remove *record*, unless another flow has replaced it meanwhile."""
+        async with self._tokens.lock(self._key):
+            if await self._tokens.load(self._key) == record:
+                await self._tokens.save(self._key, None)
 
     def _user(self) -> UserPrompt:
         if self._prompt is None:
-            raise FlowFailed("a login is needed, and the user cannot be asked here")
+            raise LoginNeeded("a login is needed, and the user cannot be asked here")
         return self._prompt
 
     async def _close(self) -> None:

@@ -16,14 +16,15 @@ from genmcp._core.auth.steps import (
     Listen,
     Load,
     Lock,
-    Swap,
+    Save,
     Unlock,
 )
+from genmcp.auth.fetcher import Fetcher
 from genmcp.client.auth import MemoryTokens
 from genmcp.client.auth.asking import UserPrompt
-from genmcp.client.auth.fetcher import Fetcher
 from genmcp.client.auth.flows import SharedFlows
 from genmcp.client.auth.runner import FlowRunner
+from tests.contracts.tokens import save
 
 RECORD = Record(
     issuer="https://as", token_endpoint="https://as/token", client=RegisteredClient(id="c")
@@ -172,7 +173,7 @@ async def test_runner_performs_the_steps() -> None:
         found.append((yield Load()))
         yield Lock()
         found.append(tokens.held)
-        found.append((yield Swap(None, RECORD)))
+        yield Save(RECORD)
         yield Unlock()
         found.append(tokens.held)
         found.append((yield Load()))
@@ -181,7 +182,7 @@ async def test_runner_performs_the_steps() -> None:
         return "done"
 
     assert await FlowRunner("key", tokens, Fetcher()).run(flow()) == "done"
-    assert found == [None, 1, True, 0, RECORD, 0]
+    assert found == [None, 1, 0, RECORD, 0]
 
 
 async def test_runner_releases_the_lock_of_a_flow_that_fails() -> None:
@@ -232,7 +233,7 @@ async def test_renewal_that_is_cancelled_stores_its_tokens() -> None:
     def renewal() -> Generator[Any, Any, None]:
         yield Lock()
         yield Fetch(url="https://as/token")
-        yield Swap(None, RECORD)
+        yield Save(RECORD)
         yield Unlock()
         after.append((yield Load()))
 
@@ -245,7 +246,7 @@ async def test_renewal_that_is_cancelled_stores_its_tokens() -> None:
     server.release.set()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert (await tokens.get("key"), tokens.held, after) == (RECORD, 0, [])
+    assert (await tokens.load("key"), tokens.held, after) == (RECORD, 0, [])
 
 
 async def test_wait_for_the_lock_can_be_cancelled() -> None:
@@ -268,7 +269,7 @@ async def test_wait_for_the_lock_can_be_cancelled() -> None:
 async def test_client_is_forgotten_also_if_the_login_is_cancelled() -> None:
     """The page of the server says that it does not know the client, and the user presses Ctrl+C."""
     tokens, asked = MemoryTokens(), asyncio.Event()
-    await tokens.swap("key", None, RECORD)
+    await save(tokens, RECORD, "key")
 
     async def browse(url: str) -> str:
         asked.set()
@@ -277,7 +278,7 @@ async def test_client_is_forgotten_also_if_the_login_is_cancelled() -> None:
 
     def login() -> Generator[Any, Any, None]:
         uri = yield Listen()
-        yield Ask("https://as/authorize", uri, Swap(RECORD, None))
+        yield Ask("https://as/authorize", uri, RECORD)
 
     prompt = UserPrompt(ask=browse)
     running = asyncio.create_task(FlowRunner("key", tokens, Fetcher(), prompt).run(login()))
@@ -285,4 +286,4 @@ async def test_client_is_forgotten_also_if_the_login_is_cancelled() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert await tokens.get("key") is None
+    assert await tokens.load("key") is None

@@ -12,7 +12,6 @@ from genmcp._core.auth.authorization_request import (
     AuthorizationRequest,
     authorization_request,
     code_of,
-    code_params,
     scope_parameter,
     select_scopes,
 )
@@ -181,20 +180,6 @@ def test_query_of_the_endpoint_is_kept() -> None:
 def test_representation_of_a_request_has_no_secret() -> None:
     """The verifier would let a thief of the code redeem it."""
     assert repr(REQUEST) == f"AuthorizationRequest(issuer='{ISSUER}')"
-
-
-@pytest.mark.parametrize("resource", [URL, None])
-def test_code_is_redeemed_with_the_verifier(resource: str | None) -> None:
-    """RFC 6749, 4.1.3; RFC 7636, 4.5; RFC 8707, 2.2."""
-    params = code_params(REQUEST, CODE, resource)
-
-    assert params.pop("resource", None) == resource
-    assert params == {
-        "grant_type": "authorization_code",
-        "code": CODE,
-        "redirect_uri": REDIRECT,
-        "code_verifier": VERIFIER,
-    }
 
 
 # The redirect

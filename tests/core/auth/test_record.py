@@ -14,7 +14,6 @@ from genmcp._core.auth.record import (
 from genmcp.errors import ConfigurationError
 
 RECORD = Record(
-    generation=3,
     issuer="https://login.example.com",
     token_endpoint="https://login.example.com/token",
     client=RegisteredClient(id="c-17", secret="the-secret", method="client_secret_post"),
@@ -79,7 +78,6 @@ def test_registration_outlives_the_tokens() -> None:
     """A refused refresh token is no reason for another client id."""
     kept = RECORD.without_tokens()
 
-    assert kept.generation == RECORD.generation + 1
     assert (kept.access_token, kept.refresh_token, kept.expires) == (None, None, None)
     assert kept.client == RECORD.client
 
