@@ -49,10 +49,9 @@ from genmcp._core.auth.steps import (
     Headers,
     Listen,
     Load,
-    Lock,
+    Locked,
     Save,
     Steps,
-    Unlock,
 )
 from genmcp._core.auth.token_request import (
     authenticated,
@@ -150,18 +149,15 @@ def renew(options: FlowOptions, failed: Record) -> Steps[Record | None]:
         FlowFailed: The authorization server cannot be reached, or has another problem. The refresh
             token may still be valid, and is kept.
     """
-    yield Lock()
-    stored = yield from _stored(options)
-    if stored is None or is_newer(options, stored, failed):
-        record = stored
-    else:
-        record = yield from _renewed_under_lock(options, stored)
-    yield Unlock()
+    record: Record | None = yield Locked(_renewed(options, failed))
     return record
 
 
-def _renewed_under_lock(options: FlowOptions, stored: Record) -> Steps[Record | None]:
+def _renewed(options: FlowOptions, failed: Record) -> Steps[Record | None]:
     """Return the record with new tokens; None if the grant or the refresh token is refused."""
+    stored = yield from _stored(options)
+    if stored is None or is_newer(options, stored, failed):
+        return stored
     if stored.client.expired(options.now()):
         return None
     if options.grant is None and stored.refresh_token is None:
@@ -327,8 +323,9 @@ def _login(
     client = choose_client(options, found, stored)
     if options.grant is not None:
         record = _new_record(found, client or RegisteredClient(id=""), scopes)
-        granted = yield from _granted(options, record, scopes)
-        return (yield from _save(granted))
+        record = yield from _granted(options, record, scopes)
+        yield Locked(_save(record))
+        return record
     preferred = stored.client.redirect_uri if stored and same else None
     redirect_uri: str = yield Listen(preferred, issuer_segment(options, found, client))
     if client is not None and client.dynamic and client.redirect_uri != redirect_uri:
@@ -347,11 +344,8 @@ def _login(
             options.report("registration", str(failed), ok=False)
     client = yield from register(options, found, redirect_uri)
     record = _new_record(found, client, scopes)
-    yield Lock()
     # The client is kept also if the user does not consent; but not in place of tokens.
-    if (yield Load()) is None:
-        yield Save(record)
-    yield Unlock()
+    yield Locked(_save(record, replace=False))
     return (yield from _consented(options, found, record, redirect_uri))
 
 
@@ -375,7 +369,9 @@ def _consented(
         "resource": found.resource or "",
     }
     response = yield from request_token(options, record, _filled(params))
-    return (yield from _save(with_tokens(options, record, response)))
+    record = with_tokens(options, record, response)
+    yield Locked(_save(record))
+    return record
 
 
 def log_out(options: FlowOptions) -> Steps[LoggedOut]:
@@ -383,13 +379,16 @@ def log_out(options: FlowOptions) -> Steps[LoggedOut]:
 
     Under the lock, so that no process renews the tokens between the two.
     """
-    yield Lock()
+    outcome: LoggedOut = yield Locked(_logged_out(options))
+    return outcome
+
+
+def _logged_out(options: FlowOptions) -> Steps[LoggedOut]:
     record: Record | None = yield Load()
-    problems: Sequence[str] = ()
-    if record is not None:
-        problems = yield from _revoke(options, record)
-        yield Save(None)
-    yield Unlock()
+    if record is None:
+        return LoggedOut()
+    problems = yield from _revoke(options, record)
+    yield Save(None)
     return LoggedOut(record, problems)
 
 
@@ -466,12 +465,10 @@ def _new_record(
     )
 
 
-def _save(record: Record) -> Steps[Record]:
-    """Store *record* in place of any other: it is newer, since it was just granted."""
-    yield Lock()
-    yield Save(record)
-    yield Unlock()
-    return record
+def _save(record: Record, *, replace: bool = True) -> Steps[None]:
+    """Store *record*, in place of any other: it is newer, since it was just granted."""
+    if replace or (yield Load()) is None:
+        yield Save(record)
 
 
 def _filled(params: dict[str, str]) -> dict[str, str]:

@@ -6,15 +6,11 @@ A flow is a generator that does no I/O. Its runner performs each step and sends 
     `Fetch`     `Fetched`; after a failure of the network one with status 0
     `Listen`    the redirect URI, with a port that is open now
     `Ask`       the URL to which the browser was redirected
-    `Lock`      None, once no other flow has the lock of this record
     `Load`      the stored `Record`, or None
-    `Save`      None; the record is stored. Only while the flow has the lock
-    `Unlock`    None
+    `Locked`    the result of other steps, which no other flow for this record runs meanwhile
+    `Save`      None; the record is stored. Only among the steps of `Locked`
     `Call`      the result of the user's function
     ==========  ===================================================================
-
-The runner releases the lock also where the flow ends in between: a generator that is closed cannot
-yield.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -103,10 +99,6 @@ class Ask(msgspec.Struct, frozen=True):
         return f"Ask(redirect_uri={self.redirect_uri!r})"
 
 
-class Lock(msgspec.Struct, frozen=True):
-    """Step: acquire the lock of the record, which excludes all other flows that store one."""
-
-
 class Load(msgspec.Struct, frozen=True):
     """Step: read the stored record."""
 
@@ -117,8 +109,14 @@ class Save(msgspec.Struct, frozen=True):
     record: Record | None
 
 
-class Unlock(msgspec.Struct, frozen=True):
-    """Step: release the lock of the record."""
+class Locked(msgspec.Struct, frozen=True):
+    """Step: perform *steps* under the lock of the record, which all processes respect.
+
+    They are not cancelled: in a renewal, the authorization server may have replaced the refresh
+    token already, and without the new one the user would have to log in again.
+    """
+
+    steps: Generator["Step", Any, Any]
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -127,7 +125,7 @@ class Call(msgspec.Struct, frozen=True):
     function: Callable[[], object]
 
 
-Step: TypeAlias = Fetch | Listen | Ask | Lock | Load | Save | Unlock | Call
+Step: TypeAlias = Fetch | Listen | Ask | Load | Locked | Save | Call
 Steps: TypeAlias = Generator[Step, Any, T]
 
 Grant: TypeAlias = Callable[[Record, Sequence[str]], Steps[Mapping[str, str]]]

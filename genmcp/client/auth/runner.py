@@ -1,13 +1,8 @@
-"""Running a flow: its steps become requests, questions to the user, and changes of the storage.
-
-A flow that has the lock of its record is not cancelled before it releases it: in a renewal, the
-authorization server may have replaced the refresh token already, and without the new one the user
-would have to log in again. A cancellation is raised after that. That delays it by the timeout of
-the requests at most.
-"""
+"""Running a flow: its steps become requests, questions to the user, and changes of the storage."""
 
 import asyncio
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Coroutine
+from contextlib import suppress
 from inspect import isawaitable
 from typing import Any, TypeVar
 
@@ -19,11 +14,10 @@ from genmcp._core.auth.steps import (
     FlowFailed,
     Listen,
     Load,
-    Lock,
+    Locked,
     Save,
     Step,
     Steps,
-    Unlock,
 )
 from genmcp.auth.fetcher import Fetcher
 from genmcp.cancellation import run_to_completion
@@ -54,9 +48,6 @@ class FlowRunner:
         self._tokens = tokens
         self._fetcher = fetcher
         self._prompt = prompt
-        self._lock = AsyncExitStack()
-        self._is_locked = False
-        self._is_cancelled = False  # while locked
 
     async def run(self, steps: Steps[T]) -> T:
         """Run *steps* to their end, and return their result.
@@ -70,36 +61,23 @@ class FlowRunner:
         try:
             return await self._run(steps)
         finally:
-            steps.close()
-            # A lock that is not released holds up the other processes until it expires.
             await run_to_completion(self._close())
-            if self._is_cancelled:
-                raise asyncio.CancelledError
 
     async def _run(self, steps: Steps[T]) -> T:
         outcome: Any = None
         error: Exception | None = None
-        while not self._is_cancelled or self._is_locked:
-            try:
+        try:
+            while True:
                 step = steps.send(outcome) if error is None else steps.throw(error)
-            except StopIteration as stop:
-                result: T = stop.value
-                return result
-            perform = self._perform_to_completion if self._is_locked else self._perform
-            try:
-                outcome, error = await perform(step), None
-            except Exception as failure:  # of the storage, or of the user's function
-                error = failure
-        raise asyncio.CancelledError
-
-    async def _perform_to_completion(self, step: Step) -> object:
-        task = asyncio.get_running_loop().create_task(self._perform(step))
-        while not task.done():
-            try:
-                await asyncio.wait((task,))
-            except asyncio.CancelledError:
-                self._is_cancelled = True
-        return task.result()
+                try:
+                    outcome, error = await self._perform(step), None
+                except Exception as failure:  # of the storage, or of the user's function
+                    error = failure
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            steps.close()
 
     async def _perform(self, step: Step) -> object:
         match step:
@@ -107,14 +85,11 @@ class FlowRunner:
                 return await self._fetcher.fetch(step)
             case Load():
                 return await self._tokens.load(self._key)
+            case Locked():
+                async with self._tokens.lock(self._key):
+                    return await _uncancelled(self._run(step.steps))
             case Save():
                 await self._tokens.save(self._key, step.record)
-            case Lock():
-                await self._lock.enter_async_context(self._tokens.lock(self._key))
-                self._is_locked = True
-            case Unlock():
-                await self._lock.aclose()
-                self._is_locked = False
             case Listen():
                 return await self._user().listen(step)
             case Ask():
@@ -145,9 +120,25 @@ class FlowRunner:
         return self._prompt
 
     async def _close(self) -> None:
+        if self._prompt is not None:
+            await self._prompt.close()
+        await self._fetcher.close()
+
+
+async def _uncancelled(work: Coroutine[Any, Any, T]) -> T:
+    """Run *work* to its end, and return its result. A cancellation is raised after that.
+
+    That delays it by the timeout of the requests at most.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled = False
+    while not task.done():
         try:
-            await self._lock.aclose()
-        finally:
-            if self._prompt is not None:
-                await self._prompt.close()
-            await self._fetcher.close()
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        with suppress(Exception):
+            task.result()  # retrieved, or asyncio logs "exception was never retrieved"
+        raise asyncio.CancelledError
+    return task.result()

@@ -15,9 +15,8 @@ from genmcp._core.auth.steps import (
     FlowFailed,
     Listen,
     Load,
-    Lock,
+    Locked,
     Save,
-    Unlock,
 )
 from genmcp.auth.fetcher import Fetcher
 from genmcp.client.auth import MemoryTokens
@@ -169,12 +168,14 @@ async def test_runner_performs_the_steps() -> None:
     tokens = Recording()
     found: list[Any] = []
 
-    def flow() -> Generator[Any, Any, str]:
-        found.append((yield Load()))
-        yield Lock()
+    def storing() -> Generator[Any, Any, str]:
         found.append(tokens.held)
         yield Save(RECORD)
-        yield Unlock()
+        return "stored"
+
+    def flow() -> Generator[Any, Any, str]:
+        found.append((yield Load()))
+        found.append((yield Locked(storing())))
         found.append(tokens.held)
         found.append((yield Load()))
         fetched: Fetched = yield Fetch(url="http://127.0.0.1:1/")
@@ -182,16 +183,19 @@ async def test_runner_performs_the_steps() -> None:
         return "done"
 
     assert await FlowRunner("key", tokens, Fetcher()).run(flow()) == "done"
-    assert found == [None, 1, 0, RECORD, 0]
+    assert found == [None, 1, "stored", 0, RECORD, 0]
 
 
 async def test_runner_releases_the_lock_of_a_flow_that_fails() -> None:
     """Another process may wait for it."""
     tokens = Recording()
 
-    def flow() -> Generator[Any, Any, None]:
-        yield Lock()
+    def refused() -> Generator[Any, Any, None]:
+        yield Load()
         raise FlowFailed("refused")
+
+    def flow() -> Generator[Any, Any, None]:
+        yield Locked(refused())
 
     with pytest.raises(FlowFailed, match="refused"):
         await FlowRunner("key", tokens, Fetcher()).run(flow())
@@ -230,11 +234,12 @@ async def test_renewal_that_is_cancelled_stores_its_tokens() -> None:
     tokens, server = Recording(), SlowServer()
     after: list[str] = []
 
-    def renewal() -> Generator[Any, Any, None]:
-        yield Lock()
+    def renewed() -> Generator[Any, Any, None]:
         yield Fetch(url="https://as/token")
         yield Save(RECORD)
-        yield Unlock()
+
+    def renewal() -> Generator[Any, Any, None]:
+        yield Locked(renewed())
         after.append((yield Load()))
 
     running = asyncio.create_task(FlowRunner("key", tokens, server).run(renewal()))
@@ -253,8 +258,11 @@ async def test_wait_for_the_lock_can_be_cancelled() -> None:
     """Another process may hold it for long."""
     tokens = Recording()
 
+    def renewed() -> Generator[Any, Any, None]:
+        yield Save(RECORD)
+
     def renewal() -> Generator[Any, Any, None]:
-        yield Lock()
+        yield Locked(renewed())
 
     async with tokens.lock("key"):
         running = asyncio.create_task(FlowRunner("key", tokens, Fetcher()).run(renewal()))

@@ -15,13 +15,13 @@ from genmcp._core.auth.steps import (
     Fetch,
     Fetched,
     FlowEvent,
+    FlowFailed,
     FlowOptions,
     Listen,
     Load,
-    Lock,
+    Locked,
     Save,
     Steps,
-    Unlock,
 )
 
 T = TypeVar("T")
@@ -136,15 +136,14 @@ class World:
         return f"random-{self.numbers}-".ljust(43, "x")
 
     def run(self, steps: Steps[T]) -> T:
-        """Perform the steps of a flow, and return its outcome. A lock ends with the flow."""
-        self.locked = 0
+        """Perform the steps of a flow, and return its outcome."""
         try:
             step = next(steps)
             while True:
                 self.before(step)
                 try:
                     outcome = self.perform(step)
-                except TimeoutError as error:  # as the listener raises it
+                except (TimeoutError, FlowFailed) as error:  # of the listener, of a locked step
                     step = steps.throw(error)
                 else:
                     step = steps.send(outcome)
@@ -177,11 +176,13 @@ class World:
                 self.record = step.record
             case Call():
                 return step.function()
-            case Lock():
+            case Locked():
                 assert self.locked == 0
-                self.locked += 1
-            case Unlock():
-                self.locked -= 1
+                self.locked = 1
+                try:
+                    return self.run(step.steps)
+                finally:
+                    self.locked = 0
         return None
 
     def redirected(self, step: Ask) -> str:

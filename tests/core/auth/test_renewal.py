@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from genmcp._core.auth.flow import authorize, rejected, renew, usable
 from genmcp._core.auth.record import Record
-from genmcp._core.auth.steps import Failure, FlowFailed, Lock
+from genmcp._core.auth.steps import Failure, FlowFailed, Locked
 from tests.core.auth.auth_world import (
     ISSUER,
     REFRESH,
@@ -166,7 +166,7 @@ def test_renewal_of_another_process_is_used() -> None:
     failed = record_of(world)
 
     def before(step: object) -> None:
-        if isinstance(step, Lock):
+        if isinstance(step, Locked):
             world.change(access_token="theirs")
 
     world.before = before
