@@ -4,35 +4,28 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from genmcp._core.access import AuthorizationUnavailable, InvalidToken
-    from genmcp.auth.bearer import Bearer, Verifier
-    from genmcp.auth.introspection import Introspection
-    from genmcp.auth.jwt import Jwt
-else:
-    # Imported at the first access: `Jwt` needs an extra, and a client with a login needs none of
-    # the server, but other modules of this folder.
-    _LATER: Final = {
-        "AuthorizationUnavailable": "genmcp._core.access",
-        "Bearer": "genmcp.auth.bearer",
-        "Introspection": "genmcp.auth.introspection",
-        "InvalidToken": "genmcp._core.access",
-        "Jwt": "genmcp.auth.jwt",
-        "Verifier": "genmcp.auth.bearer",
-    }
+    from genmcp._core.access import AuthorizationUnavailable as AuthorizationUnavailable
+    from genmcp._core.access import InvalidToken as InvalidToken
+    from genmcp.auth.bearer import Bearer as Bearer
+    from genmcp.auth.bearer import Verifier as Verifier
+    from genmcp.auth.introspection import Introspection as Introspection
+    from genmcp.auth.jwt import Jwt as Jwt
 
-    def __getattr__(name: str) -> Any:
-        """Import the value of *name* at its first access (PEP 562)."""
-        if name not in _LATER:
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        value = globals()[name] = getattr(import_module(_LATER[name]), name)
-        return value
+# Imported at the first access: `Jwt` needs an extra, and a client with a login needs none of the
+# server, but other modules of this folder.
+_LATER: Final = {
+    "AuthorizationUnavailable": "genmcp._core.access",
+    "Bearer": "genmcp.auth.bearer",
+    "Introspection": "genmcp.auth.introspection",
+    "InvalidToken": "genmcp._core.access",
+    "Jwt": "genmcp.auth.jwt",
+    "Verifier": "genmcp.auth.bearer",
+}
 
 
-__all__ = [
-    "AuthorizationUnavailable",
-    "Bearer",
-    "Introspection",
-    "InvalidToken",
-    "Jwt",
-    "Verifier",
-]
+def __getattr__(name: str) -> Any:
+    """Import the value of *name* at its first access (PEP 562)."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return value

@@ -7,10 +7,10 @@ a proxy, and are few. It is imported with the first one.
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import cache
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from genmcp._core.auth.fetching import is_private_address
 from genmcp._core.auth.metadata import is_loopback_url
@@ -38,13 +38,15 @@ class Fetcher:
     Args:
         timeout: seconds for each request, from the connection to the end of the response; six times
             as many for all of them.
-        tls: the TLS context; None: that of httpx, which is made once.
+        tls: returns the TLS context. Default: that of httpx, which is made once.
     """
 
-    def __init__(self, timeout: float = 10.0, tls: ssl.SSLContext | None = None) -> None:
+    def __init__(
+        self, timeout: float = 10.0, tls: Callable[[], ssl.SSLContext] | None = None
+    ) -> None:
         self._timeout = timeout
         self._left = _TOTAL * timeout
-        self._tls = tls
+        self._tls = tls or _trusted
         self._clients: dict[bool, httpx.AsyncClient] = {}
 
     async def run(self, steps: Steps[T]) -> T:
@@ -124,9 +126,8 @@ class Fetcher:
         import httpx
 
         if proxied not in self._clients:
-            options: dict[str, Any] = {"verify": self._tls or _trusted()}
             self._clients[proxied] = httpx.AsyncClient(
-                **options,
+                verify=self._tls(),
                 trust_env=proxied,
                 timeout=self._timeout,
                 follow_redirects=False,

@@ -2,7 +2,7 @@
 
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from copy import copy
 from urllib.parse import quote_plus, urlencode
 
 from genmcp._core.access import Access, AuthorizationUnavailable
@@ -15,7 +15,6 @@ from genmcp.auth.verdicts import SYSTEM_CLOCK, Clock, check_lists
 from genmcp.errors import ConfigurationError
 
 
-@dataclass(frozen=True)
 class Introspection:
     """Verifies access tokens by a request to the authorization server (RFC 7662).
 
@@ -36,56 +35,54 @@ class Introspection:
         ConfigurationError: an option is wrong; the message names it.
     """
 
-    url: str
-    client_id: str
-    secret: str = field(repr=False)
-    audiences: Sequence[str] = field(default=(), kw_only=True)
-    clients: Sequence[str] = field(default=(), kw_only=True)
-    unchecked_audience: bool = field(default=False, kw_only=True)
-    cache: float = field(default=30, kw_only=True)
-
-    def __post_init__(self) -> None:
-        check_public_url("url", self.url)
-        check_lists(audiences=self.audiences, clients=self.clients)
-        if not self.cache >= 0:
-            raise ConfigurationError(f"cache must not be negative, unlike {self.cache!r}")
-        if not self.client_id or not self.secret:
+    def __init__(
+        self,
+        url: str,
+        client_id: str,
+        secret: str,
+        *,
+        audiences: Sequence[str] = (),
+        clients: Sequence[str] = (),
+        unchecked_audience: bool = False,
+        cache: float = 30,
+    ) -> None:
+        check_public_url("url", url)
+        check_lists(audiences=audiences, clients=clients)
+        if not cache >= 0:
+            raise ConfigurationError(f"cache must not be negative, unlike {cache!r}")
+        if not client_id or not secret:
             raise ConfigurationError("Introspection needs a client_id and a secret")
-
-    async def verify(self, token: str) -> Access:
-        """Fail: only `bind` knows the resource. A `Bearer` calls it."""
-        raise ConfigurationError("Introspection verifies tokens as the verify= of a Bearer")
+        self._url = url
+        self._audiences = None if unchecked_audience else audiences
+        self._clients = clients
+        self.cache = cache
+        # RFC 6749, 2.3.1: form-encoded before Basic, so that neither has a colon.
+        pair = f"{quote_plus(client_id)}:{quote_plus(secret)}"
+        self._headers = (
+            ("Accept", "application/json"),
+            ("Content-Type", "application/x-www-form-urlencoded"),
+            ("Authorization", f"Basic {b64encode(pair.encode()).decode()}"),
+        )
+        self._rules: Rules | None = None
+        self._unix = SYSTEM_CLOCK.unix
 
     def bind(
         self, resource: str, issuers: Sequence[str], clock: Clock = SYSTEM_CLOCK
-    ) -> "IntrospectionVerifier":
-        """Return the verifier for tokens for *resource*.
+    ) -> "Introspection":
+        """Return the verifier for tokens for *resource*. A `Bearer` calls it.
 
         Raises:
             ConfigurationError: there are several issuers.
         """
         if len(issuers) != 1:
             raise ConfigurationError("Introspection is for a single issuer")
-        audiences = None if self.unchecked_audience else (resource, *self.audiences)
-        rules = Rules(issuers=issuers, audiences=audiences, clients=self.clients, introspected=True)
-        return IntrospectionVerifier(self, rules, clock)
-
-
-class IntrospectionVerifier:
-    """Verifies the tokens of one issuer for one resource. Made by `Introspection.bind`."""
-
-    def __init__(self, options: Introspection, rules: Rules, clock: Clock) -> None:
-        self.cache = options.cache
-        self._url = options.url
-        self._rules = rules
-        self._unix = clock.unix
-        # RFC 6749, 2.3.1: form-encoded before Basic, so that neither has a colon.
-        pair = f"{quote_plus(options.client_id)}:{quote_plus(options.secret)}"
-        self._headers = (
-            ("Accept", "application/json"),
-            ("Content-Type", "application/x-www-form-urlencoded"),
-            ("Authorization", f"Basic {b64encode(pair.encode()).decode()}"),
+        audiences = None if self._audiences is None else (resource, *self._audiences)
+        bound = copy(self)
+        bound._unix = clock.unix
+        bound._rules = Rules(
+            issuers=issuers, audiences=audiences, clients=self._clients, introspected=True
         )
+        return bound
 
     async def verify(self, token: str) -> Access:
         """Return the content of *token*.
@@ -94,6 +91,7 @@ class IntrospectionVerifier:
             InvalidToken: the token is not active, or not for this resource.
             AuthorizationUnavailable: the response is unusable or missing.
         """
+        assert self._rules is not None  # by `bind`
         form = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
         fetcher = Fetcher(timeout=VERIFIER_TIMEOUT)
         try:

@@ -13,7 +13,6 @@ import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
-from cryptography.x509 import load_pem_x509_certificate
 
 from genmcp._core.access import InvalidToken
 from genmcp._core.auth.claims import check_header, parse_object
@@ -216,20 +215,13 @@ def sign(
     )
 
 
-def generate_key(algorithm: str = "ES256") -> Key:
-    """Return a new private key for *algorithm*: one of `ES256`, `ES384`, `EdDSA` or `RS256`."""
-    key: jwk.Key
-    if algorithm.startswith("ES"):
-        key = jwk.ECKey.generate_key({"256": "P-256", "384": "P-384"}[algorithm[2:]])
-    elif algorithm == "EdDSA":
-        key = jwk.OKPKey.generate_key("Ed25519")
-    else:
-        key = jwk.RSAKey.generate_key(_MIN_RSA_BITS)
-    return Key(key)
+def generate_key() -> Key:
+    """Return a new private key for ES256."""
+    return Key(jwk.ECKey.generate_key("P-256"))
 
 
 def read_key(data: KeyData) -> Key:
-    """Return the key in *data*: PEM (a private or public key, or a certificate) or a JWK.
+    """Return the key in *data*: PEM or a JWK.
 
     Raises:
         ConfigurationError: it is not a key for signatures. The message has no part of it.
@@ -301,13 +293,8 @@ def _from_jwk(members: Mapping[str, Any]) -> jwk.Key:
 
 def _from_pem(data: str | bytes) -> jwk.Key:
     raw = data.encode() if isinstance(data, str) else data
-    native: Any
-    if b"PRIVATE KEY" in raw:
-        native = load_pem_private_key(raw, None)
-    elif b"CERTIFICATE" in raw:
-        native = load_pem_x509_certificate(raw).public_key()
-    else:
-        native = load_pem_public_key(raw)
+    private = b"PRIVATE KEY" in raw
+    native: Any = load_pem_private_key(raw, None) if private else load_pem_public_key(raw)
     if isinstance(native, rsa.RSAPrivateKey | rsa.RSAPublicKey):
         _check_rsa_size(native.key_size)
         return jwk.RSAKey.import_key(native)

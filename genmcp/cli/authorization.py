@@ -17,9 +17,8 @@ from genmcp._core.auth.metadata import ResourceMetadata
 from genmcp._core.auth.record import Record, record_key
 from genmcp._core.auth.steps import Failure, FlowEvent, FlowFailed
 from genmcp.cli.output import as_command_options, one_line
-from genmcp.client.auth.flows import FlowAuthorization
+from genmcp.client.auth.flows import FlowAuthorization, LoginNeeded
 from genmcp.client.auth.oauth import OAuth
-from genmcp.client.auth.runner import LoginNeeded
 from genmcp.client.client import Client
 from genmcp.client.errors import Forbidden, Unauthorized
 

@@ -20,7 +20,6 @@ from cryptography.hazmat.primitives.serialization import (
 
 from genmcp import Endpoint, Suite
 from genmcp.auth import Bearer, InvalidToken, Jwt, jose
-from genmcp.auth.jwt import JwtVerifier
 from genmcp.auth.verdicts import Clock
 from genmcp.errors import ConfigurationError
 from tests.support.clock import Clock as ManualClock
@@ -34,7 +33,7 @@ START = 1_800_000_000.0
 @asynccontextmanager
 async def published(
     path: str = "", **options: Any
-) -> AsyncIterator[tuple[OAuthServer, JwtVerifier, ManualClock]]:
+) -> AsyncIterator[tuple[OAuthServer, Jwt, ManualClock]]:
     """Serve an issuer over HTTP; yield it, a verifier of its tokens, and the clock of both."""
     clock = ManualClock(START)
     issuer = OAuthServer(f"http://127.0.0.1{path}", resources=[RESOURCE], clock=clock)
@@ -77,7 +76,7 @@ def made(key: jose.Key, algorithm: str | None = None, **changes: Any) -> str:
     return jose.sign(claims, key, algorithm=algorithm)
 
 
-def bound(*, issuers: Sequence[str] = (ISSUER,), **options: Any) -> JwtVerifier:
+def bound(*, issuers: Sequence[str] = (ISSUER,), **options: Any) -> Jwt:
     clock = ManualClock(START)
     return Jwt(**options).bind(RESOURCE, issuers, Clock(clock, clock))
 
@@ -98,7 +97,7 @@ async def test_given_keys_need_no_network() -> None:
         verifier = bound(keys=keys)
         assert (await verifier.verify(made(key))).subject == "ada"
         with pytest.raises(InvalidToken, match="signature"):
-            await verifier.verify(made(jose.generate_key("ES256")))
+            await verifier.verify(made(jose.generate_key()))
 
 
 def secret_key(secret: str) -> dict[str, str]:
@@ -113,7 +112,7 @@ async def test_given_secret_verifies_no_other_signature() -> None:
 
     assert (await verifier.verify(made(key, "HS256"))).subject == "ada"
     for token in (
-        made(jose.generate_key("ES256")),
+        made(jose.generate_key()),
         made(jose.read_key(secret_key(SECRET + "x")), "HS256"),
     ):
         with pytest.raises(InvalidToken, match="signature"):
@@ -124,7 +123,7 @@ async def test_given_secret_verifies_no_other_signature() -> None:
 
 async def test_key_pair_verifies_no_secret() -> None:
     """RFC 8725, 2.1: HS256 with the public key as the secret."""
-    key = jose.generate_key("ES256")
+    key = jose.generate_key()
     verifier = bound(keys=key.public_jwk)
     forged = jose.read_key(secret_key(json.dumps(key.public_jwk)))
 
@@ -135,7 +134,7 @@ async def test_key_pair_verifies_no_secret() -> None:
 
 async def test_further_audiences_are_accepted() -> None:
     """Entra issues tokens for the id of an application, Cognito for none."""
-    key = jose.generate_key("ES256")
+    key = jose.generate_key()
     app = "api://5a0e"
     more = bound(keys=key.public_jwk, audiences=[app])
     any_audience = bound(keys=key.public_jwk, unchecked_audience=True)
@@ -168,7 +167,7 @@ def test_wrong_option_is_an_error(options: dict[str, Any], word: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-@pytest.mark.parametrize("keys", [jose.generate_key("ES256").public_jwk, secret_key(SECRET)])
+@pytest.mark.parametrize("keys", [jose.generate_key().public_jwk, secret_key(SECRET)])
 def test_given_keys_are_for_one_issuer(keys: dict[str, str]) -> None:
     """With one list for several issuers, each could issue tokens of the others."""
     with pytest.raises(ConfigurationError, match="single issuer"):

@@ -16,8 +16,7 @@ from genmcp import Endpoint, Suite
 from genmcp._core.auth.fetching import MAX_DOCUMENT
 from genmcp._core.auth.steps import Fetched, FlowFailed
 from genmcp.auth import AuthorizationUnavailable, Bearer, InvalidToken, Jwt, jose
-from genmcp.auth.jwt import JwtVerifier
-from genmcp.auth.keys import find_keys, lifetime
+from genmcp.auth.jwt import find_keys, lifetime
 from genmcp.auth.verdicts import Clock
 from tests.support.asgi import until
 from tests.support.clock import Clock as ManualClock
@@ -31,7 +30,7 @@ OPENID = "/.well-known/openid-configuration"
 
 
 @asynccontextmanager
-async def published() -> AsyncIterator[tuple[OAuthServer, JwtVerifier, ManualClock]]:
+async def published() -> AsyncIterator[tuple[OAuthServer, Jwt, ManualClock]]:
     """Serve an issuer over HTTP; yield it, a verifier of its tokens, and the clock of both."""
     clock = ManualClock(START)
     issuer = OAuthServer(resources=[RESOURCE], token_ttl=10**7, clock=clock)
@@ -46,7 +45,7 @@ class KeyServer:
     """
 
     def __init__(self) -> None:
-        self.key = jose.generate_key("ES256")
+        self.key = jose.generate_key()
         self.url = ""
         self.documents: dict[str, tuple[int, dict[str, str], bytes]] = {}
         self.asked: list[str] = []
@@ -80,7 +79,7 @@ class KeyServer:
         claims = {"iss": self.url, "aud": RESOURCE, "sub": subject, "exp": START + life}
         return jose.sign(claims, self.key)
 
-    def verifier(self, clock: ManualClock | None = None) -> JwtVerifier:
+    def verifier(self, clock: ManualClock | None = None) -> Jwt:
         chosen = clock or ManualClock(START)
         return Jwt().bind(RESOURCE, [self.url], Clock(chosen, chosen))
 
@@ -159,7 +158,7 @@ async def test_cancelled_fetch_may_be_repeated_soon() -> None:
         clock = ManualClock(START)
         verifier = server.verifier(clock)
         await verifier.verify(server.token())
-        server.key = jose.generate_key("ES256")
+        server.key = jose.generate_key()
         server.publish()
         clock.now += 30
         server.gate.clear()
@@ -244,7 +243,7 @@ async def test_changed_key_without_kid_is_fetched() -> None:
         clock = ManualClock(START)
         verifier = server.verifier(clock)
         await verifier.verify(server.token())
-        server.key = jose.generate_key("ES256")
+        server.key = jose.generate_key()
         server.publish()
         with pytest.raises(InvalidToken, match="signature"):
             await verifier.verify(server.token())  # too soon after the last fetch
@@ -261,7 +260,7 @@ async def test_changed_key_is_fetched_though_keys_have_no_kid() -> None:
         verifier = server.verifier(clock)
         await verifier.verify(jose.sign(claims, server.key, header={"kid": "a"}))
         clock.now += 30
-        server.key = jose.generate_key("ES256")
+        server.key = jose.generate_key()
         server.publish()
 
         token = jose.sign(claims, server.key, header={"kid": "b"})
@@ -348,7 +347,7 @@ async def test_unknown_key_is_unavailable_while_a_fetch_fails() -> None:
         assert (await verifier.verify(token)).subject == "bob"
 
 
-async def test_issuer_that_is_down_is_503() -> None:
+async def test_issuer_that_is_down_is_503(monkeypatch: pytest.MonkeyPatch) -> None:
     """No challenge, `Retry-After`; once the issuer is up, the same token is accepted."""
     clock = ManualClock(START)
     issuer = OAuthServer(resources=[RESOURCE], clock=clock)
@@ -356,6 +355,7 @@ async def test_issuer_that_is_down_is_503() -> None:
         issuer.faults.fail("metadata", 503)
         issuer.faults.fail("openid", 503)
         verifier = Jwt().bind(RESOURCE, [issuer.url], Clock(clock, clock))
+        monkeypatch.setattr(verifier, "bind", lambda *_: verifier)  # with this clock
         bearer = Bearer(RESOURCE, issuers=[issuer.url], verify=verifier)
         endpoint = Endpoint(Suite(name="test", version="1", tools=[whoami]), auth=bearer)
         async with serve(endpoint) as url, httpx.AsyncClient() as client:
@@ -498,7 +498,7 @@ async def test_redirect_to_another_origin_is_not_followed(location: str) -> None
 
 async def test_slow_issuer_is_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
     """All of the fetch has one time limit."""
-    monkeypatch.setattr("genmcp.auth.keys.VERIFIER_TIMEOUT", 0.05)
+    monkeypatch.setattr("genmcp.auth.jwt.VERIFIER_TIMEOUT", 0.05)
     async with key_server() as server:
         server.gate.clear()
 

@@ -15,8 +15,7 @@ from urllib.parse import urlsplit
 import httpx
 
 from genmcp.auth.extensions.dpop_client import DpopAuth
-from genmcp.auth.extensions.enterprise import Enterprise
-from genmcp.auth.extensions.workload import Workload
+from genmcp.auth.extensions.identities import Enterprise, Workload
 from genmcp.client.auth import Authorizer, ClientCredentials, OAuth
 from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, Forbidden

@@ -22,7 +22,7 @@ from genmcp import Client
 from genmcp.auth import Introspection, Verifier
 from genmcp.auth.extensions.dpop import Dpop
 from genmcp.auth.extensions.dpop_client import DpopAuth
-from genmcp.auth.extensions.enterprise import Enterprise
+from genmcp.auth.extensions.identities import Enterprise
 from genmcp.client.auth import ClientCredentials, OAuth
 from tests.e2e import authorizing
 from tests.e2e.authorizing import (

@@ -18,18 +18,16 @@ with another grant.
 A record is stored only under its lock, so that no process replaces the tokens of another unseen.
 """
 
-from collections.abc import Sequence
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from hmac import compare_digest
 from typing import Final
-from urllib.parse import urlencode
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from genmcp._core.auth.authorization_request import (
-    authorization_request,
-    code_of,
-    scope_parameter,
-    select_scopes,
-)
 from genmcp._core.auth.challenges import Challenge, find_challenge, parse_challenges, scopes_of
 from genmcp._core.auth.discovery import DiscoveredServer, discover
 from genmcp._core.auth.fetching import post, shown, unavailable
@@ -54,16 +52,21 @@ from genmcp._core.auth.steps import (
     Steps,
 )
 from genmcp._core.auth.token_request import (
+    advice_for,
     authenticated,
     clean,
     error_in,
+    failure_of,
     request_token,
     secrets_in,
+    valid_scopes,
     with_tokens,
 )
 
 _MAX_ATTEMPTS: Final = 3  # that may be answered with 401: a renewal, a login, and one to spare
 _MAX_STEP_UPS: Final = 2  # for one request
+_OFFLINE: Final = "offline_access"
+_CODE: Final = re.compile(r"[\x20-\x7e]{1,8192}")  # RFC 6749, appendix A.11
 
 
 class RejectedAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +93,23 @@ class RejectedAttempt(msgspec.Struct, frozen=True, kw_only=True):
         found = parse_challenges(values)
         schemes = (self.used.token_type if self.used else "Bearer", "Bearer", "DPoP")
         return next((each for scheme in schemes if (each := find_challenge(found, scheme))), None)
+
+
+class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An authorization request that waits for its redirect.
+
+    `issuer` is kept with the verifier, as 2026-07-28, "Authorization Response Validation", demands.
+    """
+
+    url: str
+    redirect_uri: str
+    state: str
+    verifier: str
+    issuer: str
+    issuer_expected: bool
+
+    def __repr__(self) -> str:
+        return f"AuthorizationRequest(issuer={self.issuer!r})"
 
 
 class LoggedOut(msgspec.Struct, frozen=True):
@@ -192,7 +212,7 @@ def _granted(options: FlowOptions, record: Record, scopes: Sequence[str]) -> Ste
     else:
         params = {**(yield from options.grant(record, scopes)), "scope": " ".join(scopes)}
     params["resource"] = record.resource or ""
-    response = yield from request_token(options, record, _filled(params))
+    response = yield from request_token(options, record, params)
     if options.grant is not None:
         # A refresh token would be one more secret, and saves nothing (RFC 6749, 4.4.3).
         response = msgspec.structs.replace(response, refresh_token=None)
@@ -275,7 +295,7 @@ def report_challenge(options: FlowOptions, rejection: RejectedAttempt) -> None:
     options.report("challenge", text, options.url, ok=challenge is not None)
 
 
-# Login and logout
+# Login
 
 
 def authorize(options: FlowOptions, rejection: RejectedAttempt | None = None) -> Steps[Record]:
@@ -368,10 +388,157 @@ def _consented(
         "code_verifier": request.verifier,
         "resource": found.resource or "",
     }
-    response = yield from request_token(options, record, _filled(params))
+    response = yield from request_token(options, record, params)
     record = with_tokens(options, record, response)
     yield Locked(_save(record))
     return record
+
+
+# The authorization request, and the check of its redirect
+
+
+def select_scopes(
+    options: FlowOptions,
+    challenge: Challenge | None,
+    listed: Iterable[str] | None,
+    earlier: Iterable[str] = (),
+) -> tuple[str, ...]:
+    """Return the scopes to request, without `offline_access`.
+
+    The first of these that exist: the scopes of the options, those of the challenge, those that the
+    server lists (2026-07-28, authorization, "Scope Selection Strategy").
+
+    Args:
+        options: the options of the client.
+        challenge: the challenge of the response.
+        listed: `scopes_supported` of the protected resource metadata.
+        earlier: scopes that were requested before, which a new token must not lose.
+    """
+    challenged = scopes_of(challenge.params.get("scope")) if challenge else []
+    if options.scopes is not None:
+        chosen, source = scopes_of(" ".join(options.scopes)), "the options"
+    elif challenged:
+        chosen, source = challenged, "the challenge"
+    else:
+        chosen, source = list(listed or ()), "the server's metadata"
+    # A server should not name offline_access, which is between the client and the authorization
+    # server (2026-07-28, "Refresh Tokens").
+    scopes = valid_scopes(each for each in (*chosen, *earlier) if each != _OFFLINE)
+    text = f"{' '.join(scopes)} (of {source})" if scopes else "none: the server names none"
+    options.report("scopes", text)
+    return scopes
+
+
+def scope_parameter(
+    options: FlowOptions, found: DiscoveredServer, scopes: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return *scopes* with `offline_access`, if the authorization server lists it.
+
+    Without other scopes it is left out: it would replace those that the server grants by default.
+    """
+    supported = _OFFLINE in (found.server.scopes_supported or ())
+    if scopes and (supported or _OFFLINE in (options.scopes or ())):
+        return (*scopes, _OFFLINE)
+    return scopes
+
+
+def authorization_request(
+    options: FlowOptions,
+    found: DiscoveredServer,
+    client: RegisteredClient,
+    redirect_uri: str,
+    scopes: tuple[str, ...],
+) -> AuthorizationRequest:
+    """Return the request to open in a browser (RFC 6749, 4.1.1; RFC 7636; RFC 8707)."""
+    verifier, state = options.random(), options.random()
+    digest = sha256(verifier.encode()).digest()
+    params = {
+        "response_type": "code",
+        "client_id": client.id,
+        "redirect_uri": redirect_uri,
+        "state": state,
+        "code_challenge": urlsafe_b64encode(digest).rstrip(b"=").decode(),
+        "code_challenge_method": "S256",
+        "resource": found.resource or "",
+        "scope": " ".join(scopes),
+        # OpenID Connect Core 1.0, 11: `offline_access` is ignored otherwise.
+        "prompt": "consent" if _OFFLINE in scopes else "",
+        "dpop_jkt": options.prover.thumbprint if options.prover else "",  # RFC 9449, 10
+    }
+    query = urlencode({name: value for name, value in params.items() if value})
+    endpoint = found.server.authorization_endpoint or ""
+    separator = "&" if "?" in endpoint else "?"
+    return AuthorizationRequest(
+        url=f"{endpoint}{separator}{query}",
+        redirect_uri=redirect_uri,
+        state=state,
+        verifier=verifier,
+        issuer=found.issuer,
+        issuer_expected=found.server.authorization_response_iss_parameter_supported,
+    )
+
+
+def code_of(request: AuthorizationRequest, redirected: str) -> str:
+    """Return the authorization code of the redirect to the URL *redirected*.
+
+    First `state` is checked, then `iss` (RFC 9207, 2.4) or without one the path, and only then
+    anything else is read: until then it may be the response of another authorization server.
+
+    Raises:
+        FlowFailed: The redirect is not that of *request*, or an error.
+    """
+    params = _params(redirected)
+    state = params.get("state", "")
+    if not compare_digest(state.encode("utf-8", "replace"), request.state.encode()):
+        raise FlowFailed("the redirect has another state than the request: it is not used")
+    if mismatch := _issuer_mismatch(request, redirected, params.get("iss")):
+        raise FlowFailed(f"the redirect {mismatch}: it is not used", Failure.ISSUER)
+    if "error" in params:
+        code = clean(params["error"], [request.state])
+        described = clean(params.get("error_description", ""), [request.state])
+        text = ": ".join(filter(None, (code, described)))
+        raise FlowFailed(
+            f"the authorization server {shown(request.issuer)} denied the request: {text}",
+            failure_of(code, Failure.DENIED),
+            advice=advice_for(text),
+            error=code,
+        )
+    if not _CODE.fullmatch(params.get("code", "")):
+        raise FlowFailed("the redirect has no valid authorization code")
+    return params["code"]
+
+
+def _issuer_mismatch(request: AuthorizationRequest, redirected: str, issuer: str | None) -> str:
+    """Return why a redirect with *issuer* as `iss` is not that of *request*, "" if it is."""
+    expected = shown(request.issuer)
+    if issuer is not None:
+        of = f"is of the authorization server {shown(issuer)}, not of {expected}"
+        return "" if issuer == request.issuer else of
+    if request.issuer_expected:
+        return f"has no iss, which {expected} promises in its metadata (RFC 9207)"
+    if _last_segment(redirected) != _last_segment(request.redirect_uri):
+        # RFC 9700, 4.4.2. The rest of the path may differ: a proxy in front of a website strips it.
+        return f"is to another path than that for {expected}"
+    return ""
+
+
+def _last_segment(url: str) -> str:
+    return urlsplit(url).path.rpartition("/")[2]
+
+
+def _params(redirected: str) -> dict[str, str]:
+    """Return the parameters of the query, each of which may occur once (RFC 6749, 3.1)."""
+    try:
+        pairs = parse_qsl(urlsplit(redirected).query, keep_blank_values=True, max_num_fields=50)
+    except ValueError:
+        raise FlowFailed("the redirect is no URL, or has too many parameters") from None
+    params = dict(pairs)
+    if len(params) != len(pairs):
+        raise FlowFailed("the redirect has a parameter twice: it is not used")
+    return params
+
+
+# Logout
 
 
 def log_out(options: FlowOptions) -> Steps[LoggedOut]:
@@ -469,7 +636,3 @@ def _save(record: Record, *, replace: bool = True) -> Steps[None]:
     """Store *record*, in place of any other: it is newer, since it was just granted."""
     if replace or (yield Load()) is None:
         yield Save(record)
-
-
-def _filled(params: dict[str, str]) -> dict[str, str]:
-    return {name: value for name, value in params.items() if value}

@@ -4,12 +4,9 @@ from typing import Final
 
 import msgspec
 
-from genmcp.errors import ConfigurationError
-
 _MARGIN: Final = 60.0  # seconds ahead of expiry, at most
 SHARE: Final = 0.1
 """The share of the life of a token by which it is renewed ahead of its expiry."""
-_FORMAT: Final = 1  # incremented when an older release would misread a record
 
 
 class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -60,7 +57,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         renewals: how often the token was renewed since the login; 0: it is that of the login.
         revocation_endpoint: the URL at which the tokens are revoked (RFC 7009), None without one.
         dpop_key: the private key that the tokens are bound to, as JWK, None for bearer tokens.
-        format: the format of the record.
     """
 
     issuer: str
@@ -77,7 +73,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     renewals: int = 0
     revocation_endpoint: str | None = None
     dpop_key: str | None = None
-    format: int = _FORMAT
 
     def __repr__(self) -> str:
         return (
@@ -116,28 +111,14 @@ def record_key(url: str, name: str = "") -> str:
     return f"{url} {name}" if name else url
 
 
-class _Versioned(msgspec.Struct):
-    format: int
-
-
 def encode_record(record: Record) -> bytes:
     """Return *record* as JSON, with its tokens."""
     return msgspec.json.encode(record)
 
 
 def decode_record(data: bytes) -> Record | None:
-    """Return the record in *data*; None if it is damaged, so that a new login replaces it.
-
-    Raises:
-        ConfigurationError: a newer release wrote the record, which must not be replaced.
-    """
+    """Return the record in *data*; None if it is damaged, so that a new login replaces it."""
     try:
-        found = msgspec.json.decode(data, type=_Versioned).format
-        if found <= _FORMAT:
-            return msgspec.json.decode(data, type=Record)
+        return msgspec.json.decode(data, type=Record)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    raise ConfigurationError(
-        f"the stored tokens have format {found}, and this release reads format {_FORMAT}: upgrade "
-        f"genmcp, or give this program another place for its tokens"
-    )

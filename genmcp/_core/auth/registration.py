@@ -33,8 +33,6 @@ class _Registered(msgspec.Struct, frozen=True):
     client_secret: str | None = None
     client_secret_expires_at: float = 0
     token_endpoint_auth_method: str | None = None
-    redirect_uris: list[str] | None = None
-    grant_types: list[str] | None = None
 
 
 def own_client(options: FlowOptions, server: ServerMetadata) -> RegisteredClient | None:
@@ -54,14 +52,8 @@ def own_client(options: FlowOptions, server: ServerMetadata) -> RegisteredClient
     elif document or options.client_secret is None:
         method = "none"
     else:
-        method = options.method or next((each for each in _WITH_SECRET if each in listed), "")
-        if not method:
-            raise FlowFailed(
-                f"the authorization server {shown(server.issuer)} takes no client secret, but "
-                f"{', '.join(map(shown, listed))}",
-                Failure.REGISTRATION,
-                advice="a client_id without secret, or a key",
-            )
+        usual = next((each for each in _WITH_SECRET if each in listed), _WITH_SECRET[0])
+        method = options.method or usual
     return RegisteredClient(id=options.client_id, method=method)
 
 
@@ -240,10 +232,6 @@ def _usable_client(made: _Registered, redirect_uri: str, listed: Sequence[str]) 
         raise ValueError(f"it demands the authentication method {shown(method)}")
     if method != "none" and not secret:
         raise ValueError("it has no client_secret")
-    if made.redirect_uris is not None and redirect_uri not in made.redirect_uris:
-        raise ValueError("it has another redirect URI")
-    if made.grant_types is not None and "authorization_code" not in made.grant_types:
-        raise ValueError("it does not allow the authorization code grant")
     return RegisteredClient(
         id=made.client_id,
         secret=secret if method != "none" else None,

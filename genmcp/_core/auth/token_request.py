@@ -67,7 +67,7 @@ def request_token(
     Args:
         options: the options of the client.
         record: the client, and the token endpoint.
-        params: the parameters of the grant.
+        params: the parameters of the grant. Those that are empty are left out.
 
     Raises:
         FlowFailed: `error` is that of the response (RFC 6749, 5.2).
@@ -143,7 +143,7 @@ def authenticated(
     options: FlowOptions, record: Record, params: Mapping[str, str]
 ) -> tuple[Headers, dict[str, str]]:
     """Return headers and form of a request, with the authentication of the client."""
-    client, form = record.client, dict(params)
+    client, form = record.client, {name: value for name, value in params.items() if value}
     headers = [("Content-Type", "application/x-www-form-urlencoded")]
     secret = (client.secret if client.dynamic else options.client_secret) or ""
     match client.method:

@@ -7,7 +7,7 @@ something of their own:
     ==========================================  ==================================================
     `genmcp.auth.extensions.dpop`               `Bearer(..., verify=Dpop())`
     `genmcp.auth.extensions.dpop_client`        `Client(url, auth=DpopAuth(OAuth("Parts agent")))`
-    `genmcp.auth.extensions.workload`           `Client(url, auth=Workload(...))`
-    `genmcp.auth.extensions.enterprise`         `Client(url, auth=Enterprise(...))`
+    `genmcp.auth.extensions.identities`         `Client(url, auth=Workload(...))`
+    `genmcp.auth.extensions.identities`         `Client(url, auth=Enterprise(...))`
     ==========================================  ==================================================
 """

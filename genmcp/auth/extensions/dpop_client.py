@@ -18,9 +18,7 @@ from genmcp.client.auth.base import RejectedRequest
 from genmcp.client.auth.flows import FlowAuthorization, SentHeaders, challenges_of
 from genmcp.client.options import HttpOptions
 
-_ALGORITHM: Final = "ES256"  # the only one that every server with DPoP is known to accept
 _MAX_NONCE: Final = 1024  # characters
-_MAX_ORIGINS: Final = 16  # those of a server, its authorization server, and some to spare
 _MAX_PROOFS: Final = 3  # attempts with a nonce for one request
 
 
@@ -115,7 +113,7 @@ class DpopKeys:
         self._now = now
         self._present: jose.Key | None = None
         self._known: dict[str, jose.Key] = {}
-        # RFC 9449, 8.2 and 9: the nonces of different servers are independent of each other.
+        # By origin (RFC 9449, 8.2 and 9): that of the server, and of its authorization server.
         self._nonces: dict[str, str] = {}
 
     @property
@@ -158,16 +156,13 @@ class DpopKeys:
         origin = origin_of(url)
         if not 0 < len(nonce) <= _MAX_NONCE or nonce == self._nonces.get(origin):
             return False
-        self._nonces.pop(origin, None)
-        if len(self._nonces) >= _MAX_ORIGINS:
-            del self._nonces[next(iter(self._nonces))]
         self._nonces[origin] = nonce
         return True
 
     @property
     def _next(self) -> jose.Key:
         if self._present is None:
-            self._present = jose.generate_key(_ALGORITHM)
+            self._present = jose.generate_key()  # ES256, which every server with DPoP knows
         return self._present
 
     def _read(self, key: str) -> jose.Key:

@@ -1,18 +1,23 @@
-"""Authorization of a connection by flows, and flows that are shared by all who need them."""
+"""Authorization by flows: performed step by step, and shared by all who need them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from inspect import isawaitable
 from typing import Any, Final, TypeVar
 
+from genmcp._core.auth import steps as step_types
 from genmcp._core.auth.challenges import parse_challenges
 from genmcp._core.auth.flow import RejectedAttempt, rejected, usable
 from genmcp._core.auth.metadata import same_origin
 from genmcp._core.auth.record import Record
-from genmcp._core.auth.steps import FlowOptions, Steps
+from genmcp._core.auth.steps import FlowFailed, FlowOptions, Step, Steps
+from genmcp.auth.fetcher import Fetcher
 from genmcp.auth.shared import SingleFlight
+from genmcp.cancellation import run_to_completion
+from genmcp.client.auth.asking import UserPrompt
 from genmcp.client.auth.base import Authorization, RejectedRequest
-from genmcp.client.auth.runner import FlowRunner
+from genmcp.client.auth.tokens import TokenStorage, TokensUnavailable
 
 T = TypeVar("T")
 
@@ -21,12 +26,121 @@ _DECISIVE: Final = ("error", "scope", "resource_metadata")
 _NO_TOKEN: Final[Mapping[str, str]] = {}
 
 
-class _Turns:
-    """A lock, and the number of tasks that hold it or wait for it."""
+class LoginNeeded(FlowFailed):
+    """A flow has come to the login of the user, who cannot be asked."""
 
-    def __init__(self) -> None:
-        self.lock = asyncio.Lock()
-        self.length = 0
+
+class FlowRunner:
+    """Runs one flow. Owned by the task that runs it.
+
+    Args:
+        key: the name of the record in *tokens*.
+        tokens: stores the record.
+        fetcher: sends the requests; it is closed at the end.
+        prompt: asks the user; it is closed at the end. None: no login is possible.
+    """
+
+    def __init__(
+        self, key: str, tokens: TokenStorage, fetcher: Fetcher, prompt: UserPrompt | None = None
+    ) -> None:
+        self._key = key
+        self._tokens = tokens
+        self._fetcher = fetcher
+        self._prompt = prompt
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Run *steps* to their end, and return their result.
+
+        An exception of a step is raised in the flow, which may handle it.
+
+        Raises:
+            FlowFailed: The flow failed.
+            TokensUnavailable: The storage cannot be used.
+        """
+        try:
+            return await self._run(steps)
+        finally:
+            await run_to_completion(self._close())
+
+    async def _run(self, steps: Steps[T]) -> T:
+        outcome: Any = None
+        error: Exception | None = None
+        try:
+            while True:
+                step = steps.send(outcome) if error is None else steps.throw(error)
+                try:
+                    outcome, error = await self._perform(step), None
+                except Exception as failure:  # of the storage, or of the user's function
+                    error = failure
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            steps.close()
+
+    async def _perform(self, step: Step) -> object:
+        match step:
+            case step_types.Fetch():
+                return await self._fetcher.fetch(step)
+            case step_types.Load():
+                return await self._tokens.load(self._key)
+            case step_types.Locked():
+                async with self._tokens.lock(self._key):
+                    return await _uncancelled(self._run(step.steps))
+            case step_types.Save():
+                await self._tokens.save(self._key, step.record)
+            case step_types.Listen():
+                return await self._user().listen(step)
+            case step_types.Ask():
+                return await self._ask(step)
+            case step_types.Call():
+                result = step.function()
+                return await result if isawaitable(result) else result
+        return None
+
+    async def _ask(self, step: step_types.Ask) -> str:
+        try:
+            return await self._user().ask(step)
+        except BaseException:
+            if step.forget is not None:
+                with suppress(TokensUnavailable):
+                    await run_to_completion(self._forget(step.forget))
+            raise
+
+    async def _forget(self, record: Record) -> None:
+        """Remove *record*, unless another flow has replaced it meanwhile."""
+        async with self._tokens.lock(self._key):
+            if await self._tokens.load(self._key) == record:
+                await self._tokens.save(self._key, None)
+
+    def _user(self) -> UserPrompt:
+        if self._prompt is None:
+            raise LoginNeeded("a login is needed, and the user cannot be asked here")
+        return self._prompt
+
+    async def _close(self) -> None:
+        if self._prompt is not None:
+            await self._prompt.close()
+        await self._fetcher.close()
+
+
+async def _uncancelled(work: Coroutine[Any, Any, T]) -> T:
+    """Run *work* to its end, and return its result. A cancellation is raised after that.
+
+    That delays it by the timeout of the requests at most.
+    """
+    task = asyncio.get_running_loop().create_task(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait((task,))
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        with suppress(Exception):
+            task.result()  # retrieved, or asyncio logs "exception was never retrieved"
+        raise asyncio.CancelledError
+    return task.result()
 
 
 class SharedFlows:
@@ -34,7 +148,7 @@ class SharedFlows:
 
     def __init__(self) -> None:
         self._flights: SingleFlight[Any] = SingleFlight()
-        self._turns: dict[Hashable, _Turns] = {}
+        self._queues: dict[Hashable, list[asyncio.Lock]] = {}
 
     async def run(
         self,
@@ -67,15 +181,16 @@ class SharedFlows:
             queue: identifies the queue. Default: that of all flows that ask the user.
         """
         key = (asyncio.get_running_loop(), queue)
-        turns = self._turns.setdefault(key, _Turns())
-        turns.length += 1
+        # The lock, once for each block that holds it or waits for it.
+        users = self._queues.setdefault(key, [])
+        users.append(users[0] if users else asyncio.Lock())
         try:
-            async with turns.lock:
+            async with users[0]:
                 yield
         finally:
-            turns.length -= 1
-            if not turns.length:
-                del self._turns[key]
+            users.pop()
+            if not users:
+                del self._queues[key]
 
 
 class SentHeaders(dict[str, str]):
@@ -110,9 +225,13 @@ class FlowAuthorization(Authorization):
 
     async def headers(self, method: str, url: str) -> Mapping[str, str]:
         """Return the token of the last login, renewed if it expires soon; nothing without one."""
+        held = self._record
+        if held is None or held.access_token is None or held.due(self.options.now()):
+            kind = ("usable", self.options.url, held)
+            record = await self.shared.run(kind, lambda: self.run(usable(self.options, held)))
+            if self._record is held:  # otherwise a login has ended meanwhile
+                self._record = record
         record = self._record
-        if record is None or record.access_token is None or record.due(self.options.now()):
-            record = await self._renewed(record)
         # The transport follows no redirect to another origin. Were it to, the token stays here.
         if record is None or record.access_token is None or not same_origin(url, self.options.url):
             return _NO_TOKEN
@@ -128,24 +247,20 @@ class FlowAuthorization(Authorization):
     async def rejected(self, request: RejectedRequest) -> bool:
         """Obtain another token, with a login if a caller waits for the response."""
         used = request.sent.record if isinstance(request.sent, SentHeaders) else None
+        asks = request.foreground and self.interactive
         rejection = RejectedAttempt(
             status=request.status,
             headers=request.headers,
             used=used,
             attempt=request.attempt,
-            interactive=request.foreground and self.interactive,
+            interactive=asks,
+        )
+        decisive = tuple(
+            (scheme, *(params.get(name) for name in _DECISIVE))
+            for scheme, params in challenges_of(request)
         )
         # One flow for all requests that were rejected for the same reason.
-        kind = (
-            "rejected",
-            self.options.url,
-            request.status,
-            used,
-            request.attempt > 1,
-            request.foreground,
-            _decisive(request),
-        )
-        asks = request.foreground and self.interactive
+        kind = (self.options.url, request.status, used, request.attempt > 1, asks, decisive)
         record = await self.shared.run(
             kind,
             lambda: self.run(rejected(self.options, rejection), asks=asks),
@@ -161,22 +276,8 @@ class FlowAuthorization(Authorization):
         """Run the steps of a flow, which may ask the user or not."""
         return await self.runner(asks).run(steps)
 
-    async def _renewed(self, held: Record | None) -> Record | None:
-        kind = ("usable", self.options.url, held)
-        record = await self.shared.run(kind, lambda: self.run(usable(self.options, held)))
-        if self._record is held:  # otherwise a login has ended meanwhile
-            self._record = record
-        return self._record
-
 
 def challenges_of(request: RejectedRequest) -> Sequence[tuple[str, Mapping[str, str]]]:
     """Return scheme and parameters of each challenge of a rejected request."""
     values = [value for name, value in request.headers if name == "www-authenticate"]
     return [(each.scheme, each.params) for each in parse_challenges(values)]
-
-
-def _decisive(request: RejectedRequest) -> Hashable:
-    return tuple(
-        (scheme, *(params.get(name) for name in _DECISIVE))
-        for scheme, params in challenges_of(request)
-    )

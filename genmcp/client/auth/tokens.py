@@ -12,7 +12,7 @@ from typing import ClassVar, Final, TypeAlias
 
 from genmcp._core.auth.record import Record, decode_record, encode_record
 from genmcp._core.seal import Purpose, Seal
-from genmcp.errors import ConfigurationError, ForeignSeal, GenmcpError, SealError
+from genmcp.errors import ForeignSeal, GenmcpError, SealError
 
 logger = logging.getLogger(__name__)
 
@@ -87,7 +87,6 @@ class TokenStorage(ABC):
 
         Raises:
             TokensUnavailable: the record is sealed with a secret that was not given.
-            ConfigurationError: a newer release wrote the record.
         """
         data = await self.read(key)
         return None if data is None else self._decoded(key, data)
@@ -125,8 +124,6 @@ class TokenStorage(ABC):
             ) from None
         except SealError:
             pass  # damaged
-        except ConfigurationError as error:
-            raise ConfigurationError(f"{where}: {error}") from None
         if record is None:
             logger.warning("%s has no valid tokens; a new login replaces it", where)
         return record

@@ -101,15 +101,12 @@ def test_last_nonce_counts() -> None:
     assert read(proof(key, "GET", URL))[1]["nonce"] == "two"
 
 
-def test_nonces_are_bounded() -> None:
+def test_nonce_of_any_length_is_not_kept() -> None:
     """A server cannot fill the memory of its clients."""
     key = DpopKeys()
-    assert not key.answered(URL, [("dpop-nonce", "n" * 2000)])
-    for number in range(100):
-        key.answered(f"https://{number}.example.com", [("dpop-nonce", "n")])
 
-    assert "nonce" not in read(proof(key, "GET", "https://1.example.com"))[1]
-    assert read(proof(key, "GET", "https://99.example.com"))[1]["nonce"] == "n"
+    assert not key.answered(URL, [("dpop-nonce", "n" * 2000)])
+    assert "nonce" not in read(proof(key, "GET", URL))[1]
 
 
 def test_request_has_token_and_proof() -> None:

@@ -238,15 +238,6 @@ async def test_damaged_file_leads_to_a_new_login(
     assert await tokens.load(KEY) == renewed(RECORD)
 
 
-async def test_file_of_a_newer_release_is_an_error(folder: Path) -> None:
-    """The error names the file; a login does not replace it."""
-    path = await stored(folder)
-    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
-
-    with pytest.raises(ConfigurationError, match=f"{path}.*upgrade genmcp"):
-        await FileTokens(folder).load(KEY)
-
-
 async def test_size_of_a_record_is_bounded(folder: Path) -> None:
     """In both directions, so that no client reads a file of any size."""
     path = await stored(folder)

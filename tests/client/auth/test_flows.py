@@ -21,8 +21,7 @@ from genmcp._core.auth.steps import (
 from genmcp.auth.fetcher import Fetcher
 from genmcp.client.auth import MemoryTokens
 from genmcp.client.auth.asking import UserPrompt
-from genmcp.client.auth.flows import SharedFlows
-from genmcp.client.auth.runner import FlowRunner
+from genmcp.client.auth.flows import FlowRunner, SharedFlows
 from tests.contracts.tokens import save
 
 RECORD = Record(

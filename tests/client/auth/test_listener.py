@@ -9,8 +9,7 @@ import httpx
 import pytest
 
 from genmcp._core.auth.steps import Ask, FlowFailed, Listen
-from genmcp.client.auth.asking import UserPrompt
-from genmcp.client.auth.listener import LoopbackListener
+from genmcp.client.auth.asking import LoopbackListener, UserPrompt
 
 CALLBACK = "http://127.0.0.1/callback"
 ASKED = "https://as.example/authorize?client_id=a&state=s3cret-state"

@@ -9,8 +9,7 @@ import pytest
 from joserfc.jwk import ECKey
 
 from genmcp import Channel, Endpoint, Suite, tool
-from genmcp.auth.extensions.enterprise import Enterprise
-from genmcp.auth.extensions.workload import Workload
+from genmcp.auth.extensions.identities import Enterprise, Workload
 from genmcp.client.auth import ClientCredentials
 from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, IssuerMismatch, Unauthorized

@@ -8,15 +8,15 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from msgspec.structs import replace
 
-from genmcp._core.auth.authorization_request import (
+from genmcp._core.auth.challenges import Challenge
+from genmcp._core.auth.discovery import DiscoveredServer
+from genmcp._core.auth.flow import (
     AuthorizationRequest,
     authorization_request,
     code_of,
     scope_parameter,
     select_scopes,
 )
-from genmcp._core.auth.challenges import Challenge
-from genmcp._core.auth.discovery import DiscoveredServer
 from genmcp._core.auth.metadata import ServerMetadata
 from genmcp._core.auth.record import RegisteredClient
 from genmcp._core.auth.steps import Failure, FlowFailed

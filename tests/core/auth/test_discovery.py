@@ -10,7 +10,7 @@ from genmcp._core.auth.discovery import discover
 from genmcp._core.auth.fetching import is_private_address
 from genmcp._core.auth.flow import authorize
 from genmcp._core.auth.steps import Failure, Fetched, FlowFailed
-from genmcp.client.auth.credentials import by_credentials
+from genmcp.client.auth.oauth import by_credentials
 from tests.core.auth.auth_world import (
     ISSUER,
     METADATA,

@@ -9,9 +9,8 @@ from msgspec.structs import replace
 from genmcp._core.auth.flow import rejected, usable
 from genmcp._core.auth.record import Record
 from genmcp._core.auth.steps import Failure, Fetch, Fetched, FlowFailed, FlowOptions, Grant
-from genmcp.auth.extensions.enterprise import ID_JAG, by_exchange
-from genmcp.auth.extensions.workload import by_assertion
-from genmcp.client.auth.credentials import by_credentials
+from genmcp.auth.extensions.identities import ID_JAG, by_assertion, by_exchange
+from genmcp.client.auth.oauth import by_credentials
 from tests.core.auth.auth_world import ACCESS, ISSUER, URL, World, challenge, form_of, page, raw
 
 ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"

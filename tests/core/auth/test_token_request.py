@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.auth.authorization_request import authorization_request
 from genmcp._core.auth.discovery import DiscoveredServer
+from genmcp._core.auth.flow import authorization_request
 from genmcp._core.auth.metadata import ServerMetadata
 from genmcp._core.auth.record import Record, RegisteredClient
 from genmcp._core.auth.steps import Failure, Fetch, Fetched, FlowFailed

@@ -1,34 +1,87 @@
-"""`Enterprise`: a user who is signed in at a company (SEP-990)."""
+"""Identities that others vouch for: `Workload` by a platform, `Enterprise` by a company."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar, Final
+from typing import ClassVar, Final, TypeAlias
 
 from genmcp._core.auth.discovery import find_server
 from genmcp._core.auth.fetching import shown
 from genmcp._core.auth.metadata import ServerMetadata, check_public_url
 from genmcp._core.auth.record import Record, RegisteredClient
 from genmcp._core.auth.registration import own_client
-from genmcp._core.auth.steps import FlowFailed, FlowOptions, Grant, Steps
+from genmcp._core.auth.steps import Call, FlowFailed, FlowOptions, Grant, Steps
 from genmcp._core.auth.token_request import request_token
-from genmcp.auth.extensions.workload import JWT_BEARER, Supply, check_function, supplied
-from genmcp.client.auth.credentials import (
+from genmcp.client.auth.flows import FlowAuthorization
+from genmcp.client.auth.oauth import (
     PrivateKey,
     ServiceOptions,
     by_credentials,
     check_text,
+    flow_options,
     signer,
 )
-from genmcp.client.auth.flows import FlowAuthorization
-from genmcp.client.auth.oauth import flow_options
 from genmcp.client.options import HttpOptions
 from genmcp.errors import ConfigurationError
 
 ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
 
+_JWT_BEARER: Final = "urn:ietf:params:oauth:grant-type:jwt-bearer"
 _TOKEN_EXCHANGE: Final = "urn:ietf:params:oauth:grant-type:token-exchange"
 _ID_TOKEN: Final = "urn:ietf:params:oauth:token-type:id_token"
 _SAML2: Final = "urn:ietf:params:oauth:token-type:saml2"
+
+Supply: TypeAlias = Callable[[], object]
+"""A function of the user, `async` or not, that returns an assertion."""
+
+
+@dataclass(frozen=True)
+class Workload(ServiceOptions):
+    """Authorization of a workload by an assertion of its platform, such as Kubernetes (SEP-1933).
+
+        token = Path("/var/run/secrets/tokens/mcp")
+        auth = Workload(token.read_text, issuer="https://login.example.com")
+
+    If the authorization server refuses the assertion, the request fails: there is no second attempt
+    and no other grant.
+
+    Args:
+        assertion: a function, `async` or not, that returns a JWT of the platform for the
+            authorization server. It is called for each token.
+        issuer: the authorization server, exactly as in its metadata. No other gets the assertion,
+            whatever a server names.
+        client_id: the id of the workload at the authorization server. Default: none; the assertion
+            identifies it.
+        scopes: as for `ServiceOptions`.
+        resource: as for `ServiceOptions`.
+
+    Raises:
+        ConfigurationError: A value is invalid.
+    """
+
+    assertion: Supply = field(repr=False)
+    issuer: str
+    client_id: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        super().__post_init__()
+        _check_function("Workload.assertion", self.assertion)
+        check_public_url("Workload.issuer", self.issuer)
+
+    def authorization(self, url: str, http: HttpOptions | None = None) -> FlowAuthorization:
+        """Return the authorization of a new connection to the server at *url*."""
+        grant = by_assertion(self.assertion)
+        return self.authorized(url, http, grant, client_id=self.client_id, issuer=self.issuer)
+
+
+def by_assertion(assertion: Supply) -> Grant:
+    """Return the grant of a workload, with an assertion of its platform (RFC 7523, 2.1)."""
+
+    def grant(record: Record, scopes: Sequence[str]) -> Steps[Mapping[str, str]]:
+        text = yield from _supplied(assertion, "assertion")
+        return {"grant_type": _JWT_BEARER, "assertion": text}
+
+    return grant
 
 
 @dataclass(frozen=True)
@@ -83,11 +136,10 @@ class Enterprise(ServiceOptions):
     def __post_init__(self) -> None:
         """Check every value."""
         super().__post_init__()
-        check_public_url("Enterprise.issuer", self.issuer)
-        check_public_url("Enterprise.idp", self.idp)
-        if self.idp_token_endpoint is not None:
-            check_public_url("Enterprise.idp_token_endpoint", self.idp_token_endpoint)
-        check_function("Enterprise.id_token", self.id_token)
+        for name in ("issuer", "idp", "idp_token_endpoint"):
+            if (url := getattr(self, name)) is not None:
+                check_public_url(f"Enterprise.{name}", url)
+        _check_function("Enterprise.id_token", self.id_token)
         check_text("Enterprise.client_id", self.client_id)
         if self.secret is not None and self.key is not None:
             raise ConfigurationError("Enterprise takes either a secret or a key, not both")
@@ -128,7 +180,7 @@ def by_exchange(idp: FlowOptions, token_endpoint: str | None, subject: Supply) -
     """
 
     def grant(record: Record, scopes: Sequence[str]) -> Steps[Mapping[str, str]]:
-        text = yield from supplied(subject, "id_token")
+        text = yield from _supplied(subject, "id_token")
         params = {
             "grant_type": _TOKEN_EXCHANGE,
             "requested_token_type": ID_JAG,
@@ -139,17 +191,16 @@ def by_exchange(idp: FlowOptions, token_endpoint: str | None, subject: Supply) -
             # The parts of a JWT have dots between them; a SAML assertion is XML in base64.
             "subject_token_type": _ID_TOKEN if "." in text else _SAML2,
         }
-        filled = {name: value for name, value in params.items() if value}
         try:
             at_provider = yield from _at_provider(idp, token_endpoint)
-            response = yield from request_token(idp, at_provider, filled)
-            kind = (response.token_type.lower(), response.issued_token_type)
-            if kind != ("n_a", ID_JAG):
-                raise FlowFailed(f"it issued a token of the type {shown(kind[1])}, not an ID-JAG")
+            response = yield from request_token(idp, at_provider, params)
+            kind = response.issued_token_type
+            if (response.token_type.lower(), kind) != ("n_a", ID_JAG):
+                raise FlowFailed(f"it issued a token of the type {shown(kind)}, not an ID-JAG")
         except FlowFailed as failed:
             message = f"the identity provider {shown(idp.url)} gave no ID-JAG: {failed}"
             raise FlowFailed(message, failed.failure, error=failed.error) from None
-        return {"grant_type": JWT_BEARER, "assertion": response.access_token}
+        return {"grant_type": _JWT_BEARER, "assertion": response.access_token}
 
     return grant
 
@@ -163,3 +214,17 @@ def _at_provider(idp: FlowOptions, token_endpoint: str | None) -> Steps[Record]:
         server = ServerMetadata(issuer=idp.url, token_endpoint=token_endpoint)
     client = own_client(idp, server) or RegisteredClient(id="")
     return Record(issuer=idp.url, token_endpoint=server.token_endpoint or "", client=client)
+
+
+def _supplied(supply: Supply, option: str) -> Steps[str]:
+    """Return the text of a function of the user, the value of *option*."""
+    text: object = yield Call(supply)
+    if not isinstance(text, str) or not text.strip():
+        raise FlowFailed(f"the function {option} must return a text, not {type(text).__name__}")
+    return text.strip()
+
+
+def _check_function(option: str, value: object) -> None:
+    if not callable(value):
+        # A token in place of the function would be in the message.
+        raise ConfigurationError(f"{option} must be a function, not a {type(value).__name__}")
