@@ -40,6 +40,7 @@ LAYERS = [
     {"suite", "_mux"},
     {"_transports", "auth", "telemetry"},
     {"client"},
+    {"auth.extensions"},
     {"composite"},
     {"hub", "registry", "discovery"},
     {"cli", "console", "__main__"},
@@ -61,13 +62,20 @@ STRANGERS = {"suite", "_mux"}  # in one layer, but independent of each other
 IMPURE_MODULES = {"asyncio", "os", "random", "secrets", "socket", "time"}
 
 
+def part_of(name: str) -> str:
+    """Return the part of `LAYERS` that a module belongs to."""
+    first, *rest = name.removeprefix("genmcp.").split(".")
+    inner = f"{first}.{rest[0]}" if rest else ""
+    return inner if layer(inner) >= 0 else first
+
+
 class Module:
     """A source file of the package, and its syntax tree."""
 
     def __init__(self, path: Path, package: Path) -> None:
         parts = path.relative_to(package.parent).with_suffix("").parts
         self.name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        self.part = self.name.removeprefix("genmcp.").partition(".")[0]
+        self.part = part_of(self.name)
         self.tree = ast.parse(path.read_text(encoding="utf-8"))
 
     def imports(self) -> Iterator[tuple[str, str]]:
@@ -105,7 +113,7 @@ def faults(package: Path) -> Iterator[str]:
             elif first == "genmcp":
                 whole = f"{source}.{name}"
                 graph[module.name].add(whole if whole in known else source)
-                yield from direction_faults(module, rest[0])
+                yield from direction_faults(module, part_of(source))
             elif first in IMPURE_MODULES and module.part in PURE:
                 yield f"{module.name} is pure and imports {first}"
         if module.part in PURE:
@@ -202,6 +210,11 @@ def test_few_private_attributes_of_other_objects(folder: str) -> None:
         ("tools.py", "from . import errors", "has a relative import"),
         ("tools.py", "from genmcp.testing import connect", "imports testing, which is not above"),
         ("kinds/base.py", "", "is in no layer"),
+        (
+            "auth/jwt.py",
+            "from genmcp.auth.extensions.dpop import Dpop",
+            "imports auth.extensions, which is not above",
+        ),
         ("_core/seal.py", "import os.path", "is pure and imports os"),
         ("_core/seal.py", "def f():\n    from time import monotonic", "is pure and imports time"),
         ("_core/seal.py", "class A:\n    async def f(self): ...", "is pure and f is async"),

@@ -13,7 +13,6 @@ import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
-from cryptography.x509 import load_pem_x509_certificate
 
 from genmcp._core.access import InvalidToken
 from genmcp._core.auth.claims import check_header, parse_object
@@ -35,7 +34,9 @@ ASYMMETRIC: Final = (
 """The algorithms of signatures with a key pair that are supported."""
 
 SYMMETRIC: Final = ("HS256", "HS384", "HS512")
-"""The algorithms with a secret that both sides have; never used beside published keys."""
+"""The algorithms with a secret that both sides have; a published key is never one."""
+
+_ALL: Final = (*ASYMMETRIC, *SYMMETRIC)
 
 KeyData: TypeAlias = str | bytes | Mapping[str, Any]
 """A key as PEM text, or as a JWK: a mapping, or its JSON text."""
@@ -106,16 +107,15 @@ class Key:
 
     Args:
         key: the key of joserfc.
-        algorithms: limits the algorithms; the default are all that fit the type and curve of the
-            key, its `alg`, `use` and `key_ops`.
     """
 
     __slots__ = ("_key", "algorithms", "kid")
 
-    def __init__(self, key: jwk.Key, algorithms: Iterable[str] = ASYMMETRIC) -> None:
+    def __init__(self, key: jwk.Key) -> None:
         self._key = key
         self.kid = key.kid if isinstance(key.kid, str) else None
-        self.algorithms = frozenset(name for name in algorithms if _fits(key, name))
+        # Those that fit its type, size and curve, its `alg`, `use` and `key_ops`.
+        self.algorithms = frozenset(name for name in _ALL if _fits(key, name))
 
     def __repr__(self) -> str:
         return f"<Key {self.kid!r}>"
@@ -215,20 +215,13 @@ def sign(
     )
 
 
-def generate_key(algorithm: str = "ES256") -> Key:
-    """Return a new private key for *algorithm*: one of `ES256`, `ES384`, `EdDSA` or `RS256`."""
-    key: jwk.Key
-    if algorithm.startswith("ES"):
-        key = jwk.ECKey.generate_key({"256": "P-256", "384": "P-384"}[algorithm[2:]])
-    elif algorithm == "EdDSA":
-        key = jwk.OKPKey.generate_key("Ed25519")
-    else:
-        key = jwk.RSAKey.generate_key(_MIN_RSA_BITS)
-    return Key(key)
+def generate_key() -> Key:
+    """Return a new private key for ES256."""
+    return Key(jwk.ECKey.generate_key("P-256"))
 
 
 def read_key(data: KeyData) -> Key:
-    """Return the key in *data*: PEM (a private or public key, or a certificate) or a JWK.
+    """Return the key in *data*: PEM or a JWK.
 
     Raises:
         ConfigurationError: it is not a key for signatures. The message has no part of it.
@@ -245,26 +238,6 @@ def read_key(data: KeyData) -> Key:
     if not key.algorithms:
         raise ConfigurationError(f"The key {key.kid!r} fits no algorithm of signatures")
     return key
-
-
-def read_secret(secret: str | bytes) -> Key:
-    """Return a key for the algorithms `SYMMETRIC` that the length of *secret* is enough for.
-
-    Raises:
-        ConfigurationError: it is shorter than 32 bytes (RFC 7518, 3.2), or a public key.
-    """
-    raw = secret.encode() if isinstance(secret, str) else secret
-    fitting = [name for name in SYMMETRIC if len(raw) * 8 >= int(name[2:])]
-    if not fitting:
-        raise ConfigurationError("The secret of tokens must have 32 bytes at least")
-    if b"-----BEGIN" in raw or b"ssh-" in raw:
-        raise ConfigurationError(
-            "A public key must not be used as the secret of tokens: pass keys="
-        )
-    try:
-        return Key(jwk.OctKey.import_key(raw), fitting)
-    except _MALFORMED:
-        raise ConfigurationError("The secret of tokens is a key of another type") from None
 
 
 def read_key_set(data: KeyData) -> list[Key]:
@@ -292,11 +265,6 @@ def read_key_set(data: KeyData) -> list[Key]:
     return keys
 
 
-def thumbprint(data: KeyData) -> str:
-    """Return the SHA-256 thumbprint of a key (RFC 7638)."""
-    return read_key(data).thumbprint
-
-
 def _is_pem(data: str | bytes) -> bool:
     return ("-----BEGIN" in data) if isinstance(data, str) else (b"-----BEGIN" in data)
 
@@ -317,19 +285,16 @@ def _from_jwk(members: Mapping[str, Any]) -> jwk.Key:
             return jwk.ECKey.import_key(dict(members))
         case "OKP":
             return jwk.OKPKey.import_key(dict(members))
+        case "oct":
+            return jwk.OctKey.import_key(dict(members))
         case _:
             raise ValueError("the type of the key is not supported")
 
 
 def _from_pem(data: str | bytes) -> jwk.Key:
     raw = data.encode() if isinstance(data, str) else data
-    native: Any
-    if b"PRIVATE KEY" in raw:
-        native = load_pem_private_key(raw, None)
-    elif b"CERTIFICATE" in raw:
-        native = load_pem_x509_certificate(raw).public_key()
-    else:
-        native = load_pem_public_key(raw)
+    private = b"PRIVATE KEY" in raw
+    native: Any = load_pem_private_key(raw, None) if private else load_pem_public_key(raw)
     if isinstance(native, rsa.RSAPrivateKey | rsa.RSAPublicKey):
         _check_rsa_size(native.key_size)
         return jwk.RSAKey.import_key(native)
@@ -346,8 +311,10 @@ def _check_rsa_size(bits: int) -> None:
 def _fits(key: jwk.Key, name: str) -> bool:
     try:
         _AllowedAlgorithms.algorithms[name].check_key(key)
-        key.check_key_op("sign" if key.is_private and key.key_type != "oct" else "verify")
+        key.check_key_op("sign" if key.is_private else "verify")
     except _MALFORMED:
         return False
+    if isinstance(key, jwk.OctKey):
+        return len(key.raw_value) * 8 >= int(name[2:])  # RFC 7518, 3.2
     # joserfc takes each key of the type OKP for EdDSA, also one of X25519, which signs nothing.
     return name != "EdDSA" or key.get("crv") in ("Ed25519", "Ed448")

@@ -39,7 +39,7 @@ async def test_processes_renew_a_rotating_token_once(tmp_path: Path) -> None:
             for process in processes:
                 assert process.stdout is not None
                 assert await process.stdout.readline() == b"open\n"
-            record = await tokens.get(record_key(place.url, NAME))
+            record = await tokens.load(record_key(place.url, NAME))
             assert record is not None
             place.refused.add(record.access_token or "")
             ended = await asyncio.gather(*(each.communicate(b"go\n") for each in processes))

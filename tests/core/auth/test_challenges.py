@@ -119,14 +119,14 @@ def test_scopes_are_split_without_duplicates() -> None:
         (
             "",
             ("a", "b", "a"),
-            {"resource_metadata": METADATA, "realm": None},
+            {"resource_metadata": METADATA, "algs": None},
             f'Bearer scope="a b", resource_metadata="{METADATA}"',
         ),
         (
             "invalid_token",
             (),
-            {"realm": "r"},
-            'Bearer realm="r", error="invalid_token", error_description="it has expired"',
+            {"algs": "ES256"},
+            'Bearer error="invalid_token", error_description="it has expired", algs="ES256"',
         ),
     ],
 )

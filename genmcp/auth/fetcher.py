@@ -1,26 +1,29 @@
-"""The HTTP requests of a flow: bounded, without redirects, and to public addresses if demanded.
+"""HTTP requests to authorization servers, of flows and verifiers: bounded, without redirects.
 
-httpx sends them, and not the pool of the transports: they go to several origins, may need a proxy,
-and are few. httpx is imported with the first one.
+httpx sends them, and not the pool of the client's transports: they go to several origins, may need
+a proxy, and are few. It is imported with the first one.
 """
 
 import asyncio
 import socket
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final
+from functools import cache
+from typing import TYPE_CHECKING, Final, TypeVar
 
 from genmcp._core.auth.fetching import is_private_address
-from genmcp._core.auth.steps import Fetch, Fetched
-from genmcp.client.options import USER_AGENT
-from genmcp.client.transports.http_pool import trusted_context
+from genmcp._core.auth.metadata import is_loopback_url
+from genmcp._core.auth.steps import Fetch, Fetched, Steps
+from genmcp.version import __version__
 
 if TYPE_CHECKING:
     import httpx
 
-DEFAULT_FETCH_TIMEOUT: Final = 10.0
-"""Seconds for one request of a flow, from the connection to the end of the response."""
+T = TypeVar("T")
+
+VERIFIER_TIMEOUT: Final = 5.0
+"""Seconds for the requests of a verifier, for which a client of the server waits."""
 
 _TOTAL: Final = 6
 """How many times the timeout all requests of a flow may take. The timeouts of a call are paused
@@ -30,20 +33,33 @@ _MAX_ADDRESSES: Final = 4  # of a host name, tried one after the other
 
 
 class Fetcher:
-    """Sends the requests of one flow. Owned by its `FlowRunner`.
+    """Sends the requests of one flow. Owned by its runner.
 
     Args:
-        timeout: seconds for each request; six times as many for all of them.
-        tls: the TLS context; None trusts the certificates of the system.
+        timeout: seconds for each request, from the connection to the end of the response; six times
+            as many for all of them.
+        tls: returns the TLS context. Default: that of httpx, which is made once.
     """
 
     def __init__(
-        self, timeout: float = DEFAULT_FETCH_TIMEOUT, tls: ssl.SSLContext | None = None
+        self, timeout: float = 10.0, tls: Callable[[], ssl.SSLContext] | None = None
     ) -> None:
         self._timeout = timeout
         self._left = _TOTAL * timeout
-        self._tls = tls
+        self._tls = tls or _trusted
         self._clients: dict[bool, httpx.AsyncClient] = {}
+
+    async def run(self, steps: Steps[T]) -> T:
+        """Perform *steps*, each of which is a `Fetch`, and close the connections."""
+        outcome: Fetched | None = None
+        try:
+            while True:
+                outcome = await self.fetch(steps.send(outcome))  # type: ignore[arg-type]
+        except StopIteration as stop:
+            result: T = stop.value
+            return result
+        finally:
+            await self.close()
 
     async def fetch(self, step: Fetch) -> Fetched:
         """Send a request and return the response; after a failure of the network, status 0."""
@@ -58,7 +74,7 @@ class Fetcher:
             text = f"no response within {limit:.3g} s"
             if limit < self._timeout:
                 text += f", since the requests before took {_TOTAL * self._timeout - limit:.3g} s"
-            return Fetched(0, error=f"{text} (fetch_timeout)")
+            return Fetched(0, error=text)
         except (httpx.HTTPError, httpx.InvalidURL, OSError, UnicodeError) as error:
             return Fetched(0, error=str(error) or type(error).__name__)
         finally:
@@ -87,7 +103,8 @@ class Fetcher:
 
     async def _send(self, step: Fetch, url: "httpx.URL", address: str | None = None) -> Fetched:
         headers, extensions = [*step.headers], {}
-        client = self._client(proxied=address is None)
+        # A proxy resolves names itself, so that it would undo the check; none is for this machine.
+        client = self._client(proxied=address is None and not is_loopback_url(step.url))
         if address is not None:
             headers.append(("Host", url.netloc.decode("ascii")))
             extensions["sni_hostname"] = url.host  # also the name that the certificate must have
@@ -105,19 +122,26 @@ class Fetcher:
             return Fetched(response.status_code, found, bytes(body[: step.limit + 1]))
 
     def _client(self, *, proxied: bool) -> "httpx.AsyncClient":
-        """Return an HTTP client. A proxy resolves names itself, so that it would undo the check."""
+        """Return an HTTP client, by the environment's proxies or without."""
         import httpx
 
         if proxied not in self._clients:
-            options: dict[str, Any] = {"verify": self._tls or trusted_context()}
             self._clients[proxied] = httpx.AsyncClient(
-                **options,
+                verify=self._tls(),
                 trust_env=proxied,
                 timeout=self._timeout,
                 follow_redirects=False,
-                headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
+                headers={"User-Agent": f"genmcp/{__version__}", "Accept-Encoding": "identity"},
             )
         return self._clients[proxied]
+
+
+@cache
+def _trusted() -> ssl.SSLContext:
+    """Return the trusted certificate authorities. Reading them takes tens of milliseconds."""
+    import httpx
+
+    return httpx.create_ssl_context()
 
 
 async def _public_addresses(host: str, port: int) -> Sequence[str]:
@@ -130,5 +154,5 @@ async def _public_addresses(host: str, port: int) -> Sequence[str]:
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     addresses = list(dict.fromkeys(str(each[4][0]) for each in found))
     if not addresses or any(is_private_address(each) for each in addresses):
-        raise OSError(f"{host} has an address that is not public (allow_private)")
+        raise OSError(f"{host} has an address that is not public")
     return addresses[:_MAX_ADDRESSES]

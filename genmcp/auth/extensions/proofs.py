@@ -2,6 +2,7 @@
 
 A proof is a JWT that the client signs anew for each request. Signatures are made and checked by
 `genmcp.auth.jose`; this module has the claims, and the checks of a proof whose signature is valid.
+It does no I/O.
 """
 
 import re
@@ -75,7 +76,6 @@ class Proof:
         urls: Collection[str],
         token: str,
         now: float,
-        window: float = WINDOW,
     ) -> None:
         """Check that the proof was made for this request and this token (RFC 9449, 4.3).
 
@@ -84,7 +84,6 @@ class Proof:
             urls: the public URLs of the endpoint, one of which the proof must name.
             token: the access token of the request.
             now: the present Unix time.
-            window: seconds by which `iat` may differ from *now*.
 
         Raises:
             InvalidProof: it was not.
@@ -100,7 +99,7 @@ class Proof:
             shown = found.partition("?")[0][:200]
             detail = f"found {shown!r}, expected {' or '.join(sorted(expected))}"
             raise InvalidProof("the DPoP proof is for another URL", detail)
-        if abs(now - self.issued) > window:
+        if abs(now - self.issued) > WINDOW:
             late = f"iat differs by {now - self.issued:.0f} s from the clock"
             raise InvalidProof("the DPoP proof is too old, or from the future", late)
         if not compare_digest(self._text("ath").encode("utf-8", "replace"), _hash(token)):
@@ -183,9 +182,7 @@ def proof_claims(
     return claims
 
 
-def key_of_proof(
-    header: Mapping[str, Any], algorithms: Collection[str] = ALGORITHMS
-) -> Mapping[str, Any]:
+def key_of_proof(header: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the public key in the *header* of a proof, with which its signature is checked.
 
     RFC 9449, 4.3, points 4, 5 and 7.
@@ -196,8 +193,8 @@ def key_of_proof(
     if header.get("typ") != _TYPE:
         raise InvalidProof(f"the typ of the DPoP proof is not {_TYPE}")
     algorithm = header.get("alg")
-    if not isinstance(algorithm, str) or algorithm not in algorithms:
-        detail = f"found {str(algorithm)[:40]!r}, accepted are {', '.join(algorithms)}"
+    if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
+        detail = f"found {str(algorithm)[:40]!r}, accepted are {', '.join(ALGORITHMS)}"
         raise InvalidProof("the DPoP proof has an algorithm that is not accepted", detail)
     if "crit" in header:  # RFC 7515, 4.1.11: no extension is understood here
         raise InvalidProof("the DPoP proof has a critical header that is not understood")
@@ -209,12 +206,12 @@ def key_of_proof(
     return jwk
 
 
-def new_nonce(seal: Seal, ttl: float = WINDOW) -> str:
-    """Return a nonce that is accepted for *ttl* seconds.
+def new_nonce(seal: Seal) -> str:
+    """Return a nonce that is accepted for 300 seconds.
 
     It is a sealed time, so that any process with the same secret accepts it, without a store.
     """
-    return seal.seal(Purpose.DPOP_NONCE, b"", ttl=ttl)
+    return seal.seal(Purpose.DPOP_NONCE, b"", ttl=WINDOW)
 
 
 def target_uri(url: str) -> str:

@@ -5,7 +5,8 @@ from typing import Any
 import pytest
 
 from genmcp._core.access import InvalidToken
-from genmcp._core.auth.dpop import (
+from genmcp._core.seal import Purpose, Seal
+from genmcp.auth.extensions.proofs import (
     WINDOW,
     InvalidProof,
     Proof,
@@ -15,7 +16,6 @@ from genmcp._core.auth.dpop import (
     proof_header,
     target_uri,
 )
-from genmcp._core.seal import Purpose, Seal
 
 URL = "https://mcp.example.com/mcp"
 NOW = 1_700_000_000.0
