@@ -105,7 +105,7 @@ class Continuations:
             )
         if (queue := channel.request.policy.queue) is not None:
             step.use_queue(queue)
-        await channel.context.settle()
+        await channel.context.promotion_decided()
         if channel.task is not None:
             return self._in_task(step, continuation, channel)
         if step.work is not None:
@@ -167,7 +167,7 @@ class Continuations:
         if keyed and continuation.task not in keyed:
             raise InvalidParams("requestState belongs to a call with another idempotency key")
         if continuation.task is not None:
-            await channel.context.settle()
+            await channel.context.promotion_decided()
             await report(channel, AccessRecord(None))
         channel.context.restore(continuation.assigns)
         continuation = merge_answers(continuation, request.input_responses)
@@ -232,7 +232,7 @@ class Continuations:
         Raises:
             McpError: it ended with an error, or was cancelled.
         """
-        await channel.context.settle()
+        await channel.context.promotion_decided()
         await report(channel, Follow(id, id if is_own else channel.task))
         while True:
             asking = await _end_of(self._tasks.service, id, channel, after, known)
@@ -244,7 +244,7 @@ class Continuations:
                 if asking.missing:
                     return self._input_required(asking, channel)
             elif failed is None:
-                await channel.context.settle()
+                await channel.context.promotion_decided()
                 answered = await ask_client(asking, channel)
                 if isinstance(answered, Failed):
                     failed = answered

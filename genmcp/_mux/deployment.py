@@ -52,12 +52,12 @@ class DeploymentLimits:
 
     def __init__(self, store: Store, audience: str, limits: Limits) -> None:
         quota, opened = None, None
-        self._quota: CallQuota | None = None
+        self._call_quota: CallQuota | None = None
         self._reports: UsageReports | None = None
         most = limits.max_calls_per_minute_per_principal
         if most is not None:
-            self._quota = CallQuota(store, audience, most)
-            quota = self._quota.take
+            self._call_quota = CallQuota(store, audience, most)
+            quota = self._call_quota.take
         if limits.count_across_processes and store.shared:
             self._reports = UsageReports(store, audience)
             opened = self._reports.start
@@ -66,12 +66,12 @@ class DeploymentLimits:
         )
         self.streams = ConcurrencyLimit("max_streams", limits, "open streams", opened=opened)
         if self._reports is not None:
-            self._reports.limits = (self.waiting_calls, self.streams)
+            self._reports.reported = (self.waiting_calls, self.streams)
 
     async def aclose(self) -> None:
         """Cancel pending leases, stop the reports, and withdraw the last one."""
-        if self._quota is not None:
-            await self._quota.aclose()
+        if self._call_quota is not None:
+            await self._call_quota.aclose()
         if self._reports is not None:
             await self._reports.aclose()
 
@@ -200,26 +200,26 @@ class UsageReports:
 
     Runs while a principal has something open here. The report of a process that has died expires.
 
-    limits: the limits that are reported, the same in each process.
+    reported: the limits that are reported, the same in each process.
     """
 
     def __init__(self, store: Store, audience: str) -> None:
-        self.limits: Sequence[ConcurrencyLimit] = ()
+        self.reported: Sequence[ConcurrencyLimit] = ()
         self._store = store
         self._label = f"usage:{audience}"
         self._key = f"{self._label}/{secrets.token_urlsafe(9)}"
-        self._task: asyncio.Task[None] | None = None
+        self._reporting: asyncio.Task[None] | None = None
         self._warnings = LogThrottle(logger)
 
     def start(self) -> None:
         """Run on the running loop, unless this runs already."""
-        task = self._task
+        task = self._reporting
         if task is None or task.done() or task.get_loop().is_closed():
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            self._reporting = asyncio.get_running_loop().create_task(self._run())
 
     async def aclose(self) -> None:
         """Stop, and delete the report."""
-        task, self._task = self._task, None
+        task, self._reporting = self._reporting, None
         if task is not None and not task.get_loop().is_closed():
             await cancel_and_wait(task)
             with suppress(StoreError):
@@ -229,14 +229,14 @@ class UsageReports:
         written, written_at, read_at = b"", 0.0, 0.0
         clock = asyncio.get_running_loop().time
         while True:
-            counts = [each.principals() for each in self.limits]
+            counts = [each.principals() for each in self.reported]
             try:
                 if not any(counts):
                     await self._store.apply(Delete(self._key))
-                    if not any(each.principals() for each in self.limits):
+                    if not any(each.principals() for each in self.reported):
                         # These counts would not be read again: with them, a client that has
                         # reached its limit elsewhere would be rejected here for ever.
-                        self._set([{} for _ in self.limits])
+                        self._set([{} for _ in self.reported])
                         return
                     continue
                 report = _encode(counts)
@@ -250,16 +250,16 @@ class UsageReports:
             except StoreError as error:
                 self._warnings.log(logging.WARNING, "usage cannot be reported: %s", error)
                 if clock() - read_at > _REPORT_TTL:
-                    self._set([{} for _ in self.limits])
+                    self._set([{} for _ in self.reported])
             await asyncio.sleep(_REPORT_EVERY)
 
     def _set(self, counts: Sequence[Mapping[str, int]]) -> None:
-        for limit, elsewhere in zip(self.limits, counts, strict=True):
+        for limit, elsewhere in zip(self.reported, counts, strict=True):
             limit.set_elsewhere(elsewhere)
 
     async def _others(self) -> Sequence[Mapping[str, int]]:
         """Return the counts of all other processes together."""
-        sums: list[Counter[str]] = [Counter() for _ in self.limits]
+        sums: list[Counter[str]] = [Counter() for _ in self.reported]
         after: str | None = None
         while found := await self._store.find(self._label, after, _READ_AT_ONCE):
             for entry in found:

@@ -254,7 +254,7 @@ async def test_report_of_a_dead_process_expires(
         opened(one, "slow"),
     ):
         await _until_status(two, 429)
-        one.app.mux._deployment._reports._task.cancel()  # nothing is withdrawn
+        one.app.mux._deployment._reports._reporting.cancel()  # nothing is withdrawn
         clock.now += 11
         await _until_status(two, 200)
 

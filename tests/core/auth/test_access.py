@@ -11,7 +11,7 @@ from genmcp._core.access import (
     InvalidToken,
     checked_scopes,
 )
-from genmcp._core.failures import failure_outcome
+from genmcp._core.failures import failure_result
 from genmcp._core.request import ClientInfo, Request
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.params import RequestParams
@@ -79,7 +79,7 @@ def test_missing_scope_is_a_tool_result_but_an_error_elsewhere(method: str) -> N
     client = ClientInfo(LATEST.version)
     request = Request(id=1, method=method, params=RequestParams(), revision=LATEST, client=client)
     error = InsufficientScope("parts:write", "parts:bulk")
-    outcome = failure_outcome(error, request, "ref")
+    outcome = failure_result(error, request, "ref")
 
     if method == "tools/call":
         assert isinstance(outcome, CallToolResult)
