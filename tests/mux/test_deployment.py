@@ -238,7 +238,7 @@ async def test_counts_are_forgotten_with_the_last_open_call(
             async with opened(two, "slow", "bob"):
                 await _until_status(two, 429)
             reports = two.app.mux._deployment._reports
-            await until(lambda: reports._task.done(), pause=0.005)
+            await until(lambda: reports._reporting.done(), pause=0.005)
         assert await status(two) == 200
 
 
