@@ -245,7 +245,7 @@ class CallContext(CallState, kw_only=True, eq=False):
             self.given = static
             self.restore(own, gone)
 
-    async def settle(self) -> None:
+    async def promotion_decided(self) -> None:
         """Wait until it is decided whether the client gets the handle of a task."""
         # A promotion that fails may be followed by another one.
         while self.undecided and self.promoting is not None:

@@ -262,7 +262,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             cancels=Hook.of(tool, "on_cancel", Tool),
             policy=policy,
             eager=policy.eager,
-            headers=arguments.headers,
+            header_rules=arguments.headers,
             on_disconnect=tool.on_disconnect,
             **cls.members_of(tool),
         )

@@ -159,7 +159,7 @@ class StopServer(CallEvent, frozen=True):
 class Returned(CallEvent, frozen=True):
     """The hook has ended with a result, or with the error that it has raised."""
 
-    outcome: Result | McpError | None
+    result: Result | McpError | None
 
 
 class StepStored(CallEvent, frozen=True):
@@ -225,7 +225,7 @@ class CallAction(IntEnum):
     """Report `Promote` again in a moment."""
     RETRY_LATER = 15
     """Report `Promote` again; after each failure the delay is doubled, up to a limit."""
-    WRITE_OUTCOME = 16
+    WRITE_RESULT = 16
     """Write the result to the record of the task."""
     LEAVE_RECORD = 17
     """Abandon the record: another process resumes the task, or marks it as lost."""
@@ -341,7 +341,7 @@ TRANSITIONS: Final[Mapping[Pair, Transition]] = {
     (_P.STOPPING, Returned): Transition(_P.OVER, (_A.RESPOND, _A.DELETE_RECORD)),
     (_P.STOPPING, Interrupted): Transition(_P.OVER, (_A.REJECT, _A.DELETE_RECORD)),
     **_all((_P.HANDED_OVER,), (Returned, Interrupted), _P.OVER, _A.DELETE_RECORD),
-    (_P.TASK, Returned): Transition(_P.OVER, (_A.WRITE_OUTCOME, _A.UNREGISTER_TASK)),
+    (_P.TASK, Returned): Transition(_P.OVER, (_A.WRITE_RESULT, _A.UNREGISTER_TASK)),
     (_P.TASK, StepStored): Transition(_P.OVER, (_A.UNREGISTER_TASK,)),
     (_P.TASK, Interrupted): Transition(_P.OVER, (_A.LEAVE_RECORD, _A.UNREGISTER_TASK)),
     **_all(
@@ -389,7 +389,7 @@ class CallState(msgspec.Struct, eq=False):
         unconfirmed: the id of a record that a promotion may have written, before its handle was
             sent. Cleared when the record is known to be written, and when it is deleted.
         handle: the response that was sent instead of the result.
-        outcome: the result or error of the call, if its response was held.
+        result: the result or error of the call, if its response was held.
     """
 
     phase: CallPhase = CallPhase.RUNNING
@@ -400,7 +400,7 @@ class CallState(msgspec.Struct, eq=False):
     follows: str | None = None
     unconfirmed: str | None = None
     handle: Result | None = None
-    outcome: Result | McpError | None = None
+    result: Result | McpError | None = None
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.phase.name}>"

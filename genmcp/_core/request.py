@@ -171,15 +171,15 @@ Arguments: TypeAlias = Any
 class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a tool, resource or prompt that the rules of a request depend on.
 
-    headers: the arguments that HTTP headers repeat (2026-07-28, `x-mcp-header`). on_disconnect: the
-    effect of a disconnect on a call of an earlier revision: `"finish"` (the client may resume the
-    stream for the result) or `"cancel"`. From 2026-07-28 on it always cancels. policy: how a
-    long-running call is handled. eager: whether the call needs a check before its hook runs.
-    pending: whether all of this is only known once the route was resolved. scopes: the scopes that
-    an access token must have, besides those of the endpoint.
+    header_rules: the arguments that HTTP headers repeat (2026-07-28, `x-mcp-header`).
+    on_disconnect: the effect of a disconnect on a call of an earlier revision: `"finish"` (the
+    client may resume the stream for the result) or `"cancel"`. From 2026-07-28 on it always
+    cancels. policy: how a long-running call is handled. eager: whether the call needs a check
+    before its hook runs. pending: whether all of this is only known once the route was resolved.
+    scopes: the scopes that an access token must have, besides those of the endpoint.
     """
 
-    headers: tuple[HeaderRule, ...] = ()
+    header_rules: tuple[HeaderRule, ...] = ()
     on_disconnect: Literal["finish", "cancel"] = "finish"
     policy: Policy = NEVER_A_TASK
     eager: bool = False

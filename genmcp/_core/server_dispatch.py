@@ -296,9 +296,9 @@ def _check_param_headers(
     headers: Headers, route: RouteFacts, params: RequestParams
 ) -> Headers | None:
     """Check the headers that repeat arguments; return those to check once the route is resolved."""
-    if route.headers:
+    if route.header_rules:
         raw = params.given if isinstance(params, CallToolRequestParams) else NO_ARGUMENTS
-        check_params(headers, route.headers, decode_params(_anything, raw))
+        check_params(headers, route.header_rules, decode_params(_anything, raw))
     if not route.pending:
         return None
     return {name: headers[name] for name in headers if name.startswith(_PARAM)}
@@ -359,7 +359,7 @@ def _check_request(
         route = catalog.find(name, key)
         if route is None:
             raise _UNKNOWN[name](key) if catalog.offers(name) else MethodNotFound(name)
-        if headers is not None and (route.headers or route.pending):
+        if headers is not None and (route.header_rules or route.pending):
             param_headers = _check_param_headers(headers, route, params)
     return REQUEST_TYPES.get(name, Request)(
         id=id,

@@ -72,8 +72,8 @@ class BuiltinMethods(msgspec.Struct, eq=False):
 
     _server: Server
     _sessions: Sessions
-    _listeners: SessionStreams
-    _calls: StoredCalls
+    _session_streams: SessionStreams
+    _stored_calls: StoredCalls
     _encoder: Encoder
     _limits: Limits
 
@@ -93,7 +93,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             case SubscribeRequestParams(uri=uri):
                 await self._subscribe(uri, channel, client)
             case UnsubscribeRequestParams(uri=uri) if session is not None:
-                await self._listeners.subscribe(session, uri, wanted=False, client=client)
+                await self._session_streams.subscribe(session, uri, wanted=False, client=client)
         if request.method == "server/discover":
             return discover_result(self._server.capabilities, self._server.instructions)
         return Result()
@@ -106,15 +106,15 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             if uri not in announced:
                 raise InvalidParams(f"The server announces no updates of {uri}")
             if session is not None:
-                await self._listeners.subscribe(session, uri, wanted=True, client=client)
+                await self._session_streams.subscribe(session, uri, wanted=True, client=client)
 
     async def _task(
         self, request: Request, params: TaskParams | UpdateTaskParams, channel: Channel
     ) -> Result:
         _check_tasks(request)
-        service, principal = self._calls.tasks.service, channel.principal
+        service, principal = self._stored_calls.tasks.service, channel.principal
         if request.method == "tasks/cancel":  # a task that has ended stays as it is
-            await self._calls.cancel(params.task_id, principal)
+            await self._stored_calls.cancel(params.task_id, principal)
             return Result()
         task = await service.get(params.task_id, principal)
         if isinstance(params, TaskParams):
@@ -130,7 +130,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
 
     async def _scopes_of(self, task: str) -> Sequence[str]:
         """Return the scopes of the component that *task* runs, as far as they are known here."""
-        packed = await self._calls.tasks.service.records.call(task)
+        packed = await self._stored_calls.tasks.service.records.call(task)
         if packed is None:  # it has just ended
             return ()
         try:
@@ -164,7 +164,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
         principal = None if access is None else access.principal
         for id in dict.fromkeys(tasks):
             with suppress(TaskNotFound):
-                known.append((await self._calls.tasks.service.get(id, principal)).id)
+                known.append((await self._stored_calls.tasks.service.get(id, principal)).id)
         exists = partial(self._has, access)
         honored = supported_subset(wanted, self._server.capabilities, exists)
         return msgspec.structs.replace(honored, task_ids=known or None)

@@ -101,7 +101,7 @@ class Continuations:
         """
         if (queue := channel.request.policy.queue) is not None:
             step.use_queue(queue)
-        await channel.context.settle()
+        await channel.context.promotion_decided()
         if channel.task is not None:
             return self._in_task(step, continuation, channel)
         if step.work is not None:
@@ -163,7 +163,7 @@ class Continuations:
         if keyed and continuation.task not in keyed:
             raise InvalidParams("requestState belongs to a call with another idempotency key")
         if continuation.task is not None:
-            await channel.context.settle()
+            await channel.context.promotion_decided()
             await report(channel, AccessRecord(None, continuation.task))
         channel.context.restore(restore_types(continuation.assigns))
         continuation = merge_answers(continuation, request.input_responses)
@@ -228,7 +228,7 @@ class Continuations:
         Raises:
             McpError: it ended with an error, or was cancelled.
         """
-        await channel.context.settle()
+        await channel.context.promotion_decided()
         await report(channel, Follow(id, id if is_own else channel.task))
         while True:
             asking = await _end_of(self._tasks.service, id, channel, after, known)
@@ -240,7 +240,7 @@ class Continuations:
                 if asking.missing:
                     return self._input_required(asking, channel)
             elif failed is None:
-                await channel.context.settle()
+                await channel.context.promotion_decided()
                 answered = await ask_client(asking, channel)
                 if isinstance(answered, Failed):
                     failed = answered

@@ -73,7 +73,7 @@ class KeyedCalls:
         self, services: Services, stored_calls: StoredCalls, waiting_calls: ConcurrencyLimit
     ) -> None:
         self._services = services
-        self._calls = stored_calls
+        self._stored_calls = stored_calls
         self._tasks = stored_calls.tasks
         self._service = stored_calls.tasks.service
         self._waiting_calls = waiting_calls
@@ -129,7 +129,7 @@ class KeyedCalls:
     async def _result_of(self, task: Task, channel: Channel, known: Task | None = None) -> Result:
         if channel.request.policy.task == "always" and has_tasks(channel.request):
             return create_task_result(task, self._services.store.now())
-        return await self._calls.continuations.followed(task.id, channel, known=known)
+        return await self._stored_calls.continuations.followed(task.id, channel, known=known)
 
     async def _begin(
         self, channel: Channel, free: Stored | None, id: str, arguments: bytes
@@ -144,7 +144,7 @@ class KeyedCalls:
         task = self._tasks.new_task(channel, id, state, token=token, arguments_digest=arguments)
         if free is not None:
             task = replace_task(task, free.task)
-        call = StoredRequest.of(channel).pack()
+        packed_request = StoredRequest.of(channel).pack()
         began = False
 
         async def begin() -> None:
@@ -152,7 +152,7 @@ class KeyedCalls:
             self._services.bus.open()
             await self._service.start()  # others would consider the call lost without a heartbeat
             try:
-                began = await self._service.writer.create(task, call, replaces=free)
+                began = await self._service.writer.create(task, packed_request, replaces=free)
             except StoreError:  # it may have been written
                 self._service.withdraw(task, _NOT_BEGUN)
                 raise
@@ -171,7 +171,7 @@ class KeyedCalls:
         self._tasks.running.add(task.id, task.fencing_token, stop)
         slots = self._waiting_calls.acquire(channel.context.caller.client_key)
         try:
-            step = partial(self._calls.begin, task, channel)
+            step = partial(self._stored_calls.begin, task, channel)
             await self._service.runner.run_call(task, step)
         finally:
             self._waiting_calls.release(slots)

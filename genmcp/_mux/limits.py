@@ -284,7 +284,7 @@ class ConcurrencyLimit:
                     del self._counters[counter.share]
 
     @contextmanager
-    def hold(self, client: ClientKey, *, size: int = 1) -> Iterator[None]:
+    def acquired(self, client: ClientKey, *, size: int = 1) -> Iterator[None]:
         """Check that *client* may open *size* more units; count them until the context is exited.
 
         Raises:

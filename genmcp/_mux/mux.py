@@ -262,7 +262,7 @@ class Mux:
         await asyncio.sleep(0)  # the call is registered when it first waits
         channel.context.sink.watch_client()
         await report(channel, Promote(new_id()))
-        await channel.context.settle()
+        await channel.context.promotion_decided()
 
     async def _observed(self, request: Request, channel: Channel) -> EncodedResponse:
         """Handle as `_handled` does, and notify the telemetry; a route is resolved at the end."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.failures import failure_outcome, http_status_of, is_expected, store_failure
+from genmcp._core.failures import failure_result, http_status_of, is_expected, store_failure
 from genmcp._core.request import Request
 from genmcp._mux.scopes import has_waited, refused
 from genmcp._wire.encoder import Encoder
@@ -34,13 +34,13 @@ NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 class EncodedResponse(msgspec.Struct, frozen=True):
     """The response to a request, as JSON, with its HTTP status and headers.
 
-    message: None if the request was cancelled and gets no response. status, headers: used if the
-    message is the whole HTTP response. result: the result or error in the message. raised: the
+    body: None if the request was cancelled and gets no response. status, headers: used if the
+    body is the whole HTTP response. result: the result or error in it. raised: the
     exception of the hook, if any. refusal: the scopes that the client lacks. The whole HTTP
     response is then a challenge for them, in place of the message; there are headers in that case.
     """
 
-    message: bytes | None
+    body: bytes | None
     status: int = 200
     headers: Mapping[str, str] = NO_HEADERS
     result: Result | McpError | None = None
@@ -96,7 +96,7 @@ class Responses:
         if not isinstance(error, Exception):
             error = RuntimeError("a hook ended itself")
         try:
-            return self.encode(request, failure_outcome(error, request, reference), error)
+            return self.encode(request, failure_result(error, request, reference), error)
         except (TypeError, ValueError, msgspec.MsgspecError) as fault:
             # The data of an McpError come from a hook, and may not be JSON.
             logger.error("an error cannot be encoded [%s]", reference, exc_info=fault)

@@ -223,7 +223,7 @@ class StoredNotification(msgspec.Struct, frozen=True, array_like=True):
 class TaskSink(msgspec.Struct, eq=False):
     """The sink of a call that is the task *id*: writes its progress and messages to the record."""
 
-    _tasks: TaskService
+    _service: TaskService
     _id: str
     _fencing_token: int
     _progress_writer: ProgressWriter | None = None  # while there is progress to write
@@ -244,7 +244,7 @@ class TaskSink(msgspec.Struct, eq=False):
         encoded = b"" if params is None else msgspec.json.encode(params)
         try:
             stored = msgspec.msgpack.encode(StoredNotification(method, encoded))
-            await self._tasks.records.log_message(self._id, stored)
+            await self._service.records.log_message(self._id, stored)
         except (StoreError, IllegalTransition):
             return False
         return True
@@ -271,7 +271,7 @@ class TaskSink(msgspec.Struct, eq=False):
                 await self._write(left)
 
     async def _write(self, newest: JobProgress) -> None:
-        await self._tasks.progress(self._id, newest, fencing_token=self._fencing_token)
+        await self._service.progress(self._id, newest, fencing_token=self._fencing_token)
 
     async def ask(self, request: Request, method: str, params: Value) -> bytes:
         """Raise CapabilityMissing: the questions of a task are stored in its record."""

@@ -129,8 +129,8 @@ class Tasks:
 
         If the call is stored already, return its task, and start nothing.
         """
-        call = StoredRequest.of(channel).pack()
-        return await self.service.create(self.new_task(channel, id, suspended), call)
+        packed_request = StoredRequest.of(channel).pack()
+        return await self.service.create(self.new_task(channel, id, suspended), packed_request)
 
     async def promote(self, channel: Channel, id: str) -> Task:
         """Store a call that runs or waits here as the task *id*."""
@@ -139,8 +139,8 @@ class Tasks:
         suspended = self.running_here
         if continuation is not None:
             suspended = suspension_of(continuation, self.awaiting)
-        call = StoredRequest.of(channel).pack()
-        return await self.service.create(self.new_task(channel, id, suspended), call)
+        packed_request = StoredRequest.of(channel).pack()
+        return await self.service.create(self.new_task(channel, id, suspended), packed_request)
 
     @property
     def running_here(self) -> Suspended:
@@ -184,7 +184,7 @@ class Tasks:
             case CallAction.WRITE_STEP:
                 assert context.continuation is not None
                 await self.park(channel, suspension_of(context.continuation, self.awaiting))
-            case CallAction.WRITE_OUTCOME | CallAction.LEAVE_RECORD:
+            case CallAction.WRITE_RESULT | CallAction.LEAVE_RECORD:
                 await self._end(channel, abandoned=action is CallAction.LEAVE_RECORD)
             case CallAction.UNREGISTER_TASK:
                 assert context.task is not None
@@ -219,8 +219,8 @@ class Tasks:
                 if abandoned:
                     await self.service.abandon(id, fencing_token=token)
                 else:
-                    assert context.outcome is not None
-                    ended = to_finished(context.outcome)
+                    assert context.result is not None
+                    ended = to_finished(context.result)
                     await self.service.finish(id, ended, fencing_token=token)
         except (StoreError, TaskNotFound) as error:  # it may have expired
             logger.warning("the end of task %s is not written yet: %s", id, error)

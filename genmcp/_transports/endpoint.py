@@ -106,7 +106,7 @@ class Endpoint:
         self.console = console
         self._heartbeat = heartbeat
         self._shutdown = Shutdown(grace)
-        self._client_key = client_key
+        self._find_client_key = client_key
         self._durable = self.mux.store.durable
         self._at_work: JobsAtWork | None = None  # only for a durable store
 
@@ -121,7 +121,7 @@ class Endpoint:
             await self._serve_other(scope, receive, send)
             return
         http = HttpRequest(
-            self.mux, self._shutdown, self._heartbeat, receive, send, scope, self._client_key
+            self.mux, self._shutdown, self._heartbeat, receive, send, scope, self._find_client_key
         )
         try:
             if self.mux.tasks.worker.dormant or (self._durable and self._at_work is None):
@@ -142,7 +142,7 @@ class Endpoint:
                 http.release_body()
             if http.unread is not None:
                 http.unread.queue(0)
-        if not http.answered:
+        if not http.response_begun:
             await _hang_up(http)
 
     def route(self, path: str) -> "Route":
@@ -317,7 +317,7 @@ def _opens_page(http: HttpRequest) -> bool:
 
 async def _no_console(http: HttpRequest) -> None:
     """Respond to a browser: 405, as to any GET without a session, in words for its user."""
-    http.answered = True
+    http.response_begun = True
     headers = [
         (b"allow", ", ".join(_METHODS).encode()),
         (b"cache-control", b"no-cache"),
@@ -372,15 +372,15 @@ async def _fail(http: HttpRequest, error: Exception) -> None:
     if isinstance(error, ClientLeft):
         return
     refusal = error_of(error)
-    if http.answered:
+    if http.response_begun:
         raise error
     method = http.method or http.table.get(b"mcp-method", b"").decode("latin-1") or None
     body = reject(http, Reject(refusal, True, http.id, method))
     insufficient = refusal if isinstance(refusal, InsufficientScope) else None
-    answer = EncodedResponse(body, refusal.status, refusal.headers, refusal=insufficient)
-    answer = http.as_whole(answer)
+    response = EncodedResponse(body, refusal.status, refusal.headers, refusal=insufficient)
+    response = http.as_whole(response)
     with suppress(ClientLeft):
-        await reply(http, answer.status, answer.message or b"", as_headers(answer.headers))
+        await reply(http, response.status, response.body or b"", as_headers(response.headers))
     # The traceback refers to the request, which may refer to the error: a reference cycle. Without
     # the traceback, a rejected request is freed at once, not by the garbage collector.
     error.__traceback__ = None

@@ -117,9 +117,9 @@ class PipedCall(RunningCall[Pipe], eq=False):
             if promotions := self.promotions():
                 await asyncio.wait(promotions)
 
-    def hold(self, channel: Channel) -> None:
+    def register(self, channel: Channel) -> None:
         """Register the call, and start its promotion timer."""
-        super().hold(channel)
+        super().register(channel)
         self.start_timer()
 
     def cancel_call(self) -> None:
@@ -143,12 +143,12 @@ class PipedCall(RunningCall[Pipe], eq=False):
     async def respond(self, response: EncodedResponse) -> None:
         """Send *response*."""
         self.ended = self.responded = True
-        await self.caller.respond(self.request, response.message)
+        await self.caller.respond(self.request, response.body)
 
     async def send_handle(self, handle: EncodedResponse) -> None:
         """Send *handle* while the hook runs on."""
         await super().send_handle(handle)
-        await self.caller.respond(self.request, handle.message)
+        await self.caller.respond(self.request, handle.body)
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification, in the revision of the request."""
@@ -206,7 +206,7 @@ class PipeConnection(Pipe):
         self._opened: Session | None = None
         self._calls: set[PipedCall] = set()
         self._tasks: set[Task] = set()
-        self._streams: dict[Task, Request] = {}  # those of `subscriptions/listen`
+        self._subscriptions: dict[Task, Request] = {}  # those of `subscriptions/listen`
         self._relay: Task | None = None  # sends the notifications of the session
         if mux.tasks.worker.dormant:
             mux.tasks.worker.wake()
@@ -240,7 +240,7 @@ class PipeConnection(Pipe):
             InvalidRequest: the revision of the session has no batches.
         """
         actions = self._server.receive_batch(batch, error_of)
-        rejects = [each for each in actions if isinstance(each, Reject) and each.answered]
+        rejects = [each for each in actions if isinstance(each, Reject) and each.responds]
         pipe = _Batch(self, [self._reject(each) for each in rejects])
         calls = [
             PipedCall(pipe, each.request) for each in actions if isinstance(each, StartRequest)
@@ -258,8 +258,8 @@ class PipeConnection(Pipe):
                 request.route is None and request.method == LISTEN
             ):
                 stream = self._start(self._listen(request))
-                self._streams[stream] = without_params(request)
-                stream.add_done_callback(self._streams.pop)
+                self._subscriptions[stream] = without_params(request)
+                stream.add_done_callback(self._subscriptions.pop)
             case StartRequest(request=request):
                 if request.method == "resources/subscribe" and self._relay is not None:
                     self._start_relay()
@@ -276,15 +276,15 @@ class PipeConnection(Pipe):
             case SessionReady():
                 self._start_relay()
             case CancelRequest(id=id):
-                for stream, listened in self._streams.items():
+                for stream, listened in self._subscriptions.items():
                     if listened.id == id:
                         stream.cancel()
                 for call in self._calls:
                     if call.request.id == id:
                         call.cancel_call()
-            case DeliverResponse(session=session, message=message):
-                self._start(self._deliver(session, message))
-            case Reject(answered=True):
+            case DeliverResponse(session=session, response=response):
+                self._start(self._deliver(session, response))
+            case Reject(responds=True):
                 self.put(self._reject(action))
 
     async def _deliver(self, session: Session, message: Message) -> None:
@@ -356,7 +356,7 @@ class PipeConnection(Pipe):
     async def end(self, *, grace: float) -> None:
         """Give calls *grace* seconds to finish, and cancel those that have not."""
         self._stop_relay()
-        for stream, request in self._streams.items():
+        for stream, request in self._subscriptions.items():
             stream.cancel()
             # 2026-07-28, basic/patterns, "Subscriptions", "Graceful Closure".
             self.put(closing_response(self.mux, request))
@@ -419,7 +419,7 @@ class _Batch(Pipe):
         self._connection = connection
         self._responses = responses
         self._bounds = BatchLimits(connection.mux, responses)
-        self._unanswered = 0
+        self._pending = 0
         self._complete = asyncio.Event()
 
     async def run(self, call: PipedCall) -> None:
@@ -444,11 +444,11 @@ class _Batch(Pipe):
     async def respond(self, request: Request, message: bytes | None) -> None:
         """Add the response of one of the requests to the batch."""
         await self._connection.respond(request, None)
-        bounded = self._bounds.bounded(request, EncodedResponse(message)).message
+        bounded = self._bounds.bounded(request, EncodedResponse(message)).body
         if bounded is not None:
             self._responses.append(bounded)
-        self._unanswered -= 1
-        if not self._unanswered:
+        self._pending -= 1
+        if not self._pending:
             self._complete.set()
 
     async def finish(self, calls: Sequence[Task]) -> None:
@@ -456,8 +456,8 @@ class _Batch(Pipe):
 
         A call with a handle runs on after its response.
         """
-        self._unanswered += len(calls)
-        if self._unanswered:
+        self._pending += len(calls)
+        if self._pending:
             ended = asyncio.gather(*calls, return_exceptions=True)
             ended.add_done_callback(lambda _: self._complete.set())
             await self._complete.wait()

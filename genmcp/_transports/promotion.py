@@ -83,11 +83,11 @@ class Promotion(msgspec.Struct, eq=False):
     _as_task: bool
     _timers: TimerTable
     working: "list[asyncio.Task[None]]" = []
-    _id: str | None = None  # of the record that was begun last
+    _record: str | None = None  # of the record that was begun last
     _written: Continuation | None = None  # the step in it; None also if that is unknown
     _reached: Continuation | None = None  # the step when it was known to be written
     _seconds: float = 0.0
-    _delay: float = _AGAIN
+    _retry_delay: float = _AGAIN
 
     @classmethod
     def of(cls, mux: Mux, call: Promotable, channel: Channel) -> "Promotion | None":
@@ -117,8 +117,8 @@ class Promotion(msgspec.Struct, eq=False):
             case CallAction.RETRY_SOON:
                 self._start_timer(_AGAIN)
             case CallAction.RETRY_LATER:
-                self._start_timer(self._delay)
-                self._delay = min(2 * self._delay, _LONGEST)
+                self._start_timer(self._retry_delay)
+                self._retry_delay = min(2 * self._retry_delay, _LONGEST)
             case CallAction.WRITE_RECORD:
                 self._start(self._write())
             case CallAction.READ_RECORD:
@@ -180,8 +180,8 @@ class Promotion(msgspec.Struct, eq=False):
         id = context.unconfirmed
         assert id is not None
         # A repeated write may find the record as the first one has written it, with another step.
-        self._written = None if id == self._id else context.continuation
-        self._id = id
+        self._written = None if id == self._record else context.continuation
+        self._record = id
         task = await tasks.promote(self._channel, id)
         # An earlier attempt wrote it, although the store reported a failure, and another process
         # has ended the task as lost in the meantime. The next attempt uses a new id.

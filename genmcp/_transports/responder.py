@@ -48,13 +48,13 @@ _LOOK: Final = 0.5
 class Responder(RunningCall[HttpRequest], eq=False):
     """A call that a POST request makes. Owned by the POST.
 
-    response: the open response, from when the call is open or sends something on the way; the calls
-    of a batch share one. batch: the limits of that batch.
+    open_response: made when the call is open, or sends something before its response; the calls of
+    a batch share one. batch_limits: those of that batch.
     """
 
-    response: OpenResponse | None = None
-    batch: "BatchLimits | None" = None
-    _pending: TimerTable | None = None
+    open_response: OpenResponse | None = None
+    batch_limits: "BatchLimits | None" = None
+    _timers: TimerTable | None = None
     _turn: float = 0.0
 
     def serve(self) -> Awaitable[None]:
@@ -67,7 +67,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
             return listen(self.caller, request)
         begun = self.begin()
         if isinstance(begun, EncodedResponse):
-            if self.response is None:
+            if self.open_response is None:
                 return self._reply(begun)
             return self._serve(self.respond(begun))
         return self._serve(self.finish(begun))
@@ -80,7 +80,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
         if response.headers:
             response = http.as_whole(response)
             headers = as_headers(response.headers)
-        return reply(http, response.status, response.message or b"", headers)
+        return reply(http, response.status, response.body or b"", headers)
 
     async def _serve(self, work: Awaitable[None]) -> None:
         """Await *work*, which ends the hook and responds."""
@@ -89,13 +89,13 @@ class Responder(RunningCall[HttpRequest], eq=False):
         except asyncio.CancelledError:
             # The host, or the hook itself, has cancelled; CANCEL_HOOK is handled in `finish`. The
             # client still waits for a response, and gets an error.
-            if not self.caller.answered:
+            if not self.caller.response_begun:
                 self.put(self.cancelled_response())
                 await _finish_at_once(self.opened())
             raise
         finally:
             self.ended = True
-            response = self.response
+            response = self.open_response
             if response is not None:
                 promotions = self.promotions()
                 if promotions or not response.ended:
@@ -103,13 +103,13 @@ class Responder(RunningCall[HttpRequest], eq=False):
 
     async def respond(self, response: EncodedResponse) -> None:
         """Send *response*, as one JSON body if nothing else was sent."""
-        opened = self.response
-        if opened is None and response.message is not None:
+        opened = self.open_response
+        if opened is None and response.body is not None:
             self.responded = True
             await self._reply(response)
-        elif self.batch is not None:
-            self.put(self.batch.bounded(self.request, response))
-        elif opened is not None and opened.is_unused and response.message is not None:
+        elif self.batch_limits is not None:
+            self.put(self.batch_limits.bounded(self.request, response))
+        elif opened is not None and opened.is_unused and response.body is not None:
             self.responded = True
             await self._respond_whole(opened, response)
         else:
@@ -136,7 +136,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
         """Pass *response* to the open response, unless the client got one, or a handle."""
         if not self.responded:
             self.responded = True
-            self.opened().writer.answer(self.request, response)
+            self.opened().writer.respond(self.request, response)
 
     def cancelled_response(self) -> EncodedResponse:
         """Return the response to a call that its host, or its hook, has cancelled."""
@@ -152,47 +152,47 @@ class Responder(RunningCall[HttpRequest], eq=False):
 
     # Pending and open.
 
-    def hold(self, channel: Channel) -> None:
+    def register(self, channel: Channel) -> None:
         """Register the call as pending; open it now if a tick is longer than its timers permit."""
-        super().hold(channel)
-        if self.response is None and _may_be_pending(channel.request):
-            self._pending = timers = TimerTable.of(self.caller.loop)
+        super().register(channel)
+        if self.open_response is None and _may_be_pending(channel.request):
+            self._timers = timers = TimerTable.of(self.caller.loop)
             timers.add(self, TICK)
         else:
             self._open_call()
 
     def end(self, cancelled: asyncio.CancelledError | None = None) -> None:
         """Return the slot of the call, and remove it from the pending ones."""
-        if self._pending is not None:
-            self._pending.discard(self, TICK)
-            self._pending = None
+        if self._timers is not None:
+            self._timers.discard(self, TICK)
+            self._timers = None
         super().end(cancelled)
 
     def expire(self) -> None:
         """Open the call: it has been pending for a tick."""
-        self._pending = None
+        self._timers = None
         self._open_call()
 
     def _open_call(self) -> None:
-        self.opened().hold(self)
+        self.opened().keep_open(self)
         self.start_timer()
 
     def opened(self) -> OpenResponse:
         """Return the open response, which the first use makes; a pending call becomes open."""
-        if self.response is None:
-            self.response = OpenResponse(self.caller, (self.request,))
-        if self._pending is not None:
-            self._pending.discard(self, TICK)
-            self._pending = None
+        if self.open_response is None:
+            self.open_response = OpenResponse(self.caller, (self.request,))
+        if self._timers is not None:
+            self._timers.discard(self, TICK)
+            self._timers = None
             self._open_call()
-        return self.response
+        return self.open_response
 
     # The sink of the channel.
 
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self.ended or (self.response is not None and self.response.closed)
+        return self.ended or (self.open_response is not None and self.open_response.closed)
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification; return whether the client accepts an event stream."""
@@ -267,13 +267,13 @@ class Responder(RunningCall[HttpRequest], eq=False):
 
     async def note_followed(self, task: str | None) -> None:
         """Store with the events of the response that the call waits for *task*."""
-        if self.response is not None and not self.response.is_unused:
-            await self.response.writer.following(self.request, task)
+        if self.open_response is not None and not self.open_response.is_unused:
+            await self.open_response.writer.following(self.request, task)
 
     async def send_handle(self, handle: EncodedResponse) -> None:
         """Send *handle*; if it is the whole response, before the promotion continues."""
         opened = self.opened()
-        opened.writer.answer(self.request, handle)
+        opened.writer.respond(self.request, handle)
         await super().send_handle(handle)
         if opened.closed:  # so that a disconnect does not matter any more
             await opened.writer.finish()
@@ -306,7 +306,10 @@ async def serve_batch(
     """Respond to *requests*, each hook in a task of its own, and with the errors *rejections*."""
     response = OpenResponse(http, requests, len(requests) + len(rejections))
     limits = BatchLimits(http.mux, rejections)
-    calls = [Responder(http, request, response=response, batch=limits) for request in requests]
+    calls = [
+        Responder(http, request, open_response=response, batch_limits=limits)
+        for request in requests
+    ]
     members: set[asyncio.Task[None]] = set()
 
     try:
@@ -385,7 +388,7 @@ class BatchLimits:
 
     def bounded(self, request: Request, response: EncodedResponse) -> EncodedResponse:
         """Return *response*, or an error if it does not fit; after that nothing fits any more."""
-        size = len(response.message or b"")
+        size = len(response.body or b"")
         if size > self._left:
             self._left = 0
             return self._mux.responses.encode(request, self.overflow())

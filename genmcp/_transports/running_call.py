@@ -182,7 +182,7 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
         except StopIteration as done:
             response: EncodedResponse = done.value
             return response
-        self.hold(channel)
+        self.register(channel)
         return drive(work, waited)
 
     async def complete(self) -> None:
@@ -209,7 +209,7 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
         """Return the response to a request that found no slot, or raise *error*."""
         raise error
 
-    def hold(self, channel: Channel) -> None:
+    def register(self, channel: Channel) -> None:
         """Register the call: its hook waits in the current asyncio.Task."""
         caller, request = self.caller, self.request
         self.channel = channel

@@ -83,13 +83,13 @@ class _Open:
         self._over = False
         self._closed = asyncio.Event()
         self._loop = loop
-        self._stopping: asyncio.Task[None] | None = None
+        self._stop_task: asyncio.Task[None] | None = None
         # The timer may outlive the request that made it, and must not keep the request's context.
         self._timer = loop.call_later(_POLL, self._poll, context=Context())
 
     def _poll(self) -> None:
         if is_exiting(uvicorn_server()):
-            self._stopping = self._loop.create_task(self.stop())
+            self._stop_task = self._loop.create_task(self.stop())
         else:
             self._timer = self._loop.call_later(_POLL, self._poll, context=Context())
 
@@ -113,7 +113,7 @@ class _Open:
             await self._closed.wait()
 
     def close(self) -> None:
-        self._closed.set()  # which ends `_stopping`, too
+        self._closed.set()  # which ends `_stop_task`, too
         self._timer.cancel()
 
 
@@ -158,7 +158,7 @@ class JobsAtWork:
     def __init__(self, worker: TaskWorker, shutdown: Shutdown, ended: Callable[[], object]) -> None:
         self._worker = worker
         self._shutdown = shutdown
-        self._ended = ended
+        self._on_end = ended
         self._loop = asyncio.get_running_loop()
         self._over = False
         self._within = inf
@@ -204,7 +204,7 @@ class JobsAtWork:
             if self._delay is not None:
                 self._delay.release()
             self._shutdown.discard(self.stop)
-            self._ended()
+            self._on_end()
 
     async def _release(self) -> None:
         try:

@@ -1,7 +1,7 @@
 """Responses that stay open: the third of the three levels in `_transports/responder.py`.
 
 An `OpenResponse` watches for the disconnect, and sends heartbeats. Its `ResponseWriter`, with the
-exchange and the stored events, is created on first use: when a message is sent before the answer,
+exchange and the stored events, is created on first use: when a message is sent before the response,
 or when the exchange has to decide what follows from an event, such as a disconnect.
 """
 
@@ -59,7 +59,7 @@ class OpenResponse(msgspec.Struct, eq=False):
 
     _http: HttpRequest
     _requests: Sequence[Request]
-    _batch: int = 0
+    _batch_size: int = 0
     calls: list[RunningCall[HttpRequest]] = []
     stopping: bool = False
     ended: bool = False
@@ -85,17 +85,17 @@ class OpenResponse(msgspec.Struct, eq=False):
             resumable = http.streams and requests[0].session is not None
             stream = secrets.token_urlsafe(9) if resumable else None
             exchange = exchange_for(
-                requests, streams=http.streams, stream=stream, batch=self._batch
+                requests, streams=http.streams, stream=stream, batch=self._batch_size
             )
             now = http.loop.time()
             self._writer = ResponseWriter(http, self, requests, exchange, spoke=now)
-            if exchange.batch:  # the stored events count answers that precede the stream
+            if exchange.batch:  # the stored events count responses that precede the stream
                 self._writer.store()
             if self._watch is not None:
                 self._writer.start()
         return self._writer
 
-    def hold(self, call: RunningCall[HttpRequest]) -> None:
+    def keep_open(self, call: RunningCall[HttpRequest]) -> None:
         """Keep the response open for *call*, which waits."""
         self.calls.append(call)
         if self._writer is not None:
@@ -200,7 +200,7 @@ class OpenResponse(msgspec.Struct, eq=False):
         self.close()
         writer, self._writer = self._writer, None
         if writer is not None:
-            self._http.answered = writer.begun
+            self._http.response_begun = writer.begun
         try:
             if writer is not None:
                 await writer.close()
@@ -214,22 +214,22 @@ class OpenResponse(msgspec.Struct, eq=False):
 class ResponseWriter(msgspec.Struct, eq=False):
     """Sends the messages of one response as fast as its client reads. Owned by the response.
 
-    The exchange decides which bytes are sent for answers, notifications and disconnects. The writer
-    has an asyncio.Task only while messages wait to be sent.
+    The exchange decides which bytes are sent for responses, notifications and disconnects. The
+    writer has an asyncio.Task only while messages wait to be sent.
 
     spoke: the time at which the last message was sent, or the writer was made, by the clock of the
     loop. begun: whether any message was sent.
     """
 
     _http: HttpRequest
-    _response: OpenResponse
+    _open_response: OpenResponse
     _requests: Sequence[Request]
     exchange: Exchange
     spoke: float
     begun: bool = False
-    _ready: list[ExchangeAction] = []
+    _actions: list[ExchangeAction] = []
     _size: int = 0
-    _task: "asyncio.Task[None] | None" = None
+    _writing: "asyncio.Task[None] | None" = None
     _read: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     _progress: LatestProgress | None = None
     _logs: RateLimiter | None = None
@@ -289,25 +289,25 @@ class ResponseWriter(msgspec.Struct, eq=False):
         self._handed_on = self.exchange.state is ExchangeState.DETACHED
         self._push(actions)
 
-    def answer(self, request: Request, answer: EncodedResponse) -> None:
-        """Send the answer to *request*."""
+    def respond(self, request: Request, response: EncodedResponse) -> None:
+        """Send the response to *request*."""
         if self.exchange.closed or self._handed_on:
             return
         if self._progress is not None:
             self._progress.finish(request)
         http, exchange = self._http, self.exchange
-        if answer.headers and not exchange.batch:
+        if response.headers and not exchange.batch:
             if exchange.state is ExchangeState.WAITING:
-                answer = http.as_whole(answer)
-            http.headers = [*http.headers, *as_headers(answer.headers)]
-        actions = exchange.answer(answer.message, answer.status)
+                response = http.as_whole(response)
+            http.headers = [*http.headers, *as_headers(response.headers)]
+        actions = exchange.respond(response.body, response.status)
         if self._kept is not None:
-            self._kept.answered(request, actions)
-        self._push(actions, len(answer.message or b""))
+            self._kept.responded(request, actions)
+        self._push(actions, len(response.body or b""))
 
     def refuse(self, message: bytes) -> None:
-        """Send the error *message* that answers an invalid member of a batch."""
-        self._push(self.exchange.answer(message))
+        """Send the error *message* that is the response to an invalid member of a batch."""
+        self._push(self.exchange.respond(message))
 
     # The stored events.
 
@@ -321,7 +321,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
         log, client = log_of(session, stream), http.client_key.client
         self._kept = StoredStream(http.mux.replay, log, calls, client)
         self._kept.add(self)
-        for call in self._response.calls:
+        for call in self._open_response.calls:
             self.follow(call)
 
     def follow(self, call: RunningCall[HttpRequest]) -> None:
@@ -340,18 +340,18 @@ class ResponseWriter(msgspec.Struct, eq=False):
         """Send *actions*, of about *size* bytes, together with those already waiting."""
         if actions and self._kept is None and type(actions[0]) is StreamRecord:
             self.store()
-        self._ready += actions
+        self._actions += actions
         self._size += size
         if self._size > UNCOUNTED:
-            self._http.queue(self._size, self._response.leave)
+            self._http.queue(self._size, self._open_response.leave)
         self._wake()
 
     def _wake(self) -> None:
-        if self._ready and self._started and self._task is None:
-            self._task = self._http.loop.create_task(self._write())
+        if self._actions and self._started and self._writing is None:
+            self._writing = self._http.loop.create_task(self._write())
 
     def start(self) -> None:
-        """Start to send; before, messages are collected, so that a plain answer can stay JSON."""
+        """Start to send; before, messages are collected, so that a plain response can stay JSON."""
         self._started = True
         self._wake()
 
@@ -378,9 +378,9 @@ class ResponseWriter(msgspec.Struct, eq=False):
         """
         self._started = False
         self._closing = True
-        if self._task is not None:
-            await self._task
-        if self._ready:
+        if self._writing is not None:
+            await self._writing
+        if self._actions:
             await self._flush()
 
     async def close(self) -> None:
@@ -392,8 +392,8 @@ class ResponseWriter(msgspec.Struct, eq=False):
         if self._kept is not None:
             self._kept.discard(self)
         self._read.set()
-        if self._task is not None and not self._task.done():
-            await cancel_and_wait(self._task)
+        if self._writing is not None and not self._writing.done():
+            await cancel_and_wait(self._writing)
 
     async def end(self) -> None:
         """End the stored stream, so that no client waits for it, or hand it on."""
@@ -401,16 +401,16 @@ class ResponseWriter(msgspec.Struct, eq=False):
             await (self._kept.hand_on() if self._handed_on else self._kept.end())
 
     async def _write(self) -> None:
-        while self._ready:
+        while self._actions:
             await self._flush()
-        self._task = None  # unless `send` has raised: `finish` raises that
+        self._writing = None  # unless `send` has raised: `finish` raises that
 
     async def _flush(self) -> None:
         """Send everything that waits; treat a client that reads too slowly as disconnected."""
         try:
             await self._perform()
         except Exception as error:
-            self._response.leave()
+            self._open_response.leave()
             if not isinstance(error, ClientLeft):
                 raise  # a defect of the host, which gets it back
         finally:
@@ -420,7 +420,7 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     async def _perform(self) -> None:
         http = self._http
-        actions, self._ready = self._ready, []
+        actions, self._actions = self._actions, []
         self._size = 0
         if self._kept is not None:
             records = [action for action in actions if type(action) is StreamRecord]

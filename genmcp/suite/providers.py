@@ -144,7 +144,7 @@ class VisibilityGuard(Route, frozen=True, kw_only=True):
             raise self.kind.absent(self.key)
         return replace(
             self,
-            headers=route.headers,
+            header_rules=route.header_rules,
             on_disconnect=route.on_disconnect,
             visible=route.visible,
             scopes=route.scopes,

@@ -89,7 +89,7 @@ EXPECTED = {
         Promote, Cancel, Leave -> late
         CancelTask -> CANCELLED_TASK CANCEL_HOOK
         StopServer -> TASK CANCEL_HOOK
-        Returned -> OVER WRITE_OUTCOME UNREGISTER_TASK
+        Returned -> OVER WRITE_RESULT UNREGISTER_TASK
         StepStored -> OVER UNREGISTER_TASK
         Interrupted -> OVER LEAVE_RECORD UNREGISTER_TASK
     """,

@@ -276,7 +276,7 @@ class Pair(RuleBasedStateMachine):
                 # Over HTTP it may overtake the request, which then runs without a caller.
                 if self.running.pop(id, None) is not None:
                     self.cancelled.add(id)
-            case DeliverResponse(message=message):
+            case DeliverResponse(response=message):
                 assert message.id in self.asked | self.withdrawn
                 self.asked.discard(message.id)
             case Reject(error=error):

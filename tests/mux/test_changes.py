@@ -180,7 +180,7 @@ async def test_change_after_the_store_was_closed_is_not_retried(caplog: Any) -> 
     heard = subscriptions(store)
     await store.aclose()
     heard.announce(TOOLS)
-    (writer,) = heard._writers
+    (writer,) = heard._writes
     await asyncio.wait_for(writer, 5)
 
     assert not caplog.messages

@@ -210,7 +210,7 @@ async def test_call_is_open_until_its_response_is_stored() -> None:
     first, second = request(1), request(2)
     kept = stream_of(replay_over(store), first, second)
     await kept.keep([record(0)])
-    kept.answered(first, [record(1)])
+    kept.responded(first, [record(1)])
     await kept.follow(second, "task")
     assert await recovered(store) == [(1, None), (2, "task")]
 
@@ -223,7 +223,7 @@ async def test_response_held_back_is_stored_with_the_first_event() -> None:
     store = MemoryStore()
     first, second = request(1), request(2)
     kept = stream_of(replay_over(store), first, second)
-    kept.answered(first, [])
+    kept.responded(first, [])
     await kept.keep([record(0), record(1)])
 
     assert await recovered(store) == [(2, None)]
@@ -235,7 +235,7 @@ async def test_call_whose_response_could_not_be_stored_is_open() -> None:
     first, second = request(1), request(2)
     kept = stream_of(replay_over(store), first, second)
     await kept.keep([record(0)])
-    kept.answered(first, [record(1)])
+    kept.responded(first, [record(1)])
     store.fails = StoreUnavailable("locked")
     await kept.keep([record(1)])
     store.fails = None

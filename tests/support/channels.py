@@ -111,4 +111,4 @@ async def promote(channel: Channel[Any]) -> None:
     await asyncio.sleep(0)  # the call is registered when its hook first waits
     channel.context.sink.watch_client()
     await report(channel, Promote(secrets.token_urlsafe(20)))
-    await channel.context.settle()
+    await channel.context.promotion_decided()

@@ -81,7 +81,7 @@ class Staged(Tool):
 
     async def promoted(self) -> None:
         """Wait until the promotion of the last call has succeeded or failed."""
-        await self.channel.context.settle()
+        await self.channel.context.promotion_decided()
 
 
 class Cleans(Staged):

@@ -50,7 +50,7 @@ def held(host: Host, id: int = 1) -> RunningCall[Host]:
     call = RunningCall(host, request)
     services = host.mux.call_services
     context = CallContext(sink=call, caller=host, performer=call, services=services)
-    call.hold(Channel(request, context))
+    call.register(Channel(request, context))
     return call
 
 
