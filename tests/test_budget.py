@@ -34,7 +34,7 @@ BUDGETS = {
     "cli/": 4_710,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 3_190,
-    "schema/": 1_780,
+    "schema/": 1_660,
     "protocol/ wire/ core/": 4_490,
     "prompts/ resources/ question/ suite/ telemetry/": 2_840,
     "": 3_070,  # the modules at the top, and the console

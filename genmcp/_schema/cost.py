@@ -30,7 +30,7 @@ _UNEVALUATED: Final = frozenset({"unevaluatedItems", "unevaluatedProperties"})
 _MARKING: Final = _UNEVALUATED | {"contains"}
 
 # The cost of expensive keywords, as a multiple of the cost of a subschema, which is some 20 ns: a
-# division, and the comparison with a constant that is no text.
+# division, and the comparison with a constant other than a text. (`metered` has those of numbers.)
 _MULTIPLE_OF: Final = 40
 _CONSTANT: Final = 4
 # A reference that closes a loop: jsonschema-rs looks up whether its target was applied before, but
@@ -172,13 +172,10 @@ def _most(works: Iterable[_Work]) -> _Work:
 def _own_cost(schema: Any) -> int:
     if schema.__class__ is not dict:
         return 1
-    constants = [schema["const"]] if "const" in schema else []
-    if isinstance(schema.get("enum"), list):
-        constants += schema["enum"]
+    options = schema["enum"] if isinstance(schema.get("enum"), list) else []
+    compared = [each for each in options if each.__class__ in (dict, list)]
+    if schema.get("const", "").__class__ is not str:
+        compared.append(schema["const"])
     needs = [schema.get("dependentRequired"), schema.get("dependencies")]
-    return (
-        1
-        + _MULTIPLE_OF * ("multipleOf" in schema)
-        + _CONSTANT * sum(each.__class__ is not str for each in constants)
-        + sum(len(each) for each in needs if isinstance(each, dict))
-    )
+    named = sum(len(each) for each in needs if isinstance(each, dict))
+    return 1 + _MULTIPLE_OF * ("multipleOf" in schema) + _CONSTANT * len(compared) + named

@@ -62,21 +62,21 @@ class _TimeIsUp(Exception):
     """The walk has used up its time."""
 
 
-class _Place(NamedTuple):
+class _Keyword(NamedTuple):
     """A keyword in the subschema at *pointer*."""
 
     pointer: str
-    keyword: str
+    name: str
     schema: dict[str, Any]
 
     @property
     def given(self) -> Any:
         """The value of the keyword."""
-        return self.schema[self.keyword]
+        return self.schema[self.name]
 
     def below(self, *steps: str | int) -> str:
         """Return the pointer of a subschema in the value of the keyword."""
-        return join_pointer(self.pointer, self.keyword, *steps)
+        return join_pointer(self.pointer, self.name, *steps)
 
 
 class Explainer:
@@ -102,7 +102,7 @@ class Explainer:
         self._registry = Registry([(self._base, document.plain)])
         self._compile = compile_schema
         self._checkers: dict[tuple[str, str], Validator] = {("$ref", ""): validator}
-        self._plans: dict[str, list[tuple[_Place, _Function]]] = {}
+        self._plans: dict[str, list[tuple[_Keyword, _Function]]] = {}
 
     def explain(self, value: Any) -> tuple[str, ...]:
         """Return the faults of *value*, which does not fit: at most 20, and a count of the rest."""
@@ -123,7 +123,7 @@ class Explainer:
         rest = f"{more} more" if is_complete else f"{more} or more others"
         return (*lines[:MAX_FAULTS], f"... and {rest}")
 
-    def plan(self, pointer: str) -> Sequence[tuple[_Place, "_Function"]]:
+    def plan(self, pointer: str) -> Sequence[tuple[_Keyword, "_Function"]]:
         """Return the keywords of a subschema with their functions, in the order of their faults."""
         if pointer not in self._plans:
             schema = self.document.schemas[pointer]
@@ -133,7 +133,7 @@ class Explainer:
             words.sort(key=lambda word: (word in _UNEVALUATED, word not in _EARLY))
             ignored = _IGNORED[self.document.dialect]
             self._plans[pointer] = [
-                (_Place(pointer, word, schema), _FUNCTIONS[word])
+                (_Keyword(pointer, word, schema), _FUNCTIONS[word])
                 for word in words
                 if word not in ignored
             ]
@@ -191,10 +191,10 @@ class _Walk:
         if not isinstance(schema, dict):
             return
         found = False
-        for place, function in self.explainer.plan(pointer):
-            if found and place.keyword in _UNEVALUATED:
+        for keyword, function in self.explainer.plan(pointer):
+            if found and keyword.name in _UNEVALUATED:
                 continue
-            for finding in function(self, place, value):
+            for finding in function(self, keyword, value):
                 found = True
                 finding.path = (*path, *finding.path)
                 yield finding
@@ -215,20 +215,20 @@ class _Walk:
 # The functions of keywords: each yields the findings of a value.
 
 
-def _leaf(walk: _Walk, place: _Place, value: Any) -> Findings:
-    checker = walk.explainer.checker(place.keyword, place.given, place.below())
+def _leaf(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
+    checker = walk.explainer.checker(keyword.name, keyword.given, keyword.below())
     if not walk.accepts(checker, value):
-        yield _mismatch(place, place.given, value)
+        yield _mismatch(keyword, keyword.given, value)
 
 
-def _mismatch(place: _Place, given: Any, value: Any) -> Finding:
-    words = mismatch(place.keyword, given, value)
-    accepts = accepted_values(place.keyword, given)
-    return Finding(words, value, accepts, is_type=place.keyword == "type")
+def _mismatch(keyword: _Keyword, given: Any, value: Any) -> Finding:
+    words = mismatch(keyword.name, given, value)
+    accepts = accepted_values(keyword.name, given)
+    return Finding(words, value, accepts, is_type=keyword.name == "type")
 
 
-def _unique_items(walk: _Walk, place: _Place, value: Any) -> Findings:
-    checker = walk.explainer.checker(place.keyword, place.given, place.below())
+def _unique_items(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
+    checker = walk.explainer.checker(keyword.name, keyword.given, keyword.below())
     if walk.accepts(checker, value):
         return
     # Bisect for the shortest prefix with a duplicate, then for its shortest such suffix.
@@ -239,25 +239,25 @@ def _unique_items(walk: _Walk, place: _Place, value: Any) -> Findings:
     yield Finding(f"expected items that all differ, but items {start - 1} and {end - 1} are equal")
 
 
-def _reference(walk: _Walk, place: _Place, value: Any) -> Findings:
+def _reference(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
     # `$dynamicRef` is resolved statically: where its target depends on the path that led to it,
     # the finding may be missing, but not the verdict.
-    target = walk.explainer.document.target(place.pointer, place.keyword)
+    target = walk.explainer.document.target(keyword.pointer, keyword.name)
     yield from walk.descend(value, target)
 
 
-def _required(walk: _Walk, place: _Place, value: Any) -> Findings:
-    for name in place.given if isinstance(value, dict) else ():
+def _required(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
+    for name in keyword.given if isinstance(value, dict) else ():
         if name not in value:
-            yield _mismatch(place, name, value)
+            yield _mismatch(keyword, name, value)
 
 
-def _dependencies(walk: _Walk, place: _Place, value: Any) -> Findings:
-    for name, needs in place.given.items() if isinstance(value, dict) else ():
+def _dependencies(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
+    for name, needs in keyword.given.items() if isinstance(value, dict) else ():
         if name not in value:
             continue
         if not isinstance(needs, list):  # draft-07 has schemas and names in one keyword
-            yield from walk.descend(value, place.below(name))
+            yield from walk.descend(value, keyword.below(name))
             continue
         for missing in needs:
             if missing not in value:
@@ -265,82 +265,82 @@ def _dependencies(walk: _Walk, place: _Place, value: Any) -> Findings:
                 yield Finding(f"missing property {to_json(missing)}, {why}")
 
 
-def _properties(walk: _Walk, place: _Place, value: Any) -> Findings:
-    for name in place.given if isinstance(value, dict) else ():
+def _properties(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
+    for name in keyword.given if isinstance(value, dict) else ():
         if name in value:
-            yield from walk.descend(value[name], place.below(name), name)
+            yield from walk.descend(value[name], keyword.below(name), name)
 
 
-def _pattern_properties(walk: _Walk, place: _Place, value: Any) -> Findings:
+def _pattern_properties(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
     for name in value if isinstance(value, dict) else ():
-        for pattern in place.given:
+        for pattern in keyword.given:
             if walk.matches(pattern, name):
-                yield from walk.descend(value[name], place.below(pattern), name)
+                yield from walk.descend(value[name], keyword.below(pattern), name)
 
 
-def _additional_properties(walk: _Walk, place: _Place, value: Any) -> Findings:
+def _additional_properties(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
     if not isinstance(value, dict):
         return
-    named = place.schema.get("properties", ())
+    named = keyword.schema.get("properties", ())
     others = [name for name in value if name not in named]
-    if patterns := place.schema.get("patternProperties"):
+    if patterns := keyword.schema.get("patternProperties"):
         others = [name for name in others if not any(walk.matches(it, name) for it in patterns)]
-    if place.given is not False:
-        yield from walk.descend_each([value[name] for name in others], others, place.below())
+    if keyword.given is not False:
+        yield from walk.descend_each([value[name] for name in others], others, keyword.below())
         return
     for name in others:
-        words = f"unexpected property; {allowed_names(place.schema, name)}"
+        words = f"unexpected property; {allowed_names(keyword.schema, name)}"
         yield Finding(words, path=(name,))
 
 
-def _property_names(walk: _Walk, place: _Place, value: Any) -> Findings:
+def _property_names(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
     for name in value if isinstance(value, dict) else ():
-        for each in walk.descend(name, place.below()):
+        for each in walk.descend(name, keyword.below()):
             yield Finding(f"not allowed as a property name: {each.words}", path=(name,))
 
 
-def _items(walk: _Walk, place: _Place, value: Any) -> Findings:
+def _items(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
     if not isinstance(value, list):
         return
-    if isinstance(place.given, list):
-        for index, each in enumerate(value[: len(place.given)]):
-            yield from walk.descend(each, place.below(index), index)
+    if isinstance(keyword.given, list):
+        for index, each in enumerate(value[: len(keyword.given)]):
+            yield from walk.descend(each, keyword.below(index), index)
         return
-    before = place.schema.get("prefixItems", [])
-    if place.keyword == "additionalItems":
-        before = place.schema.get("items")
+    before = keyword.schema.get("prefixItems", [])
+    if keyword.name == "additionalItems":
+        before = keyword.schema.get("items")
     start = len(before) if isinstance(before, list) else len(value)
     if start >= len(value):
         return
-    if place.given is False:
+    if keyword.given is False:
         yield Finding(Mismatch(f"at most {count_of(start, 'item', 'items')}", f"{len(value)}"))
     else:
-        yield from walk.descend_each(value[start:], range(start, len(value)), place.below())
+        yield from walk.descend_each(value[start:], range(start, len(value)), keyword.below())
 
 
-def _contains(walk: _Walk, place: _Place, value: Any) -> Findings:
+def _contains(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
     if not isinstance(value, list):
         return
-    checker = walk.explainer.subschema(place.below())
+    checker = walk.explainer.subschema(keyword.below())
     found = sum(walk.accepts(checker, each) for each in value)
-    counts = place.schema if walk.explainer.document.dialect != DRAFT_7 else {}
+    counts = keyword.schema if walk.explainer.document.dialect != DRAFT_7 else {}
     least, most = int(counts.get("minContains", 1)), int(counts.get("maxContains", found))
     for is_wrong, words, count in ((found < least, "least", least), (found > most, "most", most)):
         if is_wrong:
             items = count_of(count, "item", "items")
-            yield Finding(f"expected at {words} {items}, each {describe_schema(place.given)}")
+            yield Finding(f"expected at {words} {items}, each {describe_schema(keyword.given)}")
 
 
-def _all_of(walk: _Walk, place: _Place, value: Any) -> Findings:
-    for index in range(len(place.given)):
-        yield from walk.descend(value, place.below(index))
+def _all_of(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
+    for index in range(len(keyword.given)):
+        yield from walk.descend(value, keyword.below(index))
 
 
-def _alternatives(walk: _Walk, place: _Place, value: Any) -> Findings:
+def _alternatives(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
     branches: list[list[Finding]] = []
-    for index in range(len(place.given)):
-        branches.append([*walk.descend(value, place.below(index))])
-        if place.keyword == "anyOf" and not branches[-1]:
+    for index in range(len(keyword.given)):
+        branches.append([*walk.descend(value, keyword.below(index))])
+        if keyword.name == "anyOf" and not branches[-1]:
             return
     fitting = [str(number) for number, branch in enumerate(branches, 1) if not branch]
     if not fitting:
@@ -350,21 +350,21 @@ def _alternatives(walk: _Walk, place: _Place, value: Any) -> Findings:
         yield Finding(f"fits alternatives {numbers} at once, but must fit exactly one of them")
 
 
-def _not(walk: _Walk, place: _Place, value: Any) -> Findings:
-    if walk.fits(value, place.below()):
-        words = f"expected anything but {describe_schema(place.given)}"
+def _not(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
+    if walk.fits(value, keyword.below()):
+        words = f"expected anything but {describe_schema(keyword.given)}"
         yield Finding(f"{words}, got {describe_value(value)}")
 
 
-def _if(walk: _Walk, place: _Place, value: Any) -> Findings:
-    branch = "then" if walk.fits(value, place.below()) else "else"
-    if branch in place.schema:
-        yield from walk.descend(value, join_pointer(place.pointer, branch))
+def _if(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
+    branch = "then" if walk.fits(value, keyword.below()) else "else"
+    if branch in keyword.schema:
+        yield from walk.descend(value, join_pointer(keyword.pointer, branch))
 
 
-def _unevaluated(walk: _Walk, place: _Place, value: Any) -> Findings:
+def _unevaluated(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
     explainer = walk.explainer
-    checker = explainer.subschema(place.pointer)
+    checker = explainer.subschema(keyword.pointer)
     # `validate` of jsonschema-rs takes exponential time for recursive alternatives. That is safe
     # here if this walk has passed through them within its own time, which is not certain with
     # dynamic references.
@@ -382,7 +382,7 @@ def _unevaluated(walk: _Walk, place: _Place, value: Any) -> Findings:
                 yield Finding(f"unexpected items: {', '.join(map(str, items[:MAX_FAULTS]))}")
 
 
-_Function = Callable[[_Walk, _Place, Any], Findings]
+_Function = Callable[[_Walk, _Keyword, Any], Findings]
 _FUNCTIONS: Final[Mapping[str, _Function]] = {
     **dict.fromkeys(LEAVES, _leaf),
     **dict.fromkeys(REFERENCES, _reference),

@@ -1,10 +1,11 @@
-"""Patterns and comparisons of items, within limits of size and time.
+"""Patterns and comparisons, within limits of size and time.
 
-jsonschema-rs cannot be interrupted, and the time of two keywords depends on more than the size of
+jsonschema-rs cannot be interrupted, and the time of some keywords depends on more than the size of
 the value. A `pattern` takes up to 0.1 us for each character and each kilobyte of the compiled
-pattern, in which all repetitions are written out (`[ab]*a[ab]{1000}c`, on hostile text).
-`uniqueItems` compares each pair of integers beyond 64 bits. jsonschema-rs therefore applies these
-keywords by callbacks, which decide nothing more once they have taken too long for one value.
+pattern, in which all repetitions are written out (`[ab]*a[ab]{1000}c`, on hostile text). `enum`
+takes up to 3 us for each number in it, and `uniqueItems` compares each pair of integers beyond 64
+bits. jsonschema-rs therefore applies these keywords by callbacks, which decide nothing more once
+they have taken too long for one value.
 """
 
 import re
@@ -26,10 +27,13 @@ from genmcp._schema.words import join_pointer
 _SECONDS: Final = 0.010
 _TOO_SLOW: Final = "takes too long to check; send fewer or shorter texts, or fewer items"
 # Seconds of the worst match, for each kilobyte of its pattern and each character; and the same for
-# an item that is compared, in such units.
+# an item of an array, and for a number of an `enum`, in such units.
 _SECONDS_OF_WORK: Final = 0.000_000_1
 _WORK_OF_ITEM: Final = 20
+_WORK_OF_NUMBER: Final = 30
 _LONG_WORK: Final = 1_000
+# Seconds that are not counted, of each match: most take less.
+_SHORT: Final = 0.000_002
 
 # A compiled pattern of the first size runs as an automaton on any text, since all its states fit
 # into the cache of the engine; so does one of a repeated character class, of any size. The texts
@@ -84,6 +88,9 @@ class Meter:
             self.keywords["pattern"] = partial(_Pattern, self._budget, lengths)
         if document.uses("uniqueItems"):
             self.keywords["uniqueItems"] = partial(_UniqueItems, self._budget)
+        schemas = [each for each in document.schemas.values() if each.__class__ is dict]
+        if any(_numbers_of(each.get("enum")) for each in schemas):
+            self.keywords["enum"] = partial(_Enum, self._budget)
         names = {
             each for _, each in _patterns(document, "patternProperties") if lengths[each] < inf
         }
@@ -128,9 +135,9 @@ class _Budget(threading.local):
 class _Metered(ABC):
     """A keyword with its value in a schema, as jsonschema-rs calls it."""
 
-    def __init__(self, budget: _Budget, keyword: str, given: Any) -> None:
+    def __init__(self, budget: _Budget, accepts: Callable[[Any], bool]) -> None:
         self._budget = budget
-        self._accepts = _checker_of(keyword, given)
+        self._accepts = accepts
 
     @abstractmethod
     def work(self, value: Any) -> int:
@@ -147,7 +154,7 @@ class _Metered(ABC):
         clock = perf_counter if work < _LONG_WORK else thread_time
         began = clock()
         fits = self._accepts(value)
-        budget.seconds -= min(clock() - began, work * _SECONDS_OF_WORK)
+        budget.seconds -= min(max(0, clock() - began - _SHORT), work * _SECONDS_OF_WORK)
         if budget.seconds < 0:
             budget.fault = _TOO_SLOW
         if not fits:
@@ -158,7 +165,7 @@ class _Pattern(_Metered):
     def __init__(
         self, budget: _Budget, lengths: Mapping[str, float], _schema: Any, pattern: str, _path: Any
     ) -> None:
-        super().__init__(budget, "pattern", pattern)
+        super().__init__(budget, _matcher_of(pattern))
         self._pattern = pattern
         self._length = lengths[pattern]
         self._kilobytes = int(_SIZE_TIMES_LENGTH / 1024 / self._length)
@@ -173,7 +180,7 @@ class _Pattern(_Metered):
 
 class _UniqueItems(_Metered):
     def __init__(self, budget: _Budget, _schema: Any, given: bool, _path: Any) -> None:
-        super().__init__(budget, "uniqueItems", given)
+        super().__init__(budget, Draft202012Validator({"uniqueItems": given}).is_valid)
         self._given = given
 
     def work(self, value: Any) -> int:
@@ -186,9 +193,28 @@ class _UniqueItems(_Metered):
         return count * _WORK_OF_ITEM
 
 
+class _Enum(_Metered):
+    def __init__(self, budget: _Budget, _schema: Any, given: list[Any], _path: Any) -> None:
+        super().__init__(budget, Draft202012Validator({"enum": given}).is_valid)
+        self._given = given
+        self._work = _WORK_OF_NUMBER * _numbers_of(given)
+
+    def work(self, value: Any) -> int:
+        # jsonschema-rs converts a large integer again for each number: 0.5 ms for 4,000 digits.
+        if value.__class__ is int and value.bit_length() > 64 and value not in self._given:
+            raise ValueError
+        return self._work if value.__class__ is float else 0
+
+
+def _numbers_of(options: Any) -> int:
+    """Return how many *options* of an `enum` are numbers."""
+    given = options if isinstance(options, list) else []
+    return sum(each.__class__ in (int, float) for each in given)
+
+
 @lru_cache(maxsize=64)
-def _checker_of(keyword: str, given: Any) -> Callable[[Any], bool]:
-    return Draft202012Validator({keyword: given}, pattern_options=RegexOptions()).is_valid
+def _matcher_of(pattern: str) -> Callable[[Any], bool]:
+    return Draft202012Validator({"pattern": pattern}, pattern_options=RegexOptions()).is_valid
 
 
 def _lengths_of_patterns(document: Document, limits: SchemaLimits) -> dict[str, float]:

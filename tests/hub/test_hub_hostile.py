@@ -1,7 +1,6 @@
 """A member of a hub with hostile lists and schemas does not affect the other members."""
 
 import asyncio
-import sys
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ from genmcp.hub import relay
 from genmcp.question.form import form_of_schema
 from genmcp.server import Route
 from tests.hub.far import NEW, OLD, TIME, Far, User, said
+from tests.support.held_loop import MAX_HELD, HeldLoop
 
 LIST = "tools/list"
 HEADER = {"type": "string", "x-mcp-header": "Region"}
@@ -98,24 +98,12 @@ async def test_large_schemas_leave_the_event_loop_free() -> None:
     """A hundred tools with 4,990 properties each stopped the loop for 6 seconds."""
     schema = {"type": "object", "properties": {f"k{n}": HEADER for n in range(1_990)}}
     evil = offering(*[schema] * 100)
-    options = OLDER
-    longest = 0.0
 
-    async def watch() -> None:
-        nonlocal longest
-        loop = asyncio.get_running_loop()
-        while True:
-            began = loop.time()
-            await asyncio.sleep(0.001)
-            longest = max(longest, loop.time() - began)
+    async with HeldLoop.watch() as held:
+        assert await texts_of_calls(evil, "good/add", options=OLDER) == ["3"]
 
-    watching = asyncio.ensure_future(watch())
-    try:
-        assert await texts_of_calls(evil, "good/add", options=options) == ["3"]
-    finally:
-        watching.cancel()
-
-    assert longest < 1.5
+    # Most of it is the decoding of a list of 9 MB.
+    assert held.longest < 20 * MAX_HELD
 
 
 async def test_list_that_is_too_long_is_left_out() -> None:
@@ -239,25 +227,3 @@ async def test_large_form_is_read_beside_the_event_loop(monkeypatch: pytest.Monk
         assert (await asking).text == "asked"
 
     assert user.asked == ["?"]
-
-
-async def test_hub_imports_the_explanation_of_faults_before_it_serves() -> None:
-    """The first faulty form would import it in the event loop: a tenth of a second and more."""
-    script = """
-import asyncio, sys
-from genmcp import Hub, ServerConfig, Suite
-
-async def main():
-    async with Hub() as hub:
-        hub.server()
-        await hub.register(ServerConfig("a", target=Suite(name="a", version="1")))
-        print("genmcp._schema.explain" in sys.modules)
-
-asyncio.run(main())
-"""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", script, stdout=asyncio.subprocess.PIPE
-    )
-    output, _ = await process.communicate()
-
-    assert output.split() == [b"True"]

@@ -1,4 +1,4 @@
-"""The arguments of a tool, from JSON text to the values of its hooks."""
+"""The arguments of a tool are decoded from JSON text to the values of its hooks."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -88,14 +88,14 @@ class Model(pydantic.BaseModel):
 
 
 def faults_of(decode: Callable[[bytes], Any], text: bytes) -> list[str]:
-    """The faults of arguments that do not fit."""
+    """Return the faults of arguments that do not fit."""
     with pytest.raises(ArgumentFaults) as caught:
         decode(text)
     return list(caught.value.faults)
 
 
-def test_without_a_source_any_object_is_taken() -> None:
-    """Such a tool lists an object without properties, and gets a dict."""
+def test_arguments_without_a_source_are_any_object() -> None:
+    """The tool lists an object without properties, and gets a dict."""
     arguments = arguments_of(None)
 
     assert arguments.schema == {"type": "object", "properties": {}}
@@ -104,14 +104,14 @@ def test_without_a_source_any_object_is_taken() -> None:
 
 
 @pytest.mark.parametrize("absent", [b"", Raw(), Raw(b"{}")])
-def test_absent_arguments_are_empty(absent: Any) -> None:
-    """Leaving `arguments` out is giving an empty object."""
+def test_absent_arguments_are_an_empty_object(absent: Any) -> None:
+    """2026-07-28, schema, CallToolRequestParams: `arguments` is optional."""
     assert arguments_of({"type": "object"}).decode(absent) == {}
 
 
 @pytest.mark.parametrize("source", [None, {"type": "object"}, Range, Model, Weather])
 @pytest.mark.parametrize("text", [b"[]", b"null", b'"s"', b"1"])
-def test_arguments_that_are_no_object_are_malformed(source: Any, text: bytes) -> None:
+def test_arguments_other_than_an_object_are_malformed(source: Any, text: bytes) -> None:
     """2026-07-28, schema, CallToolRequestParams: `arguments` is an object."""
     with pytest.raises(MalformedParams, match="arguments must be an object"):
         arguments_of(source).decode(text)
@@ -119,7 +119,7 @@ def test_arguments_that_are_no_object_are_malformed(source: Any, text: bytes) ->
 
 @pytest.mark.parametrize("source", [None, {"type": "object"}, Range, Model])
 @pytest.mark.parametrize("text", [b'{"low":"\\ud800"}', b'{"low":"\xff"}', b"{"])
-def test_arguments_that_cannot_be_read_are_malformed(source: Any, text: bytes) -> None:
+def test_arguments_of_invalid_json_are_malformed(source: Any, text: bytes) -> None:
     """Text that is not JSON in UTF-8 is rejected."""
     with pytest.raises(MalformedParams, match="arguments cannot be read"):
         arguments_of(source).decode(text)
@@ -137,13 +137,13 @@ def test_arguments_that_cannot_be_read_are_malformed(source: Any, text: bytes) -
         ),
     ],
 )
-def test_numbers_and_nesting_are_bounded(source: Any, text: bytes, fault: str) -> None:
+def test_arguments_have_bounded_numbers_and_nesting(source: Any, text: bytes, fault: str) -> None:
     """Values that cannot be represented, or would exhaust the stack, are faults."""
     assert faults_of(arguments_of(source).decode, text) == [fault]
 
 
-def test_a_dict_schema_is_listed_verbatim_checked_and_filled() -> None:
-    """The tool gets a dict that fits, with defaults; the listing keeps the schema as given."""
+def test_json_schema_is_listed_unchanged_and_applied() -> None:
+    """The tool gets a dict that fits, with defaults."""
     document = {
         "properties": {
             "city": {"type": "string", "x-mcp-header": "City"},
@@ -163,7 +163,7 @@ def test_a_dict_schema_is_listed_verbatim_checked_and_filled() -> None:
     ]
 
 
-def test_formats_and_limits_are_options() -> None:
+def test_arguments_take_formats_and_limits() -> None:
     """A tool may turn formats off, and set its own bounds."""
     document = {"type": "object", "properties": {"a": {"format": "email"}}}
     arguments = arguments_of(document, formats=False, limits=SchemaLimits(values=1))
@@ -173,35 +173,35 @@ def test_formats_and_limits_are_options() -> None:
 
 
 @pytest.mark.parametrize("source", [{}, {"type": "array"}, {"type": ["object", "null"]}])
-def test_a_schema_whose_root_is_no_object_is_refused(source: Any) -> None:
+def test_schema_of_another_type_than_object_is_rejected(source: Any) -> None:
     """2026-07-28, schema, Tool: `inputSchema` has the type object; the message names the remedy."""
     with pytest.raises(ConfigurationError, match='the root of the schema needs "type": "object"'):
         arguments_of(source)
 
 
 @pytest.mark.parametrize("source", [int, list[int]])
-def test_a_type_whose_json_is_no_object_is_refused(source: Any) -> None:
-    """Arguments have names."""
+def test_type_of_another_json_value_is_rejected(source: Any) -> None:
+    """The arguments of a tool have names."""
     with pytest.raises(ConfigurationError, match="is not read from a JSON object"):
         arguments_of(source)
 
 
 @pytest.mark.parametrize("source", ["x", b"x", 5, [dict], (1,), {"a"}])
-def test_value_that_is_no_type_is_refused(source: Any) -> None:
+def test_value_in_place_of_a_type_is_rejected(source: Any) -> None:
     """The message names the option."""
     with pytest.raises(ConfigurationError, match="input_schema: expected a type or a JSON Schema"):
         arguments_of(source)
 
 
 @pytest.mark.parametrize("source", [object, len])
-def test_what_is_no_type_of_json_is_refused(source: Any) -> None:
-    """The message has the reason."""
+def test_type_without_a_json_form_is_rejected(source: Any) -> None:
+    """The message contains the reason."""
     with pytest.raises(ConfigurationError, match=r"cannot describe JSON: .*not supported"):
         arguments_of(source)
 
 
-def test_a_pydantic_model_without_a_json_schema_is_refused() -> None:
-    """A field that JSON cannot hold is found when the schema is made."""
+def test_pydantic_model_without_a_schema_is_rejected() -> None:
+    """A field without a JSON form is found when the schema is made."""
 
     class Callback(pydantic.BaseModel):
         call: Callable[[], int]
@@ -210,7 +210,7 @@ def test_a_pydantic_model_without_a_json_schema_is_refused() -> None:
         arguments_of(Callback)
 
 
-def test_the_schema_of_a_struct_is_self_contained() -> None:
+def test_schema_of_a_struct_is_self_contained() -> None:
     """The root is inlined, references are in `$defs`, and descriptions are kept."""
     schema = schema_of(Weather)
 
@@ -222,8 +222,8 @@ def test_the_schema_of_a_struct_is_self_contained() -> None:
     assert schema["properties"]["spans"]["default"] == [1, 2]
 
 
-def test_the_schema_of_a_recursive_struct_keeps_its_definition() -> None:
-    """A root that is referred to stays in `$defs`."""
+def test_schema_of_a_recursive_struct_has_a_definition() -> None:
+    """The root stays in `$defs`, since a reference leads to it."""
     schema = schema_of(Place)
 
     assert schema["type"] == "object"
@@ -240,12 +240,12 @@ def test_the_schema_of_a_recursive_struct_keeps_its_definition() -> None:
         (Model, b'{"a":3,"inner":{"x":1}}', Model(a=3, inner=Inner(x=1))),
     ],
 )
-def test_arguments_arrive_as_the_given_type(source: Any, text: bytes, value: Any) -> None:
+def test_arguments_are_decoded_to_their_type(source: Any, text: bytes, value: Any) -> None:
     """Structs, dataclasses, TypedDicts, attrs classes and pydantic models."""
     assert value == arguments_of(source).decode(Raw(text))
 
 
-def test_a_header_may_be_asked_for_in_a_type() -> None:
+def test_type_may_annotate_a_header() -> None:
     """`extra_json_schema` puts the annotation into the schema."""
     assert arguments_of(Weather).headers == (
         HeaderRule(b"mcp-param-region", ("region",), "string"),
@@ -275,13 +275,13 @@ def test_a_header_may_be_asked_for_in_a_type() -> None:
         (Price, b'{"by_city":{"Oslo":"x"}}', ["/by_city: Invalid decimal string"]),
     ],
 )
-def test_faults_of_a_type_are_all_listed(source: Any, text: bytes, faults: list[str]) -> None:
-    """They are worded like those of a dict schema; constraints of the type alone, in its words."""
+def test_all_faults_of_a_type_are_listed(source: Any, text: bytes, faults: list[str]) -> None:
+    """They have the words of a JSON Schema, or those of msgspec if only the type rejects them."""
     assert faults == faults_of(arguments_of(source).decode, text)
 
 
-def test_faults_of_a_pydantic_model_are_all_listed() -> None:
-    """With pointers into the arguments, up to 20."""
+def test_all_faults_of_a_pydantic_model_are_listed() -> None:
+    """Each has a JSON Pointer; at most 20 are listed."""
     decode = arguments_of(Model).decode
 
     assert faults_of(decode, b'{"a":2,"inner":{"x":-1},"many":[1,null],"z":1}') == [
@@ -295,8 +295,8 @@ def test_faults_of_a_pydantic_model_are_all_listed() -> None:
     assert faults_of(decode, b'{"a":1,"many":[%s"x"]}' % (b'"x",' * 24))[-1] == "... and 5 more"
 
 
-def test_a_pattern_of_a_type_is_matched_in_linear_time() -> None:
-    """A struct's pattern never meets text that the linear engine has not accepted."""
+def test_pattern_of_a_type_takes_linear_time() -> None:
+    """msgspec matches with `re`, and only text that the linear engine has accepted."""
 
     class Code(Struct):
         code: Annotated[str, Meta(pattern="^(a+)+$")]
@@ -307,8 +307,8 @@ def test_a_pattern_of_a_type_is_matched_in_linear_time() -> None:
     assert "expected text that matches" in faults_of(decode, b'{"code":"%s!"}' % (b"a" * 10_000))[0]
 
 
-def test_other_exceptions_of_a_type_are_its_own() -> None:
-    """Other exceptions of a type's code are left to the caller."""
+def test_exception_of_a_type_is_raised_unchanged() -> None:
+    """An exception of the code of a type other than ValueError is for the caller."""
 
     class Broken(Struct):
         def __post_init__(self) -> None:

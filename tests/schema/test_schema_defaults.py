@@ -1,4 +1,4 @@
-"""Defaults of properties are filled in."""
+"""Missing properties are filled in with their defaults."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ WITH_DEFAULTS: dict[str, Any] = {
 
 
 def test_missing_properties_get_their_defaults() -> None:
-    """At the top, below, through references, and through recursion as deep as the value goes."""
+    """At all levels of the value, through references and recursion."""
     filled = Schema(WITH_DEFAULTS).fill({"place": {"part": {"city": "Oslo"}}})
 
     assert filled == {
@@ -33,23 +33,23 @@ def test_missing_properties_get_their_defaults() -> None:
     }
 
 
-def test_what_is_there_is_never_replaced() -> None:
-    """Null is a value too, and so is one of another type."""
+def test_existing_values_are_not_replaced() -> None:
+    """Null is a value, and so is a value of another type."""
     value = {"unit": None, "tags": [1], "place": "Oslo", "named": ""}
 
     assert value == Schema(WITH_DEFAULTS).fill(value)
 
 
-def test_a_default_belongs_to_one_call() -> None:
-    """Changing a filled-in list does not change the next call's."""
+def test_default_is_copied_for_each_call() -> None:
+    """A change of a list does not affect the next call."""
     schema = Schema(WITH_DEFAULTS)
     schema.fill({})["tags"].append(1)
 
     assert schema.fill({})["tags"] == []
 
 
-def test_without_defaults_the_value_itself_is_given_back() -> None:
-    """Nothing is copied where there is nothing to fill in; boolean schemas have no defaults."""
+def test_value_without_defaults_is_not_copied() -> None:
+    """Boolean schemas have no defaults; neither does a property named `default`."""
     schema = Schema({"properties": {"a": True, "default": {}}})
     value = {"b": 1}
 

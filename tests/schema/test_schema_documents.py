@@ -1,4 +1,4 @@
-"""The requirements of an accepted schema."""
+"""A schema is accepted, or rejected with the place and the reason."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,7 +11,7 @@ from genmcp.errors import ConfigurationError
 
 DRAFT_7 = "http://json-schema.org/draft-07/schema#"
 
-REFUSED: list[tuple[Any, str]] = [
+REJECTED: list[tuple[Any, str]] = [
     ([], "input_schema: a schema is a JSON object, not list"),
     ({"default": object()}, "input_schema: the schema cannot be written as JSON"),
     ({"$schema": "http://json-schema.org/draft-04/schema#"}, "at /$schema: the dialect"),
@@ -47,8 +47,8 @@ REFUSED: list[tuple[Any, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("document", "words"), REFUSED)
-def test_a_wrong_schema_is_refused_with_its_place_and_the_reason(document: Any, words: str) -> None:
+@pytest.mark.parametrize(("document", "words"), REJECTED)
+def test_invalid_schema_is_rejected_with_its_place(document: Any, words: str) -> None:
     """2026-07-28, basic, "Schema Validation" and "$ref Resolution": at construction."""
     with pytest.raises(ConfigurationError) as caught:
         Schema(document)
@@ -56,8 +56,8 @@ def test_a_wrong_schema_is_refused_with_its_place_and_the_reason(document: Any, 
     assert words in str(caught.value)
 
 
-def test_a_refusal_names_the_option() -> None:
-    """The message begins with where the schema came from."""
+def test_error_of_a_schema_names_the_option() -> None:
+    """The message begins with the origin of the schema."""
     with pytest.raises(ConfigurationError, match=r"^output_schema: at /type:"):
         Schema({"type": "x"}, origin="output_schema")
 
@@ -71,13 +71,13 @@ def test_a_refusal_names_the_option() -> None:
         DRAFT_7,
     ],
 )
-def test_a_supported_dialect_is_applied(dialect: str) -> None:
+def test_supported_dialect_is_applied(dialect: str) -> None:
     """2026-07-28, basic, "Schema Dialect": 2020-12, and two earlier by `$schema`."""
     assert Schema({"$schema": dialect, "type": "string"}).check(1)
 
 
-def test_draft_7_has_the_keywords_of_draft_7() -> None:
-    """`items` may be a list there, and keywords beside a `$ref` do not count."""
+def test_draft_7_has_its_own_keywords() -> None:
+    """`items` may be a list, and keywords beside a `$ref` are ignored."""
     schema = Schema(
         {
             "$schema": DRAFT_7,
@@ -113,8 +113,8 @@ def test_draft_7_has_the_keywords_of_draft_7() -> None:
         },
     ],
 )
-def test_a_reference_within_the_schema_is_followed(document: dict[str, Any]) -> None:
-    """Pointers, anchors and embedded identifiers are all local; faults are found behind them."""
+def test_reference_within_the_schema_is_resolved(document: dict[str, Any]) -> None:
+    """Pointers, anchors and embedded identifiers are local; faults of their targets are found."""
     schema = Schema(document)
 
     assert not schema.check("s")
@@ -122,7 +122,7 @@ def test_a_reference_within_the_schema_is_followed(document: dict[str, Any]) -> 
 
 
 def test_references_in_data_are_not_references() -> None:
-    """`const`, `enum`, `default`, and a property of the name `$ref` hold no schemas."""
+    """The values of `const` and `default`, and a property named `$ref`, are no schemas."""
     Schema(
         {
             "const": {"$ref": "https://example.com"},
@@ -132,8 +132,8 @@ def test_references_in_data_are_not_references() -> None:
     )
 
 
-def test_the_given_document_is_kept_as_it_is() -> None:
-    """The listed schema is the given one, in its order."""
+def test_given_document_is_not_changed() -> None:
+    """The listed schema is the given one, with its order."""
     document = {"pattern": "a", "type": "string", "$comment": "kept", "uniqueItems": True}
     schema = Schema(document)
 
@@ -260,8 +260,8 @@ def test_recursive_schema_is_applied_to_deep_values() -> None:
     assert not schema.check(value)
 
 
-def test_a_schema_nested_without_end_is_refused() -> None:
-    """A document too deep to be written is not a schema."""
+def test_schema_that_nests_too_deeply_is_rejected() -> None:
+    """It cannot be encoded as JSON."""
     document: dict[str, Any] = {}
     for _ in range(100_000):
         document = {"items": document}

@@ -1,4 +1,4 @@
-"""An explanation ends when its time is used up, with what was found until then."""
+"""An explanation ends when its time is used up, with the faults that were found."""
 
 from collections.abc import Callable
 from itertools import chain, count
@@ -113,7 +113,7 @@ def test_fault_below_recursive_alternatives_is_found() -> None:
 
 
 def test_explanation_ends_after_enough_faults() -> None:
-    """After a hundred faults, the last line says that there may be more."""
+    """After a hundred faults, the last line states that there may be more."""
     schema = Schema(
         {"items": INTEGER, "additionalProperties": INTEGER, "propertyNames": {"const": 1}}
     )
@@ -124,7 +124,7 @@ def test_explanation_ends_after_enough_faults() -> None:
     assert "or more others" in named.check({f"k{n}": "x" for n in range(5_000)})[-1]
 
 
-def test_missing_properties_are_reported_without_copies_of_the_value() -> None:
+def test_many_missing_properties_end_an_explanation() -> None:
     """Thousands of missing ones end the search, as any other faults do."""
     names = [f"r{n}" for n in range(5_000)]
     schema = Schema({"required": names, "dependentRequired": {"k0": names, "k1": names}})

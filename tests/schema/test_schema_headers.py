@@ -13,13 +13,13 @@ REGION = {"type": "string", "x-mcp-header": "Region"}
 
 
 def rules(document: dict[str, Any]) -> tuple[HeaderRule, ...]:
-    """The rules of a schema."""
+    """Return the rules of a schema."""
     parts = Document(document, "input_schema", DEFAULT_LIMITS)
     return header_rules(parts.schemas, parts.refuse)
 
 
-def test_an_annotated_property_has_a_rule() -> None:
-    """The header's name is lower-cased; the path is the chain of properties; slashes stay."""
+def test_annotated_property_has_a_header_rule() -> None:
+    """The name of the header is in lower case; the path has the names of the properties."""
     document = {
         "properties": {
             "region": REGION,
@@ -34,27 +34,27 @@ def test_an_annotated_property_has_a_rule() -> None:
     }
 
 
-def test_a_schema_without_annotations_has_no_rules() -> None:
+def test_schema_without_annotations_has_no_rules() -> None:
     """Annotations in data are not annotations."""
     assert rules({"const": {"x-mcp-header": "A"}, "items": True}) == ()
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a\r\nb", "ä", "a:b", 5, None])
-def test_a_name_that_is_no_token_is_refused(name: Any) -> None:
+def test_invalid_header_name_is_rejected(name: Any) -> None:
     """Names are RFC 9110 tokens: not empty, no spaces, controls or separators."""
     with pytest.raises(ConfigurationError, match=r"at /properties/a: .* is not a header name"):
         rules({"properties": {"a": {"type": "string", "x-mcp-header": name}}})
 
 
-def test_names_that_differ_in_case_alone_are_refused() -> None:
-    """Header names have no case."""
+def test_header_names_are_compared_without_case() -> None:
+    """The names of headers are the same in upper and lower case."""
     with pytest.raises(ConfigurationError, match="duplicate x-mcp-header"):
         rules({"properties": {"a": REGION, "b": {"type": "string", "x-mcp-header": "REGION"}}})
 
 
 @pytest.mark.parametrize("type_", ["number", "object", "array", "null", ["string"], None])
-def test_other_types_than_the_three_primitive_ones_are_refused(type_: Any) -> None:
-    """Integer, string and boolean alone may be in a header; `number` may not."""
+def test_header_of_another_type_is_rejected(type_: Any) -> None:
+    """An integer, a string or a boolean can be repeated in a header, not a number."""
     schema = {"x-mcp-header": "A"} | ({"type": type_} if type_ else {})
 
     with pytest.raises(ConfigurationError, match="needs the type integer, string or boolean"):
@@ -80,7 +80,7 @@ def test_other_types_than_the_three_primitive_ones_are_refused(type_: Any) -> No
         {"patternProperties": {"a": REGION}},
     ],
 )
-def test_an_annotation_anywhere_else_is_refused(document: dict[str, Any]) -> None:
-    """The chain from the root must consist of `properties` alone."""
+def test_annotation_at_another_place_is_rejected(document: dict[str, Any]) -> None:
+    """It is reached from the root through `properties` only."""
     with pytest.raises(ConfigurationError, match="may only be on a property that is reached"):
         rules(document)

@@ -1,4 +1,4 @@
-"""Hostile schemas and values are rejected or checked, while the event loop goes on.
+"""Hostile schemas and values are rejected or checked, and no event loop is held.
 
 2026-07-28, basic, "Composition-Keyword Resource Use". The cases are few here; many more are in
 tests/fuzz/test_schemas_survive.py.
@@ -108,7 +108,7 @@ def served(document: dict[str, Any], number: int) -> Any:
         return None
 
 
-async def test_server_with_hostile_schemas_answers() -> None:
+async def test_server_with_hostile_schemas_works() -> None:
     """A schema is rejected when its tool is made; the arguments of others are checked in time."""
     found = [served(schema, number) for number, schema in enumerate(schemas())]
     tools = [each for each in found if each is not None]
@@ -149,7 +149,7 @@ def offering(offered: list[dict[str, Any]]) -> Far:
     return Far(**answers, **{f"t{number}": called for number in range(len(offered))})
 
 
-async def test_client_of_a_server_with_hostile_schemas_goes_on() -> None:
+async def test_client_of_a_server_with_hostile_schemas_works() -> None:
     """A result is returned, or does not fit: schemas that are rejected check nothing."""
     offered = [*schemas()]
     far = offering(offered)
@@ -170,7 +170,7 @@ async def test_client_of_a_server_with_hostile_schemas_goes_on() -> None:
     assert held.longest < MAX_HELD
 
 
-async def test_client_with_hostile_forms_goes_on() -> None:
+async def test_client_with_hostile_forms_works() -> None:
     """A form is declined, filled with its defaults, or rejected."""
     far = Piped()
     handler = DefaultHandler(accept_defaults=True)
@@ -190,7 +190,7 @@ async def test_client_with_hostile_forms_goes_on() -> None:
     assert held.longest < MAX_HELD
 
 
-async def test_hub_with_a_hostile_member_goes_on() -> None:
+async def test_hub_with_a_hostile_member_works() -> None:
     """Calls of other members are answered while the lists of one are read."""
 
     @tool
@@ -213,7 +213,7 @@ async def test_hub_with_a_hostile_member_goes_on() -> None:
 
 
 @pytest.mark.parametrize("schema", [*schemas()][len(CASES) :])
-def test_hostile_schema_of_a_server_is_checked_or_rejected(schema: dict[str, Any]) -> None:
+def test_hostile_schema_is_applied_or_rejected(schema: dict[str, Any]) -> None:
     """Nothing but a ConfigurationError is raised."""
     try:
         compiled = Schema(schema, limits=FOREIGN_LIMITS)

@@ -1,7 +1,7 @@
-"""Every case of the official JSON-Schema-Test-Suite, of the three dialects that are supported.
+"""Every case of the official JSON-Schema-Test-Suite, for the three dialects that are supported.
 
-Its verdicts are ours, all of them. Cases that need another document are refused when the schema is
-made, since nothing is ever fetched; which ones they are is listed here.
+All verdicts are the same. Cases that need another document are rejected when the schema is made,
+since nothing is ever fetched. They are listed here.
 """
 
 import json
@@ -23,11 +23,11 @@ DIALECTS = {
     "draft7": "http://json-schema.org/draft-07/schema#",
 }
 
-METASCHEMA = "refers to the dialect's own schema, which is a document like any other"
+METASCHEMA = "refers to the schema of the dialect, which is another document"
 REMOTE = "refers to a document of the suite's own web server"
 OWN_DIALECT = "is written in a dialect of its own, with other vocabularies"
 
-REFUSED: dict[str, tuple[str, set[str]]] = {
+REJECTED: dict[str, tuple[str, set[str]]] = {
     "defs.json": (METASCHEMA, {"validate definition against metaschema"}),
     "definitions.json": (METASCHEMA, {"validate definition against metaschema"}),
     "ref.json": (METASCHEMA, {"remote ref, containing refs itself"}),
@@ -74,19 +74,19 @@ class Case(NamedTuple):
     tests: list[dict[str, Any]]
 
     @property
-    def is_to_be_refused(self) -> bool:
+    def is_to_be_rejected(self) -> bool:
         """Whether the case needs a document that is not part of its schema."""
-        listed = self.file in REFUSED and self.description in REFUSED[self.file][1]
+        listed = self.file in REJECTED and self.description in REJECTED[self.file][1]
         return listed or self.file == "refRemote.json"
 
     def schema(self) -> Schema:
-        """The schema, made; formats are asserted where the suite wants them to be."""
+        """Return the schema; formats are asserted in the cases about formats."""
         return Schema(self.document, formats=self.file.startswith("optional/format/"))
 
 
 @pytest.fixture(scope="module")
 def archive() -> Iterator[tarfile.TarFile]:
-    """The source distribution that the suite is in."""
+    """Open the source distribution that contains the suite."""
     found = [*FOLDER.glob("jsonschema-*.tar.gz")]
     if len(found) != 1:
         pytest.fail(f"the JSON-Schema-Test-Suite is not in {FOLDER}: run `scripts/setup dev`")
@@ -95,7 +95,7 @@ def archive() -> Iterator[tarfile.TarFile]:
 
 
 def cases(archive: tarfile.TarFile, draft: str) -> Iterator[Case]:
-    """Every case of one draft, the optional ones too."""
+    """Yield all cases of one draft, the optional ones, too."""
     for member in archive:
         file = member.name.partition(f"/json/tests/{draft}/")[2]
         text = archive.extractfile(member) if file.endswith(".json") else None
@@ -107,12 +107,12 @@ def cases(archive: tarfile.TarFile, draft: str) -> Iterator[Case]:
 
 
 @pytest.mark.parametrize("draft", DIALECTS)
-def test_every_verdict_is_that_of_the_suite(archive: tarfile.TarFile, draft: str) -> None:
-    """There is no known difference, also in optional cases; each rejection has an explanation."""
+def test_verdicts_are_those_of_the_suite(archive: tarfile.TarFile, draft: str) -> None:
+    """This includes the optional cases; each rejection has an explanation."""
     differing = []
     count = 0
     for case in cases(archive, draft):
-        if case.is_to_be_refused:
+        if case.is_to_be_rejected:
             continue
         schema = case.schema()
         for test in case.tests:
@@ -126,13 +126,11 @@ def test_every_verdict_is_that_of_the_suite(archive: tarfile.TarFile, draft: str
 
 
 @pytest.mark.parametrize("draft", DIALECTS)
-def test_every_case_that_needs_another_document_is_refused(
-    archive: tarfile.TarFile, draft: str
-) -> None:
+def test_case_that_needs_another_document_is_rejected(archive: tarfile.TarFile, draft: str) -> None:
     """The error states that nothing is fetched, or which dialects are supported."""
     count = 0
     for case in cases(archive, draft):
-        if case.is_to_be_refused:
+        if case.is_to_be_rejected:
             count += 1
             with pytest.raises(ConfigurationError, match=r"nothing is ever fetched|the dialect '"):
                 case.schema()

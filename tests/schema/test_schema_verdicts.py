@@ -1,7 +1,7 @@
-"""The verdicts of jsonschema-rs beside those of jsonschema, an independent checker.
+"""The verdicts of jsonschema-rs are compared with those of jsonschema.
 
-Where they differ, jsonschema-rs counts. Every known difference is in KNOWN, with its reason, and
-the random schemas keep away from them.
+Where they differ, jsonschema-rs decides. Every known difference is in KNOWN, with its reason; the
+random schemas avoid them.
 """
 
 from typing import Any
@@ -45,23 +45,23 @@ def _unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def agrees(document: dict[str, Any], value: Any, verdict: bool) -> bool:
-    """Whether jsonschema gives the same verdict."""
+    """Return whether jsonschema has the same verdict."""
     cls = jsonschema.validators.validator_for(document, jsonschema.Draft202012Validator)
     checker = cls(document, format_checker=cls.FORMAT_CHECKER)
     return bool(checker.is_valid(value)) is verdict
 
 
 @pytest.mark.parametrize(("reason", "document", "value", "verdict"), KNOWN)
-def test_a_known_difference_is_still_there(
+def test_known_difference_still_exists(
     reason: str, document: dict[str, Any], value: Any, verdict: bool
 ) -> None:
-    """Each entry is needed: the verdict is ours, and jsonschema's is another."""
+    """The verdict in the list is that of jsonschema-rs, and jsonschema has another."""
     assert verdict is not bool(Schema(document).check(value)), reason
     assert not agrees(document, value, verdict), reason
 
 
-def test_a_pattern_class_that_re_does_not_have_is_taken() -> None:
-    r"""`\p{..}` is ECMA-262; `re` cannot compile it, so jsonschema cannot judge it."""
+def test_pattern_may_have_unicode_classes() -> None:
+    r"""`\p{..}` is ECMA-262; `re` cannot compile it, and so jsonschema cannot either."""
     assert not Schema({"pattern": r"^\p{Lu}$"}).check("É")
 
 
@@ -83,7 +83,7 @@ COUNTS = st.integers(0, 3)
 
 
 def one(keyword: str, value: st.SearchStrategy[Any]) -> st.SearchStrategy[dict[str, Any]]:
-    """A schema of one keyword."""
+    """Return schemas of one keyword."""
     return value.map(lambda given: {keyword: given})
 
 
@@ -108,7 +108,7 @@ LEAVES = st.one_of(
 
 
 def composed(below: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
-    """A schema that holds others."""
+    """Return schemas with subschemas."""
     several = st.lists(below, min_size=1, max_size=3)
     named = st.dictionaries(KEYS, below, max_size=2)
     parts = [
@@ -139,8 +139,8 @@ DOCUMENTS = st.tuples(
 
 @settings(max_examples=600, derandomize=True, deadline=None)
 @given(DOCUMENTS, VALUES)
-def test_verdicts_agree_and_every_refusal_has_words(document: dict[str, Any], value: Any) -> None:
-    """Both validators agree on random schemas and values; a fault always has an explanation."""
+def test_verdicts_agree_and_rejections_are_explained(document: dict[str, Any], value: Any) -> None:
+    """Both agree on random schemas and values; each fault has an explanation."""
     try:
         schema = Schema(document)
     except ConfigurationError:
