@@ -16,7 +16,7 @@ from genmcp import Endpoint, Suite
 from genmcp._core.auth.fetching import MAX_DOCUMENT
 from genmcp._core.auth.steps import Fetched, FlowFailed
 from genmcp.auth import AuthorizationUnavailable, Bearer, InvalidToken, Jwt, jose
-from genmcp.auth.jwt import find_keys, lifetime
+from genmcp.auth.jwt import find_keys
 from genmcp.auth.verdicts import Clock
 from tests.support.asgi import until
 from tests.support.clock import Clock as ManualClock
@@ -267,39 +267,14 @@ async def test_changed_key_is_fetched_though_keys_have_no_kid() -> None:
         assert (await verifier.verify(token)).subject == "ada"
 
 
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        ("", 3600),
-        ("public", 3600),
-        ("max-age=600", 600),
-        ("public, max-age=19800, must-revalidate", 19800),
-        ('MAX-AGE = "700"', 700),
-        ("max-age=1", 300),
-        ("max-age=99999999", 86400),
-        ("max-age=99999999999999999999", 86400),
-        ("max-age=-1", 3600),
-        ("max-age=x", 3600),
-        ("x-max-age=600", 3600),
-        ("no-store", 300),
-        ("no-cache, max-age=600", 300),
-        ("private, no-store", 300),
-    ],
-)
-def test_cache_control_is_followed_within_limits(header: str, seconds: float) -> None:
-    """Between 5 minutes and 24 hours."""
-    assert lifetime(header) == seconds
-
-
 async def test_keys_are_fetched_again_when_they_are_stale() -> None:
     """A withdrawn key is found out without a token that has a new one."""
     async with key_server() as server:
-        server.put("/keys", {"keys": [server.key.public_jwk]}, cache_control="max-age=600")
         clock = ManualClock(START)
         verifier = server.verifier(clock)
         token = server.token(life=10**6)
         await verifier.verify(token)
-        clock.now += 599
+        clock.now += 299
         await verifier.verify(token)
         assert len(server.asked) == 2
         clock.now += 1
@@ -315,7 +290,7 @@ async def test_old_keys_are_used_while_a_fetch_fails(caplog: pytest.LogCaptureFi
         await verifier.verify(token)
         issuer.faults.fail("jwks", 500)
         for _ in range(3):
-            clock.now += 3600
+            clock.now += 300
             for _ in range(5):
                 assert (await verifier.verify(token)).subject == "ada"
         assert len(issuer.received("jwks")) == 1 + 3
@@ -446,7 +421,6 @@ async def test_set_without_usable_keys_is_unavailable(keys: list[Any]) -> None:
     """It withdraws the old keys; but clients keep their tokens, and the log says why."""
     clock = ManualClock(START)
     async with key_server() as server:
-        server.put("/keys", {"keys": [server.key.public_jwk]}, cache_control="max-age=300")
         verifier = server.verifier(clock)
         await verifier.verify(server.token())
         server.put("/keys", {"keys": keys})

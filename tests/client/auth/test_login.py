@@ -501,7 +501,7 @@ async def test_secrets_are_neither_logged_nor_shown(caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: OAuth(""), "a name for users"),
+        (lambda: OAuth(""), "OAuth.name"),
         (lambda: OAuth("a", secret="x"), "needs the client_id"),
         (lambda: OAuth("a", client_id="b", secret="x"), "needs issuer='https"),
         (lambda: OAuth("a", scopes="b"), "not a string"),

@@ -281,7 +281,6 @@ async def test_nothing_secret_is_in_the_log(caplog: pytest.LogCaptureFixture) ->
         ({"secret": "s", "key": PEM}, "either a secret or a key"),
         ({"key": "no key"}, "neither PEM nor a JWK"),
         ({"key": KEY.as_pem(private=False)}, "cannot sign"),
-        ({"key": PEM, "method": "client_secret_post"}, "method"),
         ({"secret": "s", "method": "private_key_jwt"}, "method"),
         ({"secret": "s", "issuer": "http://login.example.com"}, "ClientCredentials.issuer"),
         ({"secret": "s", "issuer": None}, "needs issuer='https"),

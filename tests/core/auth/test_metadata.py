@@ -109,10 +109,10 @@ def test_default_port_is_part_of_the_origin() -> None:
 
 def test_documents_are_decoded_without_unknown_members() -> None:
     """RFC 8414, 2: other members must be ignored."""
-    text = b'{"issuer": "https://as", "jwks_uri": "https://as/keys", "x": {"y": 1}}'
+    text = b'{"issuer": "https://as", "token_endpoint": "https://as/token", "x": {"y": 1}}'
     server = msgspec.json.decode(text, type=ServerMetadata)
 
-    assert server.jwks_uri == "https://as/keys"
+    assert server.token_endpoint == "https://as/token"
     assert (
         msgspec.json.encode(ResourceMetadata(resource="https://h")) == b'{"resource":"https://h"}'
     )
