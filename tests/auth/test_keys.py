@@ -136,7 +136,7 @@ async def test_cancelled_request_does_not_end_the_fetch_of_others() -> None:
 
 
 async def test_fetch_ends_with_its_last_request() -> None:
-    """Nothing is left that runs for nobody, and the next token fetches."""
+    """No fetch runs on without a waiting request, and the next token fetches."""
     async with key_server() as server:
         clock = ManualClock(START)
         verifier = server.verifier(clock)
@@ -284,7 +284,7 @@ async def test_keys_are_fetched_again_when_they_are_stale() -> None:
 
 
 async def test_old_keys_are_used_while_a_fetch_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """An issuer that is down logs nobody out; the log has it, and each retry waits."""
+    """An issuer that is down logs no user out; the log has it, and each retry waits."""
     async with published() as (issuer, verifier, clock):
         token = issuer.token("ada")
         await verifier.verify(token)
@@ -385,7 +385,7 @@ async def test_document_that_cannot_be_used_is_passed_over(broken: dict[str, Any
 
 
 async def test_every_place_is_named_if_none_has_keys() -> None:
-    """The log says what to mend."""
+    """The log names the fault of each place."""
     async with key_server() as server:
         server.publish(issuer=server.url + "/")
 
@@ -418,7 +418,7 @@ async def test_wrong_key_set_is_unavailable(document: bytes, problem: str) -> No
 
 @pytest.mark.parametrize("keys", [[], [{"kty": "oct", "k": "c2VjcmV0"}]])
 async def test_set_without_usable_keys_is_unavailable(keys: list[Any]) -> None:
-    """It withdraws the old keys; but clients keep their tokens, and the log says why."""
+    """It withdraws the old keys; but clients keep their tokens, and the log has the reason."""
     clock = ManualClock(START)
     async with key_server() as server:
         verifier = server.verifier(clock)

@@ -57,7 +57,7 @@ async def test_long_body_is_cut_off(fetcher: Fetcher) -> None:
 
 
 async def test_compressed_body_is_not_inflated(fetcher: Fetcher) -> None:
-    """It was not asked for, and may be a thousand times larger than it looks."""
+    """The request does not accept it, and it may be a thousand times larger than it looks."""
 
     async def script(asked: Asked) -> None:
         await asked.head(200, content_encoding="gzip")

@@ -188,7 +188,7 @@ async def test_refused_workload_tries_nothing_else() -> None:
 
 
 async def test_failing_function_is_an_error_of_the_client() -> None:
-    """A file that is missing, say."""
+    """For instance a missing file."""
 
     def assertion() -> str:
         raise FileNotFoundError("/var/run/secrets/tokens/mcp")

@@ -73,8 +73,8 @@ def test_server_without_metadata_has_fixed_paths_at_its_origin() -> None:
         ("https://h/mcp?tenant=2", "https://h/mcp?tenant=1", False),
     ],
 )
-def test_resource_covers_itself_and_what_is_below(resource: str, url: str, expected: bool) -> None:
-    """A token for another resource must not be asked for (RFC 9728, 7.3)."""
+def test_resource_covers_itself_and_paths_below(resource: str, url: str, expected: bool) -> None:
+    """No token for another resource must be requested (RFC 9728, 7.3)."""
     assert covers(resource, url) is expected
 
 
