@@ -25,7 +25,7 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # Folders, and their lines of code. A module counts for the first row that its path begins with; the
 # leading underscore of a folder is left out.
 BUDGETS = {
-    "auth/ client/auth/ core/auth/": 5_120,
+    "auth/ client/auth/ core/auth/": 3_900,
     "client/ core/client/": 6_800,
     "tasks/": 4_520,
     "stores/": 4_220,

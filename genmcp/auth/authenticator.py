@@ -4,6 +4,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -49,20 +50,21 @@ _KEYS: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "
 """The methods that name a component, and the member of their params that names it."""
 
 
+@dataclass(eq=False)
 class Refusal(Exception):
-    """A request is refused. *error* is the code of RFC 6750, 3.1, empty without credentials.
+    """A request is refused.
 
-    scopes: those that the operation needs besides those of the endpoint.
+    Args:
+        status: the HTTP status.
+        error: the code of RFC 6750, 3.1, empty without credentials.
+        description: the reason in words.
+        scopes: those that the operation needs besides those of the endpoint.
     """
 
-    def __init__(
-        self, status: int, error: str, description: str, scopes: Sequence[str] = ()
-    ) -> None:
-        super().__init__(description)
-        self.status = status
-        self.error = error
-        self.description = description
-        self.scopes = scopes
+    status: int
+    error: str
+    description: str
+    scopes: Sequence[str] = ()
 
 
 class Authenticator:
@@ -92,13 +94,15 @@ class Authenticator:
 
         Without a wait, since nearly all requests have a known token.
         """
-        if http.scope["query_string"]:
+        if self._proofs is not None or http.scope["query_string"]:
             return False
         token = http.table.get(b"authorization", b"")
         if token[:7].lower() != b"bearer ":
             return False
         access = self._verdicts.find(token[7:])
-        if access is None or access.missing(self.bearer.scopes) or self._binds(access):
+        if access is None or access.missing(self.bearer.scopes):
+            return False
+        if access.claims.get("cnf") is not None:  # refused, unless with a proof
             return False
         http.authenticate(access)
         http.challenger = self
@@ -136,7 +140,10 @@ class Authenticator:
             return False
         except AuthorizationUnavailable as error:
             self._log("unavailable", "access tokens cannot be verified: %s", str(error))
-            await _reply_unavailable(http, error)
+            # No challenge: after one, clients throw good tokens away.
+            text = "Access tokens cannot be verified now"
+            down = Refusal(503, "temporarily_unavailable", text)
+            await _reply(http, down, [(b"retry-after", b"%d" % error.retry_after)])
             return False
         return True
 
@@ -225,11 +232,6 @@ class Authenticator:
             headers.append((b"dpop-nonce", self._proofs.nonce(http).encode("ascii")))
         await _reply(http, refusal, headers)
 
-    def _binds(self, access: Access) -> bool:
-        """Return whether a request with *access* needs a proof, and thus `admits`."""
-        required = self._proofs is not None and self._proofs.required
-        return required or access.claims.get("cnf") is not None
-
     def _log(self, reason: str, message: str, detail: str) -> None:
         if reason not in self._throttles and len(self._throttles) >= _REASONS:
             reason = ""
@@ -291,12 +293,6 @@ def credentials_of(scope: Scope) -> tuple[str, str | None]:
     if not _TOKEN.fullmatch(token):
         raise Refusal(400, "invalid_request", "The Authorization header has no access token")
     return scheme, token.decode("ascii")
-
-
-async def _reply_unavailable(http: HttpRequest, error: AuthorizationUnavailable) -> None:
-    # No challenge: after one, clients throw good tokens away.
-    refusal = Refusal(503, "temporarily_unavailable", "Access tokens cannot be verified now")
-    await _reply(http, refusal, [(b"retry-after", b"%d" % error.retry_after)])
 
 
 async def _reply(http: HttpRequest, refusal: Refusal, headers: Headers) -> None:

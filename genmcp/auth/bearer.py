@@ -107,8 +107,7 @@ class Bearer(msgspec.Struct, frozen=True):
                 raise ConfigurationError(f"issuers: {issuer!r} must have no query (RFC 8414, 2)")
         checked_scopes("scopes", self.scopes)
         checked_scopes("about", self.about.get("scopes_supported", ()))
-        checked_scopes("implies", self.implies.keys())
-        for scopes in self.implies.values():
+        for scopes in (self.implies.keys(), *self.implies.values()):
             checked_scopes("implies", scopes)
         if self.verify is not None and (
             isinstance(self.verify, type) or not callable(getattr(self.verify, "verify", None))

@@ -12,7 +12,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from genmcp._core.auth.fetching import is_private_address
+from genmcp._core.auth.fetching import MAX_DOCUMENT, is_private_address
 from genmcp._core.auth.metadata import is_loopback_url
 from genmcp._core.auth.steps import Fetch, Fetched, Steps
 from genmcp.version import __version__
@@ -116,10 +116,10 @@ class Fetcher:
             # Not decoded: a small compressed body may be a huge one.
             async for chunk in response.aiter_raw():
                 body += chunk
-                if len(body) > step.limit:
+                if len(body) > MAX_DOCUMENT:
                     break
             found = [(name.lower(), value) for name, value in response.headers.multi_items()]
-            return Fetched(response.status_code, found, bytes(body[: step.limit + 1]))
+            return Fetched(response.status_code, found, bytes(body[: MAX_DOCUMENT + 1]))
 
     def _client(self, *, proxied: bool) -> "httpx.AsyncClient":
         """Return an HTTP client, by the environment's proxies or without."""

@@ -7,7 +7,7 @@ accepted: a closed list of algorithms, a strict form of the token, and keys of a
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
@@ -55,13 +55,6 @@ _REQUIRED: Final = {
     "EC": ("kty", "crv", "x", "y"),
     "OKP": ("kty", "crv", "x"),
 }
-_DEFAULTS: Final = {
-    "P-256": "ES256",
-    "P-384": "ES384",
-    "P-521": "ES512",
-    "Ed25519": "EdDSA",
-    "Ed448": "EdDSA",
-}
 # Raised by joserfc and cryptography for malformed keys and tokens.
 _MALFORMED: Final = (
     *(JoseError, UnsupportedAlgorithm, ValueError, TypeError, KeyError, AttributeError),
@@ -83,20 +76,18 @@ class _AllowedAlgorithms(jws.JWSRegistry):
         return self.algorithms[name]
 
 
-class Jws:
+class Jws(NamedTuple):
     """A signed token in parts. Nothing in it is trusted before `verify` has returned True.
 
     Args:
         header: the protected header.
         payload: the payload, as signed.
+        compact: the token as joserfc has read it.
     """
 
-    __slots__ = ("_compact", "header", "payload")
-
-    def __init__(self, header: Mapping[str, Any], payload: bytes, compact: Any) -> None:
-        self.header = header
-        self.payload = payload
-        self._compact = compact
+    header: Mapping[str, Any]
+    payload: bytes
+    compact: Any
 
     def __repr__(self) -> str:
         return "<Jws>"  # neither payload nor signature belong into a log
@@ -143,11 +134,11 @@ class Key:
 
     @property
     def default_algorithm(self) -> str:
-        """The algorithm to sign with: the `alg` of the key, or the usual one of its type."""
-        name = self._key.alg or _DEFAULTS.get(str(self._key.get("crv")), "RS256")
-        if name not in self.algorithms:
-            raise ConfigurationError(f"The key {self.kid!r} fits no algorithm of signatures")
-        return name
+        """The algorithm to sign with: the first of `ASYMMETRIC` that fits."""
+        for name in ASYMMETRIC:
+            if name in self.algorithms:
+                return name
+        raise ConfigurationError(f"The key {self.kid!r} fits no algorithm of signatures")
 
 
 def decode(token: str) -> Jws:
@@ -179,7 +170,7 @@ def verify(signed: Jws, keys: Iterable[Key], algorithms: Collection[str]) -> boo
     for key in keys:
         if name in key.algorithms:
             try:
-                if jws.validate_compact(signed._compact, key._key, registry=registry):
+                if jws.validate_compact(signed.compact, key._key, registry=registry):
                     return True
             except _MALFORMED:
                 continue
@@ -227,10 +218,11 @@ def read_key(data: KeyData) -> Key:
         ConfigurationError: it is not a key for signatures. The message has no part of it.
     """
     try:
-        if isinstance(data, str | bytes) and _is_pem(data):
-            key = Key(_from_pem(data))
+        raw = data.encode() if isinstance(data, str) else data
+        if isinstance(raw, bytes) and b"-----BEGIN" in raw:
+            key = Key(_from_pem(raw))
         else:
-            key = Key(_from_jwk(_members(data)))
+            key = Key(_from_jwk(_members(raw)))
     except _MALFORMED as error:
         raise ConfigurationError(
             f"The key is neither PEM nor a JWK ({type(error).__name__})"
@@ -265,10 +257,6 @@ def read_key_set(data: KeyData) -> list[Key]:
     return keys
 
 
-def _is_pem(data: str | bytes) -> bool:
-    return ("-----BEGIN" in data) if isinstance(data, str) else (b"-----BEGIN" in data)
-
-
 def _members(data: KeyData) -> Mapping[str, Any]:
     if isinstance(data, Mapping):
         return data
@@ -276,23 +264,13 @@ def _members(data: KeyData) -> Mapping[str, Any]:
 
 
 def _from_jwk(members: Mapping[str, Any]) -> jwk.Key:
-    match members["kty"]:
-        case "RSA":
-            # Before joserfc reads it, which warns of a short key.
-            _check_rsa_size(int.from_bytes(urlsafe_b64decode(members["n"].encode())).bit_length())
-            return jwk.RSAKey.import_key(dict(members))
-        case "EC":
-            return jwk.ECKey.import_key(dict(members))
-        case "OKP":
-            return jwk.OKPKey.import_key(dict(members))
-        case "oct":
-            return jwk.OctKey.import_key(dict(members))
-        case _:
-            raise ValueError("the type of the key is not supported")
+    if members["kty"] == "RSA":
+        # Before joserfc reads it, which warns of a short key.
+        _check_rsa_size(int.from_bytes(urlsafe_b64decode(members["n"].encode())).bit_length())
+    return jwk.import_key(dict(members))
 
 
-def _from_pem(data: str | bytes) -> jwk.Key:
-    raw = data.encode() if isinstance(data, str) else data
+def _from_pem(raw: bytes) -> jwk.Key:
     private = b"PRIVATE KEY" in raw
     native: Any = load_pem_private_key(raw, None) if private else load_pem_public_key(raw)
     if isinstance(native, rsa.RSAPrivateKey | rsa.RSAPublicKey):

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import Sequence
 from copy import copy
@@ -16,16 +15,7 @@ from genmcp._core.auth.fetching import NoDocument, check_url, get, get_document,
 from genmcp._core.auth.metadata import is_loopback_url, server_metadata_urls
 from genmcp._core.auth.steps import Fetched, FlowFailed, FlowOptions, Steps
 from genmcp.auth.fetcher import VERIFIER_TIMEOUT, Fetcher
-from genmcp.auth.jose import (
-    ASYMMETRIC,
-    Jws,
-    Key,
-    KeyData,
-    decode,
-    read_key,
-    read_key_set,
-    verify,
-)
+from genmcp.auth.jose import ASYMMETRIC, Jws, Key, KeyData, decode, read_key, read_key_set, verify
 from genmcp.auth.shared import SingleFlight
 from genmcp.auth.verdicts import SYSTEM_CLOCK, Clock, check_lists
 from genmcp.errors import ConfigurationError
@@ -35,11 +25,7 @@ logger = logging.getLogger("genmcp")
 REFETCH: Final = 30.0
 """Seconds between two fetches at least, when tokens have unknown keys."""
 
-_MAX_AGE: Final = re.compile(r"(?:^|,)\s*max-age\s*=\s*\"?(\d{1,9})", re.IGNORECASE)
-_NO_CACHE: Final = re.compile(r"(?:^|,)\s*no-(?:store|cache)\s*(?:,|$)", re.IGNORECASE)
-_LIFETIME: Final = 3600.0  # seconds, of keys without Cache-Control
-_MIN_LIFETIME: Final = 300.0
-_MAX_LIFETIME: Final = 86400.0
+_LIFETIME: Final = 300.0  # seconds that keys are used; an issuer may withdraw one
 _RETRY: Final = 5.0  # seconds after a fetch without a result, as long as there are no keys at all
 
 
@@ -130,8 +116,7 @@ class PublishedKeys:
                 # The old ones are withdrawn. But that none is published must be an error of the
                 # issuer: clients keep their tokens.
                 self._failure = f"the issuer {self._issuer} publishes no key that can be used"
-            used_for = lifetime(document.header("Cache-Control") or "")
-            self._stale_at = self._monotonic() + used_for
+            self._stale_at = self._monotonic() + _LIFETIME
 
 
 def find_keys(issuer: str) -> Steps[Fetched]:
@@ -162,20 +147,12 @@ def find_keys(issuer: str) -> Steps[Fetched]:
     raise FlowFailed("; ".join(problems))
 
 
-def lifetime(cache_control: str) -> float:
-    """Return the seconds that keys are used for, between 5 minutes and a day, default an hour."""
-    if _NO_CACHE.search(cache_control):
-        return _MIN_LIFETIME
-    found = _MAX_AGE.search(cache_control)
-    return _LIFETIME if found is None else min(max(float(found[1]), _MIN_LIFETIME), _MAX_LIFETIME)
-
-
 class Jwt:
     """Verifies signed access tokens. The default of `Bearer(verify=)`; needs the extra `auth`.
 
     The keys are those that the metadata of each issuer refers to. They are fetched with the first
-    token, and used as long as their `Cache-Control` allows, between 5 minutes and a day, or an hour
-    without it. Signatures are RS, PS or ES with 256, 384 or 512 bits, or EdDSA, as the key allows.
+    token, and used for 5 minutes. Signatures are RS, PS or ES with 256, 384 or 512 bits, or EdDSA,
+    as the key allows.
 
     Args:
         audiences: values of `aud` that are accepted besides the resource of the `Bearer`, such as

@@ -7,11 +7,13 @@ machine. The token itself is kept nowhere.
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from genmcp._core.access import Access, InvalidToken
 from genmcp.auth.shared import SingleFlight
 from genmcp.errors import ConfigurationError
+
+T = TypeVar("T")
 
 FAILURE_SECONDS: Final = 10.0
 """Seconds that a refusal is kept, so that a client that repeats a bad token costs little."""
@@ -30,14 +32,6 @@ class Clock(NamedTuple):
 SYSTEM_CLOCK: Final = Clock()
 
 
-class _Verdict(NamedTuple):
-    """The outcome for a token: an access, or reason and detail of its refusal."""
-
-    outcome: Access | tuple[str, str]
-    until: float  # by the monotonic clock: a verdict is not kept longer if the other is set back
-    expires: float  # Unix time
-
-
 class Verdicts:
     """The tokens of one endpoint that were verified a moment ago.
 
@@ -53,18 +47,20 @@ class Verdicts:
         self._verify = verify
         self._seconds = seconds
         self._unix, self._monotonic = clock
-        # Two tables, so that a flood of bad tokens removes no good one.
-        self._accepted: dict[bytes, _Verdict] = {}
-        self._refused: dict[bytes, _Verdict] = {}
+        # Until when, by the monotonic clock, since the other may be set back; and the content, or
+        # the reason and detail of the refusal. Two tables, so that a flood of bad tokens removes no
+        # good one.
+        self._accepted: dict[bytes, tuple[float, Access]] = {}
+        self._refused: dict[bytes, tuple[float, tuple[str, str]]] = {}
         self._flights: SingleFlight[Access] = SingleFlight()
 
     def find(self, token: bytes) -> Access | None:
         """Return the content of a token that was accepted a moment ago, or None."""
         found = self._accepted.get(sha256(token).digest())
-        if found is None or self._monotonic() >= found.until or self._unix() >= found.expires:
+        if found is None or self._monotonic() >= found[0]:
             return None
-        assert isinstance(found.outcome, Access)
-        return found.outcome
+        access = found[1]
+        return None if access.expires is not None and self._unix() >= access.expires else access
 
     async def verify(self, token: str, *client: str | None) -> Access:
         """Return the content of *token*: the verdict that is kept, or a new one.
@@ -82,9 +78,8 @@ class Verdicts:
             return access
         digest = sha256(token.encode()).digest()
         refused = self._refused.get(digest)
-        if refused is not None and self._monotonic() < refused.until:
-            assert isinstance(refused.outcome, tuple)
-            raise InvalidToken(*refused.outcome)
+        if refused is not None and self._monotonic() < refused[0]:
+            raise InvalidToken(*refused[1])
         return await self._flights.run(digest, lambda: self._decide(digest, token, *client))
 
     async def _decide(self, digest: bytes, token: str, *client: str | None) -> Access:
@@ -93,14 +88,12 @@ class Verdicts:
             access = await self._verify(token, *client)
         except InvalidToken as error:
             until = begun + min(self._seconds, FAILURE_SECONDS)
-            outcome = (error.reason, error.detail)
-            self._put(self._refused, digest, _Verdict(outcome, until, float("inf")))
+            self._put(self._refused, digest, (until, (error.reason, error.detail)))
             raise
-        expires = float("inf") if access.expires is None else access.expires
-        self._put(self._accepted, digest, _Verdict(access, begun + self._seconds, expires))
+        self._put(self._accepted, digest, (begun + self._seconds, access))
         return access
 
-    def _put(self, table: dict[bytes, _Verdict], digest: bytes, verdict: _Verdict) -> None:
+    def _put(self, table: dict[bytes, T], digest: bytes, verdict: T) -> None:
         if self._seconds <= 0:
             return
         table.pop(digest, None)

@@ -1,4 +1,4 @@
-"""The options of Bearer, and what an endpoint without it does not import."""
+"""The options of Bearer, and the modules that an endpoint without it does not import."""
 
 import subprocess
 import sys
@@ -53,7 +53,7 @@ def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
 
 
 def test_bearer_is_frozen() -> None:
-    """What was checked stays so."""
+    """A change of the caller's list has no effect after the check."""
     issuers = [ISSUER]
     bearer = Bearer(RESOURCE, issuers, verify=Tokens())
     authenticator = Authenticator(bearer)
@@ -97,7 +97,7 @@ asyncio.run(main())
 
 
 def imported(code: str, *prefixes: str) -> str:
-    """Return the modules that a program imports, of those whose names begin with a prefix."""
+    """Return the modules with a name that begins with a prefix, of those that a program imports."""
     code += f"\nprint([each for each in sys.modules if each.startswith({prefixes!r})])\n"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
@@ -122,7 +122,7 @@ SERVICE = "ClientCredentials('a', secret='s', issuer='https://b').authorization(
         f"from genmcp import Client; from genmcp.client.auth import ClientCredentials; {SERVICE}",
     ],
 )
-def test_extensions_are_imported_by_those_who_use_them(code: str) -> None:
+def test_extensions_are_not_imported_by_the_rest(code: str) -> None:
     """DPoP, workloads and single sign-on are for few."""
     assert imported(f"import sys; {code}", "genmcp.auth.extensions") == "[]"
 

@@ -91,7 +91,7 @@ async def test_required_refuses_tokens_without_a_key() -> None:
 
 
 async def test_bound_token_is_refused_without_the_option() -> None:
-    """Nobody would check the proof; a thief could send the token, too."""
+    """Without a check of the proof, a thief could send the token, too."""
     async with served(accepted=False) as target:
         bound = await target.send(bearing(target, cnf={"jkt": OWNER.thumbprint}))
         proven = await target.send(target.changed())
@@ -196,7 +196,7 @@ async def test_same_id_of_another_client_is_no_copy() -> None:
 
 
 async def test_full_store_is_no_reason_to_throw_a_token_away() -> None:
-    """A copy could not be told from its original: 503, without a challenge."""
+    """A copy and its original would look the same: 503, without a challenge."""
     store = MemoryStore()
     async with served(required=True, store=store) as target:
         await store.aclose()

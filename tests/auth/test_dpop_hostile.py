@@ -216,7 +216,7 @@ WRONG_TOKENS: dict[str, Attack] = {
 
 
 def check_refused(response: httpx.Response, code: str) -> None:
-    """Check that a response refuses the proof, and says which algorithms are accepted."""
+    """Check that a response refuses the proof, and lists the accepted algorithms."""
     challenges = parse_challenges(response.headers.get_list("www-authenticate"))
     challenge = find_challenge(challenges, "DPoP")
     assert response.status_code == 401

@@ -81,7 +81,7 @@ async def test_opaque_token_is_accepted() -> None:
 async def test_revoked_token_is_refused_after_the_cache_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not before: within it, the issuer is not asked. The time is an option."""
+    """Not before: within it, the issuer gets no request. The time is an option."""
     clock = ManualClock()
     monkeypatch.setattr("genmcp.auth.authenticator.SYSTEM_CLOCK", Clock(monotonic=clock))
     async with introspecting(cache=20) as it:
@@ -295,7 +295,7 @@ def test_secret_is_not_shown() -> None:
 async def test_both_kinds_are_accepted_by_the_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/authorization.md: an issuer whose tokens are signed for some clients only."""
+    """docs/authorization.md: an issuer that signs the tokens of some clients only."""
     write_examples("authorization", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     both_kinds = import_module("both_kinds")

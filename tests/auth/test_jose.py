@@ -38,7 +38,7 @@ KEYS = {
 
 @pytest.mark.parametrize("algorithm", KEYS)
 def test_signature_is_verified_with_the_published_key(algorithm: str) -> None:
-    """What a client signs, a server verifies with the key in a JWK set."""
+    """A server verifies the signature of a client with the key in a JWK set."""
     key = KEYS[algorithm]
     token = jose.sign({"sub": "ada"}, key, header={"typ": "JWT", "kid": "a"})
 

@@ -188,7 +188,7 @@ def test_jwt_is_imported_at_its_first_use() -> None:
 
 
 def test_missing_extra_is_named() -> None:
-    """An endpoint that needs joserfc fails when it is made, and says how to install it."""
+    """An endpoint that needs joserfc fails when it is made, with the command that installs it."""
     code = (
         "import sys; sys.modules['joserfc'] = None;"
         "from genmcp import Endpoint, Suite; from genmcp.auth import Bearer;"

@@ -16,7 +16,7 @@ from genmcp import Endpoint, Suite
 from genmcp._core.auth.fetching import MAX_DOCUMENT
 from genmcp._core.auth.steps import Fetched, FlowFailed
 from genmcp.auth import AuthorizationUnavailable, Bearer, InvalidToken, Jwt, jose
-from genmcp.auth.jwt import find_keys, lifetime
+from genmcp.auth.jwt import find_keys
 from genmcp.auth.verdicts import Clock
 from tests.support.asgi import until
 from tests.support.clock import Clock as ManualClock
@@ -136,7 +136,7 @@ async def test_cancelled_request_does_not_end_the_fetch_of_others() -> None:
 
 
 async def test_fetch_ends_with_its_last_request() -> None:
-    """Nothing is left that runs for nobody, and the next token fetches."""
+    """No fetch runs on without a waiting request, and the next token fetches."""
     async with key_server() as server:
         clock = ManualClock(START)
         verifier = server.verifier(clock)
@@ -267,39 +267,14 @@ async def test_changed_key_is_fetched_though_keys_have_no_kid() -> None:
         assert (await verifier.verify(token)).subject == "ada"
 
 
-@pytest.mark.parametrize(
-    ("header", "seconds"),
-    [
-        ("", 3600),
-        ("public", 3600),
-        ("max-age=600", 600),
-        ("public, max-age=19800, must-revalidate", 19800),
-        ('MAX-AGE = "700"', 700),
-        ("max-age=1", 300),
-        ("max-age=99999999", 86400),
-        ("max-age=99999999999999999999", 86400),
-        ("max-age=-1", 3600),
-        ("max-age=x", 3600),
-        ("x-max-age=600", 3600),
-        ("no-store", 300),
-        ("no-cache, max-age=600", 300),
-        ("private, no-store", 300),
-    ],
-)
-def test_cache_control_is_followed_within_limits(header: str, seconds: float) -> None:
-    """Between 5 minutes and 24 hours."""
-    assert lifetime(header) == seconds
-
-
 async def test_keys_are_fetched_again_when_they_are_stale() -> None:
     """A withdrawn key is found out without a token that has a new one."""
     async with key_server() as server:
-        server.put("/keys", {"keys": [server.key.public_jwk]}, cache_control="max-age=600")
         clock = ManualClock(START)
         verifier = server.verifier(clock)
         token = server.token(life=10**6)
         await verifier.verify(token)
-        clock.now += 599
+        clock.now += 299
         await verifier.verify(token)
         assert len(server.asked) == 2
         clock.now += 1
@@ -309,13 +284,13 @@ async def test_keys_are_fetched_again_when_they_are_stale() -> None:
 
 
 async def test_old_keys_are_used_while_a_fetch_fails(caplog: pytest.LogCaptureFixture) -> None:
-    """An issuer that is down logs nobody out; the log has it, and each retry waits."""
+    """An issuer that is down logs no user out; the log has it, and each retry waits."""
     async with published() as (issuer, verifier, clock):
         token = issuer.token("ada")
         await verifier.verify(token)
         issuer.faults.fail("jwks", 500)
         for _ in range(3):
-            clock.now += 3600
+            clock.now += 300
             for _ in range(5):
                 assert (await verifier.verify(token)).subject == "ada"
         assert len(issuer.received("jwks")) == 1 + 3
@@ -410,7 +385,7 @@ async def test_document_that_cannot_be_used_is_passed_over(broken: dict[str, Any
 
 
 async def test_every_place_is_named_if_none_has_keys() -> None:
-    """The log says what to mend."""
+    """The log names the fault of each place."""
     async with key_server() as server:
         server.publish(issuer=server.url + "/")
 
@@ -443,10 +418,9 @@ async def test_wrong_key_set_is_unavailable(document: bytes, problem: str) -> No
 
 @pytest.mark.parametrize("keys", [[], [{"kty": "oct", "k": "c2VjcmV0"}]])
 async def test_set_without_usable_keys_is_unavailable(keys: list[Any]) -> None:
-    """It withdraws the old keys; but clients keep their tokens, and the log says why."""
+    """It withdraws the old keys; but clients keep their tokens, and the log has the reason."""
     clock = ManualClock(START)
     async with key_server() as server:
-        server.put("/keys", {"keys": [server.key.public_jwk]}, cache_control="max-age=300")
         verifier = server.verifier(clock)
         await verifier.verify(server.token())
         server.put("/keys", {"keys": keys})

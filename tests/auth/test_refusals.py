@@ -69,7 +69,7 @@ async def test_another_scheme_is_as_no_credentials(http: httpx.AsyncClient) -> N
 
 
 async def test_invalid_token_is_401(http: httpx.AsyncClient) -> None:
-    """The challenge has the reason, without what was found: that is for the log."""
+    """The challenge has the reason, without the found value, which is for the log."""
     async with serve(guarded(scopes=["read"])) as url:
         response = await called(http, f"{url}/mcp", "stolen")
 
@@ -83,7 +83,7 @@ async def test_invalid_token_is_401(http: httpx.AsyncClient) -> None:
 
 
 async def test_text_of_verifier_cannot_break_the_header(http: httpx.AsyncClient) -> None:
-    """A reason is quoted and ASCII, whatever a verifier writes into it."""
+    """Any reason of a verifier is quoted, and becomes ASCII."""
     broken = Tokens(bad=InvalidToken('no "quotes"\r\nset-cookie: a=b, ü'))
     async with serve(guarded(verify=broken)) as url:
         response = await called(http, f"{url}/mcp", "bad")
@@ -226,7 +226,7 @@ async def test_malformed_credentials_are_400(
 
 
 async def test_token_too_large_is_431(http: httpx.AsyncClient) -> None:
-    """A stranger must not make the verifier decode whatever fits into a header."""
+    """A stranger must not make the verifier decode a text as long as a header."""
     verify = Tokens()
     async with serve(guarded(verify=verify)) as url:
         response = await called(http, f"{url}/mcp", "a" * 8193)
@@ -258,7 +258,7 @@ async def test_unavailable_verifier_is_503(
 async def test_defect_of_verifier_is_500(
     http: httpx.AsyncClient, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A defect lets nobody in, and does not look like a wrong token to the client."""
+    """A defect admits no request, and does not look like a wrong token to the client."""
     async with serve(guarded(verify=Tokens(ada=KeyError("secret")))) as url:
         response = await called(http, f"{url}/mcp", "ada")
 
@@ -470,7 +470,7 @@ async def test_request_without_credentials_is_not_logged(
 
 
 async def test_anonymous_clients_may_be_let_in(http: httpx.AsyncClient) -> None:
-    """optional=True: no token is nobody; a wrong token is refused in any case."""
+    """optional=True: a request without a token is anonymous; a wrong token is refused."""
     async with serve(guarded(optional=True, scopes=["read"])) as url:
         anonymous = await called(http, f"{url}/mcp")
         known = await called(http, f"{url}/mcp", "ada")

@@ -48,7 +48,7 @@ class Fixture:
 
 
 async def test_verdict_is_kept_for_its_time() -> None:
-    """Without a wait; then the verifier is asked again."""
+    """Without a wait; then the token is verified again."""
     fixture = Fixture(Judge(), seconds=60)
     assert fixture.verdicts.find(b"ada") is None
     for moment in (0, 30, 59.9):
@@ -118,7 +118,7 @@ async def test_refusal_is_not_kept_longer_than_a_verdict() -> None:
     assert len(fixture.judge.asked) == 2
 
 
-async def test_unavailable_verifier_is_asked_again() -> None:
+async def test_unavailable_verifier_gets_another_request() -> None:
     """The next request may succeed."""
 
     def fail(token: str) -> Access:
@@ -193,7 +193,7 @@ async def test_flood_of_bad_tokens_removes_no_good_one(monkeypatch: pytest.Monke
 
 
 async def test_token_itself_is_kept_nowhere() -> None:
-    """Neither an accepted nor a refused one: only digests, and what the verifier found."""
+    """Neither an accepted nor a refused one: only digests, and the outcome of the verifier."""
 
     def answer(token: str) -> Access:
         if token.startswith("refused"):

@@ -191,7 +191,7 @@ def _check_resource(options: FlowOptions, metadata: ResourceMetadata, url: str) 
         expected, same = options.resource, resource == options.resource
     else:
         # Without the query, which has the key of a user at some servers.
-        expected, same = options.url.partition("?")[0], _covers(resource, options.url)
+        expected, same = options.url.partition("?")[0], covers(resource, options.url)
     if not same:
         raise FlowFailed(
             f"the protected resource metadata at {url} is for {shown(resource)}, not for "
@@ -204,14 +204,6 @@ def _check_resource(options: FlowOptions, metadata: ResourceMetadata, url: str) 
             f"the server accepts only tokens that are bound to a key of the client ({url})",
             advice="auth=DpopAuth(...)",
         )
-
-
-def _covers(resource: str, url: str) -> bool:
-    try:
-        parts = urlsplit(resource)
-        return "@" not in parts.netloc and "#" not in resource and covers(resource, url)
-    except ValueError:
-        return False
 
 
 def _choose_issuer(options: FlowOptions, resource: ResourceMetadata | None) -> str:

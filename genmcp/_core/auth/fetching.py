@@ -14,21 +14,14 @@ from urllib.parse import urljoin, urlsplit
 import msgspec
 
 from genmcp._core.auth.metadata import is_loopback_url, same_origin
-from genmcp._core.auth.steps import (
-    Failure,
-    Fetch,
-    Fetched,
-    FlowFailed,
-    FlowOptions,
-    Headers,
-    Steps,
-)
+from genmcp._core.auth.steps import Failure, Fetch, Fetched, FlowFailed, FlowOptions, Headers, Steps
 from genmcp._core.auth.strict_json import strict_object
 
 T = TypeVar("T")
 
 MAX_DOCUMENT: Final = 262_144
-"""Bytes of a response of a server. Real documents have a few KiB."""
+"""Bytes of a response of a server. Real documents have a few KiB. Of a longer one, the first that
+exceed the limit are read, so that a flow sees that it is too long."""
 
 _HEADERS: Final = (
     ("Accept", "application/json"),
@@ -141,9 +134,7 @@ def get(options: FlowOptions, url: str, *, vouched: bool = True) -> Steps[Fetche
     asked = url
     for _ in range(1 + _MAX_REDIRECTS):
         public_only = is_public_only(options, asked, vouched=vouched)
-        response: Fetched = yield Fetch(
-            url=asked, headers=_HEADERS, limit=MAX_DOCUMENT, public_only=public_only
-        )
+        response: Fetched = yield Fetch(url=asked, headers=_HEADERS, public_only=public_only)
         if response.status not in _REDIRECTS:
             if failed := unavailable("it", response):
                 raise NoDocument(str(failed), url, failed.failure)
@@ -168,7 +159,6 @@ def post(options: FlowOptions, url: str, role: str, headers: Headers, body: byte
         method="POST",
         headers=[("Accept", "application/json"), *headers],
         body=body,
-        limit=MAX_DOCUMENT,
         public_only=is_public_only(options, url),
     )
 

@@ -32,12 +32,7 @@ from genmcp._core.auth.challenges import Challenge, find_challenge, parse_challe
 from genmcp._core.auth.discovery import DiscoveredServer, discover
 from genmcp._core.auth.fetching import post, shown, unavailable
 from genmcp._core.auth.record import SHARE, Record, RegisteredClient
-from genmcp._core.auth.registration import (
-    choose_client,
-    is_document_url,
-    issuer_segment,
-    register,
-)
+from genmcp._core.auth.registration import choose_client, is_document_url, issuer_segment, register
 from genmcp._core.auth.steps import (
     Ask,
     Failure,

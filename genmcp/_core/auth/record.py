@@ -92,12 +92,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     def without_tokens(self) -> "Record":
         """Return this record with the client but no tokens."""
         return msgspec.structs.replace(
-            self,
-            access_token=None,
-            expires=None,
-            lifetime=None,
-            refresh_token=None,
-            scopes=(),
+            self, access_token=None, expires=None, lifetime=None, refresh_token=None, scopes=()
         )
 
 

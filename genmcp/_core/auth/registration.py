@@ -20,7 +20,9 @@ from genmcp._core.auth.record import Record, RegisteredClient
 from genmcp._core.auth.steps import Failure, Fetched, FlowFailed, FlowOptions, Steps
 from genmcp._core.auth.token_request import error_in
 
-_WITH_SECRET: Final = ("client_secret_basic", "client_secret_post")
+METHODS: Final = ("client_secret_basic", "client_secret_post")
+"""The ways in which a client sends its secret, the preferred one first."""
+
 _VALUE: Final = re.compile(r"[\x20-\x7e]{1,2048}")  # RFC 6749, appendix A.1 and A.2
 _DEFAULT: Final = ("client_secret_basic",)  # RFC 8414, 2: without a list in the metadata
 _ADVICE: Final = "client_id= with the id that its operator gives you"
@@ -52,7 +54,7 @@ def own_client(options: FlowOptions, server: ServerMetadata) -> RegisteredClient
     elif document or options.client_secret is None:
         method = "none"
     else:
-        usual = next((each for each in _WITH_SECRET if each in listed), _WITH_SECRET[0])
+        usual = next((each for each in METHODS if each in listed), METHODS[0])
         method = options.method or usual
     return RegisteredClient(id=options.client_id, method=method)
 
@@ -203,7 +205,7 @@ def _metadata(
     # which allows no redirect URI on loopback.
     native = is_loopback_url(redirect_uri) or urlsplit(redirect_uri).scheme not in ("http", "https")
     # A program on a user's machine cannot keep a secret, so it asks for none where it can.
-    methods = ("none", *_WITH_SECRET)
+    methods = ("none", *METHODS)
     return {
         "client_name": options.client_name,
         "redirect_uris": [redirect_uri],
@@ -223,12 +225,12 @@ def _usable_client(made: _Registered, redirect_uri: str, listed: Sequence[str]) 
     method, secret = made.token_endpoint_auth_method, made.client_secret
     if method is None:
         # A server may issue a secret to a client that wants none, and then expects it.
-        method = next((each for each in _WITH_SECRET if secret and each in listed), "none")
+        method = next((each for each in METHODS if secret and each in listed), "none")
     if not _VALUE.fullmatch(made.client_id):
         raise ValueError("it has no valid client_id")
     if secret and not _VALUE.fullmatch(secret):
         raise ValueError("it has no valid client_secret")
-    if method not in ("none", *_WITH_SECRET):
+    if method not in ("none", *METHODS):
         raise ValueError(f"it demands the authentication method {shown(method)}")
     if method != "none" and not secret:
         raise ValueError("it has no client_secret")

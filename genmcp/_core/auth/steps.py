@@ -34,8 +34,6 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
         method: `GET` or `POST`.
         headers: the headers.
         body: the body of a POST.
-        limit: bytes of the response's body to read. A longer body is cut off after it exceeds the
-            limit, so that the flow sees that it does.
         public_only: whether the runner must refuse a host that has a private address:
             `is_private_address`.
     """
@@ -44,7 +42,6 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
     method: str = "GET"
     headers: Headers = ()
     body: bytes | None = None
-    limit: int = 262_144
     public_only: bool = False
 
     def __repr__(self) -> str:
@@ -173,12 +170,7 @@ class FlowFailed(GenmcpError):
     """
 
     def __init__(
-        self,
-        message: str,
-        failure: Failure = Failure.OTHER,
-        *,
-        advice: str = "",
-        error: str = "",
+        self, message: str, failure: Failure = Failure.OTHER, *, advice: str = "", error: str = ""
     ) -> None:
         super().__init__(f"{message} ({advice})" if advice else message)
         self.failure = failure
@@ -204,9 +196,6 @@ class Prover(Protocol):
 
     def challenged(self, request: Fetch, response: Fetched) -> bool:
         """Return whether *response* demands another proof for the same request."""
-
-
-def _ignore(event: FlowEvent) -> None: ...
 
 
 class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -253,7 +242,7 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     public_only: bool = False
     grant: Grant | None = None
     prover: Prover | None = None
-    on_event: Callable[[FlowEvent], None] = _ignore
+    on_event: Callable[[FlowEvent], None] = lambda event: None
 
     def __repr__(self) -> str:
         url = self.url.partition("?")[0]  # the query may have the key of a user

@@ -13,7 +13,7 @@ from genmcp._core.auth.record import Record
 from genmcp._core.auth.steps import Fetch, Fetched
 from genmcp._core.auth.token_request import error_in
 from genmcp.auth import jose
-from genmcp.auth.extensions.proofs import proof_claims, proof_header
+from genmcp.auth.extensions.proofs import TYPE, proof_claims
 from genmcp.client.auth.base import RejectedRequest
 from genmcp.client.auth.flows import FlowAuthorization, SentHeaders, challenges_of
 from genmcp.client.options import HttpOptions
@@ -180,6 +180,4 @@ class DpopKeys:
             token=token,
             nonce=self.nonce(url),
         )
-        algorithm = key.default_algorithm
-        header = proof_header(key.public_jwk, algorithm)
-        return jose.sign(claims, key, header=header, algorithm=algorithm)
+        return jose.sign(claims, key, header={"typ": TYPE, "jwk": key.public_jwk})

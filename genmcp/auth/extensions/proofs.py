@@ -14,6 +14,7 @@ from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 from genmcp._core.access import InvalidToken
+from genmcp._core.auth.metadata import origin_of
 from genmcp._core.seal import Purpose, Seal
 from genmcp.errors import SealError
 
@@ -23,13 +24,14 @@ ALGORITHMS: Final = ("ES256", "EdDSA")
 WINDOW: Final = 300.0
 """Seconds by which `iat` of a proof may differ from the clock of the server."""
 
-_TYPE: Final = "dpop+jwt"
+TYPE: Final = "dpop+jwt"
+"""The `typ` of a proof."""
+
 _PRIVATE: Final = {"d", "p", "q", "dp", "dq", "qi", "oth", "k"}  # RFC 7518, 6.2.2, 6.3.2 and 6.4.1
 _LATEST: Final = 2**40  # an `iat` in the year 36812; larger numbers overflow
 _MAX_ID: Final = 256  # characters of a `jti`; a UUID has 36
 _UNRESERVED: Final = re.compile(r"%(2[DE]|3[0-9]|[46][1-9A-F]|[57][0-9A]|5F|7E)")
 _ESCAPE: Final = re.compile(r"%[0-9A-Fa-f]{2}")
-_DEFAULT_PORTS: Final = {"https": 443, "http": 80}
 
 
 class InvalidProof(InvalidToken):
@@ -69,14 +71,7 @@ class Proof:
         text = "\n".join(parts).encode("utf-8", "surrogatepass")
         return sha256(text).hexdigest()
 
-    def check(
-        self,
-        *,
-        method: str,
-        urls: Collection[str],
-        token: str,
-        now: float,
-    ) -> None:
+    def check(self, *, method: str, urls: Collection[str], token: str, now: float) -> None:
         """Check that the proof was made for this request and this token (RFC 9449, 4.3).
 
         Args:
@@ -151,11 +146,6 @@ class Proof:
         return value
 
 
-def proof_header(jwk: Mapping[str, Any], algorithm: str) -> dict[str, Any]:
-    """Return the header of a proof; *jwk* is the public key."""
-    return {"typ": _TYPE, "alg": algorithm, "jwk": dict(jwk)}
-
-
 def proof_claims(
     method: str, url: str, *, id: str, now: float, token: str | None = None, nonce: str | None
 ) -> dict[str, Any]:
@@ -190,8 +180,8 @@ def key_of_proof(header: Mapping[str, Any]) -> Mapping[str, Any]:
     Raises:
         InvalidProof: the header is not that of a proof.
     """
-    if header.get("typ") != _TYPE:
-        raise InvalidProof(f"the typ of the DPoP proof is not {_TYPE}")
+    if header.get("typ") != TYPE:
+        raise InvalidProof(f"the typ of the DPoP proof is not {TYPE}")
     algorithm = header.get("alg")
     if not isinstance(algorithm, str) or algorithm not in ALGORITHMS:
         detail = f"found {str(algorithm)[:40]!r}, accepted are {', '.join(ALGORITHMS)}"
@@ -222,19 +212,14 @@ def target_uri(url: str) -> str:
     URL is returned as it is.
     """
     try:
-        parts = urlsplit(url)
-        port = parts.port
+        parts, origin = urlsplit(url), origin_of(url)
     except ValueError:
         return url
     if "@" in parts.netloc:
         return url  # a proof has no business with credentials
-    host = parts.hostname or ""
-    host = f"[{host}]" if ":" in host else host
-    if port is not None and port != _DEFAULT_PORTS.get(parts.scheme):
-        host += f":{port}"
     path = _ESCAPE.sub(lambda found: found[0].upper(), parts.path)
     path = _UNRESERVED.sub(lambda found: unquote(found[0]), path)
-    return f"{parts.scheme}://{host}{path.rstrip('/')}"
+    return origin + path.rstrip("/")
 
 
 def _hash(token: str) -> bytes:

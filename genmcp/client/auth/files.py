@@ -19,13 +19,7 @@ from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, Literal
 
-from genmcp.client.auth.tokens import (
-    MAX_BYTES,
-    Secret,
-    TokenStorage,
-    TokensUnavailable,
-    busy_text,
-)
+from genmcp.client.auth.tokens import MAX_BYTES, Secret, TokenStorage, TokensUnavailable, busy_text
 from genmcp.errors import ConfigurationError
 
 # A FIFO must not block, nor a symbolic link lead elsewhere. Windows has neither flag.

@@ -5,11 +5,12 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
 from genmcp._core.auth.metadata import check_public_url, is_loopback_url
 from genmcp._core.auth.record import Record, record_key
+from genmcp._core.auth.registration import METHODS
 from genmcp._core.auth.steps import FlowEvent, FlowOptions, Grant, Steps
 from genmcp.auth.fetcher import Fetcher
 from genmcp.client.auth.asking import CALLBACK, AskFunction, UserPrompt
@@ -25,8 +26,6 @@ _LISTENING: Final = ("127.0.0.1", "localhost")
 
 PrivateKey = str | bytes | Mapping[str, Any]
 """A private key: PEM text, or a JWK as a mapping or as its JSON text."""
-
-_METHODS: Final = ("client_secret_basic", "client_secret_post")
 
 
 @dataclass(frozen=True)
@@ -80,8 +79,7 @@ class OAuth:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        if not isinstance(self.name, str) or not self.name.strip():
-            raise ConfigurationError(f"OAuth.name must be a name for users, not {self.name!r}")
+        check_text("OAuth.name", self.name)
         if self.secret is not None and self.client_id is None:
             raise ConfigurationError("OAuth.secret needs the client_id that it belongs to")
         if self.secret is not None:
@@ -222,9 +220,7 @@ class ClientCredentials(ServiceOptions):
     client_id: str
     secret: str | None = field(default=None, repr=False, kw_only=True)
     key: PrivateKey | None = field(default=None, repr=False, kw_only=True)
-    method: Literal["client_secret_basic", "client_secret_post"] | None = field(
-        default=None, kw_only=True
-    )
+    method: str | None = field(default=None, kw_only=True)
     issuer: str | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
@@ -233,10 +229,8 @@ class ClientCredentials(ServiceOptions):
         check_text("ClientCredentials.client_id", self.client_id)
         if (self.secret is None) == (self.key is None):
             raise ConfigurationError("ClientCredentials takes either a secret or a key")
-        if self.method is not None and (self.key is not None or self.method not in _METHODS):
-            raise ConfigurationError(
-                f"ClientCredentials.method is how a secret is sent: {' or '.join(_METHODS)}"
-            )
+        if self.method not in (None, *METHODS):
+            raise ConfigurationError(f"ClientCredentials.method is {' or '.join(METHODS)}")
         check_issuer("ClientCredentials", self.issuer)
         signer(self.key)
 

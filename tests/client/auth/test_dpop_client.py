@@ -1,4 +1,4 @@
-"""A client whose tokens are bound to its key, at an issuer and a server of this package."""
+"""A client with tokens that are bound to its key, at an issuer and a server of this package."""
 
 import json
 from base64 import urlsafe_b64decode
@@ -82,7 +82,7 @@ async def test_token_is_bound_to_the_key() -> None:
 
 
 async def test_nonces_of_both_servers_are_honoured() -> None:
-    """RFC 9449, 8 and 9: one repetition at each, and the nonce is kept for what follows."""
+    """RFC 9449, 8 and 9: one repetition at each, and the nonce is kept for later requests."""
     issuer = OAuthServer(dpop=True, dpop_nonce=True)
     async with guarded_place(issuer, verify=Dpop(required=True, nonces=True)) as place:
         await called(place, person(place), revision="2026-07-28", times=3)
@@ -139,7 +139,7 @@ async def test_server_without_dpop_gets_bearer_tokens() -> None:
     assert place.proofs == []
 
 
-async def test_client_without_dpop_is_told_of_the_option() -> None:
+async def test_error_without_dpop_names_the_option() -> None:
     """The server announces that it takes no other tokens (RFC 9728, 2)."""
     async with guarded_place(verify=Dpop(required=True)) as place:
         with pytest.raises(AuthorizationFailed, match="DpopAuth"):

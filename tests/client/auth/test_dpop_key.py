@@ -16,7 +16,7 @@ NOW = 1_700_000_000.0
 
 
 def read(proof: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return header and claims of a proof whose signature fits the key in its header."""
+    """Return header and claims of a proof. Its signature must fit the key in the header."""
     header = jws.extract_compact(proof.encode()).headers()
     signed = jws.deserialize_compact(proof, ECKey.import_key(header["jwk"]), algorithms=["ES256"])
     return header, json.loads(signed.payload)

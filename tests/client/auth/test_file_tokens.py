@@ -55,7 +55,7 @@ def test_default_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_missing_home_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as in a container whose user is in no table of users."""
+    """Such as in a container with a user that is in no table of users."""
 
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -66,7 +66,7 @@ def test_missing_home_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_files_are_private(folder: Path) -> None:
-    """Whatever the umask, nobody else can read the folder, the records and the locks."""
+    """With any umask, only this user can read the folder, the records and the locks."""
     before = os.umask(0)
     try:
         await stored(folder)
@@ -124,7 +124,7 @@ async def test_symbolic_links_are_refused(folder: Path, tmp_path: Path) -> None:
 
 
 async def test_planted_temporary_file_is_replaced(folder: Path, tmp_path: Path) -> None:
-    """What a killed process left, or a link in its place, does not receive the new tokens."""
+    """The file of a killed process, or a link in its place, does not receive the new tokens."""
     path = await stored(folder)
     target = tmp_path / "target"
     target.touch()
@@ -177,7 +177,7 @@ async def test_sealed_files_show_nothing(folder: Path) -> None:
 
 
 async def test_wrong_secret_is_an_error(folder: Path) -> None:
-    """A new login would replace what programs with the right secret use."""
+    """A new login would replace the record that programs with the right secret use."""
     path = await stored(folder, SECRET)
     for tokens in (FileTokens(folder, secret=OTHER), FileTokens(folder)):
         with pytest.raises(TokensUnavailable, match=r"sealed.*or remove it") as caught:

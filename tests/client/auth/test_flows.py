@@ -202,7 +202,7 @@ async def test_runner_releases_the_lock_of_a_flow_that_fails() -> None:
 
 
 async def test_runner_raises_the_failure_of_a_step_in_the_flow() -> None:
-    """The flow may handle it, as here, where nobody can be asked."""
+    """The flow may handle it, as here, where there is no user."""
 
     def flow() -> Generator[Any, Any, str]:
         try:
@@ -216,7 +216,7 @@ async def test_runner_raises_the_failure_of_a_step_in_the_flow() -> None:
 
 
 class SlowServer(Fetcher):
-    """Answers when it is told to. Not a mock: it only has no network."""
+    """Answers when the test wants it. Not a mock: it only has no network."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -274,7 +274,7 @@ async def test_wait_for_the_lock_can_be_cancelled() -> None:
 
 
 async def test_client_is_forgotten_also_if_the_login_is_cancelled() -> None:
-    """The page of the server says that it does not know the client, and the user presses Ctrl+C."""
+    """The page shows that the server does not know the client, and the user presses Ctrl+C."""
     tokens, asked = MemoryTokens(), asyncio.Event()
     await save(tokens, RECORD, "key")
 

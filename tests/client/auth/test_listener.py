@@ -97,7 +97,7 @@ async def test_other_requests_do_not_end_the_wait(
 
 
 async def test_error_of_the_authorization_server_is_not_shown(browser: httpx.AsyncClient) -> None:
-    """The page says that the login was not completed, in words of its own."""
+    """The page shows that the login was not completed, in words of its own."""
     async with waiting() as (listener, wait):
         query = "error=access_denied&error_description=<b>pwned</b>&state=s3cret-state"
         page = await browser.get(f"{listener.redirect_uri}?{query}")

@@ -140,7 +140,7 @@ async def test_sse_pair_is_authorized_by_a_login() -> None:
 
 
 async def test_expiring_token_is_renewed_ahead() -> None:
-    """The user is not asked, and no request is rejected."""
+    """No login begins, and no request is rejected."""
     async with guarded_place() as place:
         auth = OAuth(NAME, ask=place.browse)
         async with Client(place.url, auth=auth) as client:
@@ -184,7 +184,7 @@ async def test_many_first_requests_cause_one_login() -> None:
 
 
 async def test_revoked_refresh_token_leads_to_a_login() -> None:
-    """The user is asked again, and the client keeps its registration."""
+    """The user logs in again, and the client keeps its registration."""
     async with guarded_place() as place:
         auth = OAuth(NAME, ask=place.browse)
         async with Client(place.url, auth=auth) as client:
@@ -216,7 +216,7 @@ async def test_unavailable_authorization_server_keeps_the_tokens() -> None:
 
 
 async def test_forbidden_operation_leads_to_a_login_with_more_scopes() -> None:
-    """The new scopes are asked for beside those that were granted."""
+    """The new scopes are requested beside those that were granted."""
     async with guarded_place() as place:
         place.demands["order"] = "parts:write"
         auth = OAuth(NAME, ask=place.browse)
@@ -229,7 +229,7 @@ async def test_forbidden_operation_leads_to_a_login_with_more_scopes() -> None:
 
 
 async def test_scope_that_the_user_does_not_grant_is_forbidden() -> None:
-    """The error names the scope, and the user is not asked without end."""
+    """The error names the scope, and the logins come to an end."""
     async with guarded_place() as place:
         place.demands["order"] = "parts:write"
         place.issuer.approved_scopes = ["parts:read"]
@@ -244,7 +244,7 @@ async def test_scope_that_the_user_does_not_grant_is_forbidden() -> None:
 
 
 async def test_denied_login_is_an_error_of_its_own() -> None:
-    """The user has said no: the client does not ask again."""
+    """The user has refused: no second login begins."""
     async with guarded_place() as place:
         place.issuer.consent = "deny"
         with pytest.raises(AuthorizationDenied, match="access_denied"):
@@ -501,7 +501,7 @@ async def test_secrets_are_neither_logged_nor_shown(caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: OAuth(""), "a name for users"),
+        (lambda: OAuth(""), "OAuth.name"),
         (lambda: OAuth("a", secret="x"), "needs the client_id"),
         (lambda: OAuth("a", client_id="b", secret="x"), "needs issuer='https"),
         (lambda: OAuth("a", scopes="b"), "not a string"),

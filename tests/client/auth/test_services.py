@@ -188,7 +188,7 @@ async def test_refused_workload_tries_nothing_else() -> None:
 
 
 async def test_failing_function_is_an_error_of_the_client() -> None:
-    """A file that is missing, say."""
+    """For instance a missing file."""
 
     def assertion() -> str:
         raise FileNotFoundError("/var/run/secrets/tokens/mcp")
@@ -281,7 +281,6 @@ async def test_nothing_secret_is_in_the_log(caplog: pytest.LogCaptureFixture) ->
         ({"secret": "s", "key": PEM}, "either a secret or a key"),
         ({"key": "no key"}, "neither PEM nor a JWK"),
         ({"key": KEY.as_pem(private=False)}, "cannot sign"),
-        ({"key": PEM, "method": "client_secret_post"}, "method"),
         ({"secret": "s", "method": "private_key_jwt"}, "method"),
         ({"secret": "s", "issuer": "http://login.example.com"}, "ClientCredentials.issuer"),
         ({"secret": "s", "issuer": None}, "needs issuer='https"),

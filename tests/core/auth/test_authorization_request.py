@@ -119,7 +119,7 @@ def query(request: AuthorizationRequest) -> dict[str, str]:
     return {name: values[0] for name, values in params.items()}
 
 
-def test_request_has_what_the_specification_demands() -> None:
+def test_request_has_the_specified_parameters() -> None:
     """RFC 6749, 4.1.1; RFC 7636, 4.2; RFC 8707, 2."""
     world = World()
 
@@ -141,7 +141,7 @@ def test_request_has_what_the_specification_demands() -> None:
     assert request.issuer == ISSUER
 
 
-def test_request_leaves_out_what_there_is_none_of() -> None:
+def test_request_leaves_out_empty_parameters() -> None:
     """An empty scope or resource would be an invalid one."""
     world = World()
 

@@ -238,7 +238,7 @@ def test_json_is_strict(text: bytes) -> None:
 
 
 def test_strict_json_is_read() -> None:
-    """Members of one name in different objects are no duplicates."""
+    """Members of one name in different objects are not duplicates."""
     assert parse_object(b'{"sub": "a", "act": {"sub": "b"}}') == {"sub": "a", "act": {"sub": "b"}}
 
 

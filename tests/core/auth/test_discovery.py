@@ -136,7 +136,7 @@ def test_metadata_of_nothing_but_an_outage_is_no_old_server() -> None:
 
 
 def test_metadata_that_the_challenge_names_has_to_exist() -> None:
-    """Its server has a wrong URL, and is none of 2025-03-26, whose endpoints have no metadata."""
+    """Its server has a wrong URL. It is not a server of 2025-03-26, which has no metadata."""
     world = World()
     del world.pages[PRM]
 

@@ -102,7 +102,7 @@ def test_client_that_gets_no_answer_is_forgotten() -> None:
 
 
 def test_unanswered_login_keeps_tokens_that_can_be_used() -> None:
-    """Other programs use them, while somebody runs `genmcp login` once more and gives up."""
+    """Other programs use them, while the user runs `genmcp login` once more and gives up."""
     world = logged_in()
     world.answer = TimeoutError("no answer")
     before = record_of(world)

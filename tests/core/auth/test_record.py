@@ -1,4 +1,4 @@
-"""The record of a login: its text form, and what it does not show."""
+"""The record of a login: its text form, and the secrets that it does not show."""
 
 import msgspec
 import pytest
@@ -66,7 +66,7 @@ def test_token_is_renewed_ahead_of_expiry(
 
 
 def test_registration_outlives_the_tokens() -> None:
-    """A refused refresh token is no reason for another client id."""
+    """After a refused refresh token, the client id stays."""
     kept = RECORD.without_tokens()
 
     assert (kept.access_token, kept.refresh_token, kept.expires) == (None, None, None)

@@ -172,7 +172,7 @@ def test_step_up_asks_for_the_union() -> None:
     ]
 
 
-def test_step_up_keeps_what_was_granted_without_being_asked_for() -> None:
+def test_step_up_keeps_scopes_beyond_the_request() -> None:
     """An authorization server may grant more than the request."""
     world = logged_in()
     world.change(scopes=("a", "extra"))

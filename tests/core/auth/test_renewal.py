@@ -67,7 +67,7 @@ def test_resource_is_left_out_of_a_renewal_as_well() -> None:
     assert "resource" not in form_of(request)
 
 
-def test_nobody_has_a_token() -> None:
+def test_client_without_a_login_has_no_token() -> None:
     """The first request is sent without one; its response has the challenge."""
     world = World()
     assert world.run(usable(world.options)) is None

@@ -40,7 +40,7 @@ def test_both_tokens_are_revoked() -> None:
 
 
 def test_logout_without_a_login_does_nothing() -> None:
-    """No request is sent, and there is no record afterwards."""
+    """No request is sent, and no record exists afterwards."""
     world = World()
     outcome = world.run(log_out(world.options))
 

@@ -20,7 +20,7 @@ EXCHANGED = {"access_token": "the.id.jag", "issued_token_type": ID_JAG, "token_t
 
 
 def service(**options: Any) -> World:
-    """A world whose client is a service with a secret."""
+    """A world in which the client is a service with a secret."""
     known = {"client_id": "service", "client_secret": "client-secret", "grant": by_credentials}
     world = World(**{**known, **options})
     world.metadata["token_endpoint_auth_methods_supported"] = ["client_secret_post"]
@@ -74,7 +74,7 @@ def test_service_needs_neither_user_nor_authorization_endpoint() -> None:
 
 
 def test_service_may_choose_its_method() -> None:
-    """For an authorization server whose metadata are wrong."""
+    """For an authorization server with wrong metadata."""
     world = service(method="client_secret_basic")
     had(world)
 
@@ -236,7 +236,7 @@ def test_missing_scope_is_asked_for_beside_the_others() -> None:
 
 
 def test_missing_scope_may_be_there_already() -> None:
-    """Another process has asked for it."""
+    """Another process has requested it."""
     world = service()
     first = had(world)
     world.change(access_token="second", scopes=("parts:write",))
@@ -289,7 +289,7 @@ def test_server_that_moves_gets_no_credentials() -> None:
     assert not any("new.example.com/token" in url for url in world.urls)
 
 
-def test_client_that_nobody_knows_is_an_error() -> None:
+def test_document_without_support_for_it_is_an_error() -> None:
     """A client id metadata document, where the authorization server supports none."""
     world = service(client_id="https://reports.example.com/client.json", client_secret=None)
     world.options = replace(world.options, sign=lambda claims: "a.b.c")
