@@ -90,10 +90,12 @@ class ClientAnswered(CallEvent, frozen=True):
 class AccessRecord(CallEvent, frozen=True):
     """The call begins to write its record *task*, for a job that it waits for.
 
-    Or, with None, to access the record of its idempotency key, or of the question it answers.
+    Or to access another record *follows*: that of its idempotency key, or of the question that it
+    answers. A client that leaves meanwhile does not end that call.
     """
 
     task: str | None
+    follows: str | None = None
 
 
 class Follow(CallEvent, frozen=True):

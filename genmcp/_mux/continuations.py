@@ -168,7 +168,7 @@ class Continuations:
             raise InvalidParams("requestState belongs to a call with another idempotency key")
         if continuation.task is not None:
             await channel.context.promotion_decided()
-            await report(channel, AccessRecord(None))
+            await report(channel, AccessRecord(None, continuation.task))
         channel.context.restore(continuation.assigns)
         continuation = merge_answers(continuation, request.input_responses)
         failed = missing_capability(continuation, channel)

@@ -21,7 +21,7 @@ from genmcp._mux.limits import ConcurrencyLimit, Limits
 from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import Conflict, Overloaded, StoreError
 from genmcp.stores.store import Delete, Put, Store
-from genmcp.tasks.retry import LogThrottle
+from genmcp.tasks.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 

@@ -102,7 +102,8 @@ class KeyedCalls:
             McpError: the call has ended with that error.
         """
         ids, arguments = self.ids(channel, key), digest(request.raw_arguments or {})
-        await report(channel, AccessRecord(None))
+        # Before the task is written: a client that leaves meanwhile does not end the call.
+        await report(channel, AccessRecord(None, ids[0]))
         while True:
             stored = await self._find(ids)
             if stored is None or stored.task.frees_key:

@@ -17,7 +17,7 @@ from genmcp._wire.jsonrpc import printable
 from genmcp.channel import Channel, hint_of_name
 from genmcp.errors import InternalError, McpError, StoreError, StoreFull, StoreUnavailable
 from genmcp.protocol.value import Result
-from genmcp.tasks.retry import LogThrottle
+from genmcp.tasks.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 

@@ -29,7 +29,7 @@ from genmcp.protocol.value import Value
 from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.tasks.attempt import NotRunnableHere
-from genmcp.tasks.retry import JobProgress, ProgressWriter
+from genmcp.tasks.progress import JobProgress, ProgressWriter
 from genmcp.tasks.service import TaskService
 
 

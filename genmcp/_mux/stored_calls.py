@@ -32,6 +32,7 @@ from genmcp.server import resolve_route
 from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.external import ExternalQueue
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.writes import ProcessStops
 
 _NO_CODE: Final = "No process of the server can continue the call"
 
@@ -68,7 +69,7 @@ class StoredCalls:
         """Continue the call of *task* with the *outcome* of its wait.
 
         Raises:
-            StoreError: the store failed; the step must be repeated.
+            ProcessStops: this process stops; the step is repeated elsewhere.
             IllegalTransition: another process continues it.
             NotRunnableHere: this process lacks the code that continues it.
         """
@@ -94,7 +95,7 @@ class StoredCalls:
         """Run `call` for the request of *request_channel*, which is *task* from its beginning.
 
         Raises:
-            StoreError, IllegalTransition: as for `resume`.
+            ProcessStops, IllegalTransition: as for `resume`.
         """
         caller = request_channel.context.caller
         context = self._context(task, TaskCaller(caller.client_key, caller.copied))
@@ -125,14 +126,12 @@ class StoredCalls:
         try:
             await resolve_route(channel)
             result: Any = await self.continuations.advance(await hook(), channel, continuation)
-        except (IllegalTransition, KeyboardInterrupt, GeneratorExit):
+        except (ProcessStops, IllegalTransition, KeyboardInterrupt, GeneratorExit):
             raise
         except BaseException as error:  # any exception of a hook ends only its own call
             if isinstance(error, asyncio.CancelledError) and cancel_requested():
                 report(None, error)
                 await self._stopped(task, channel)
-                raise
-            if isinstance(error, StoreError) and continuation is not None:
                 raise
             latest = channel.context.continuation or continuation
             release = self._services.server.info.version
@@ -189,7 +188,9 @@ class StoredCalls:
         """
         channel.context.advance(CancelTask())  # without its action: the hook has ended
         if task.bound_node is not None or channel.context.continuation is not None:
-            stored = await self.tasks.service.records.find(task.id)
+            stored = None
+            with suppress(StoreError):  # the record of a cancelled task was written before
+                stored = await self.tasks.service.records.find(task.id)
             # The token differs if the key of the cancelled call is in use again.
             if stored is not None and (
                 stored.task.end == "cancelled" or stored.task.fencing_token != task.fencing_token

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, cast
 
 import msgspec
 
+from genmcp._core.access import InsufficientScope
 from genmcp._core.call import CallAction, WorkCancelled
 from genmcp._core.continuation import Continuation
 from genmcp._core.failures import tool_error
@@ -370,8 +371,9 @@ def to_finished(result: Result | McpError, raised: BaseException | None = None) 
 
     *raised*: the exception of the hook that has led to *result*, if any.
     """
-    # An error that asks its client to send the call again must not be the answer to that.
-    frees_key = isinstance(result, Overloaded) or (isinstance(raised, ToolError) and raised.retry)
+    # An error that asks its client to send the call again must not be the response to that.
+    frees_key = isinstance(result, Overloaded) or isinstance(raised, InsufficientScope)
+    frees_key = frees_key or (isinstance(raised, ToolError) and raised.retry)
     if isinstance(result, McpError):
         return msgspec.structs.replace(finished_with_error(result), frees_key=frees_key)
     encoded = result.body if isinstance(result, EncodedResult) else msgspec.json.encode(result)

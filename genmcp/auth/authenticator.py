@@ -23,7 +23,7 @@ from genmcp.auth.document import ResourceDocument
 from genmcp.auth.dpop import check_unbound
 from genmcp.auth.verdicts import SYSTEM_CLOCK, Verdicts
 from genmcp.errors import HttpRejected, McpError
-from genmcp.tasks.retry import LogThrottle
+from genmcp.tasks.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 

@@ -24,7 +24,7 @@ from genmcp.cli.target import SERVED, load_attribute, load_mux
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.extras import missing_extra
 from genmcp.stores import log_problems
-from genmcp.tasks.retry import LogThrottle
+from genmcp.tasks.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 

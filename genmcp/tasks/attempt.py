@@ -32,7 +32,7 @@ from genmcp.errors import (
 )
 from genmcp.tasks.jobs import JobFunction, Run, find_job
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.retry import JobProgress, ProgressWriter, Write
+from genmcp.tasks.progress import JobProgress, ProgressWriter, Write
 from genmcp.tasks.time_limits import with_soft_limit
 
 logger = logging.getLogger("genmcp")

@@ -14,7 +14,7 @@ from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
 from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.deliveries import Backlog, Deliveries, OwnerShare
 from genmcp.stores.store import Store
-from genmcp.tasks.retry import LogThrottle
+from genmcp.tasks.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 

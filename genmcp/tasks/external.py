@@ -22,7 +22,7 @@ from genmcp.errors import (
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.attempt import pack_failure, pack_result
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.retry import ProgressWriter, Write
+from genmcp.tasks.progress import ProgressWriter, Write
 
 __all__ = [
     "ExternalFollower",

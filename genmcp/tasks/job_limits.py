@@ -113,12 +113,12 @@ class JobLimits:
             pause = await retry(partial(self._take, limit, task))
             if pause is None:
                 continue
-            parked = await retry(held.retryable(partial(park_job, delay=pause)))
+            parked = await retry(partial(held.change, partial(park_job, delay=pause)))
             # A slot may have been released after it was refused here, and before the task could be
             # woken.
-            slots = await self._read(limit)
+            slots = await retry(partial(self._read, limit))
             if run_id(task) in slots.record.holders:
-                parked = await self._records.change(task.id, wake_job)
+                parked = await retry(partial(self._records.change, task.id, wake_job))
             return parked
         return None
 

@@ -19,8 +19,8 @@ from genmcp.tasks.job_limits import JobLimits
 from genmcp.tasks.jobs import Run, SavedState
 from genmcp.tasks.options import JobOptions, StepObserver
 from genmcp.tasks.parts import TaskParts
+from genmcp.tasks.progress import ProgressWriter, with_progress
 from genmcp.tasks.records import HeldTask
-from genmcp.tasks.retry import ProgressWriter, with_progress
 from genmcp.tasks.schedules import ScheduledJobs
 from genmcp.tasks.transitions import TaskWriter
 
@@ -51,7 +51,8 @@ class JobRunner:
     async def attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
         """Make an attempt at a job; return the task settled, or waiting for another delivery."""
         if task.parent is not None:
-            await self._parts.check_wanted(held, task.parent)
+            check = partial(self._parts.check_wanted, held, task.parent)
+            await self._writer.retry.retry_until_written(check)
         if not job.limit and job.queue not in self._options.queue_limits:
             return await self._attempt(held, task, job)
         async with self.limits.slots(task):
@@ -72,7 +73,8 @@ class JobRunner:
             job = replace(job, timeout=min(job.timeout or inf, left))
         try:
             if task.schedule is not None:
-                await self.schedules.begin(held, task)
+                begin = partial(self.schedules.begin, held, task)
+                await self._writer.retry.retry_until_written(begin)
             attempting = attempt(
                 job,
                 partial(self._run, held, task, job),
@@ -98,7 +100,7 @@ class JobRunner:
             return None
         delay = missing.delay_after(task.deferred_seconds)
         logger.warning("task %s is deferred to another process: %s", task.id, missing)
-        write = held.retryable(lambda task, now: defer(task, now, delay))
+        write = partial(held.change, lambda task, now: defer(task, now, delay))
         return await self._writer.retry.retry_until_written(write)
 
     def _run(self, held: HeldTask, task: Task, job: Job, progress: ProgressWriter) -> Run:
@@ -118,7 +120,7 @@ class JobRunner:
         )
 
     async def _save(self, held: HeldTask, state: bytes) -> None:
-        write = held.retryable(lambda task, now: save_state(task, state, now))
+        write = partial(held.change, lambda task, now: save_state(task, state, now))
         await self._writer.retry.retry_until_written(write, _reject_state)
 
 

@@ -29,7 +29,7 @@ from genmcp._core.outcome import check_json
 from genmcp._core.waiting import Job
 from genmcp.dependencies import hints_of, injected, signature_of
 from genmcp.errors import ConfigurationError, ContractError
-from genmcp.tasks.retry import ProgressWriter
+from genmcp.tasks.progress import ProgressWriter
 from genmcp.tasks.time_limits import SoftTimeLimit
 
 __all__ = ["Job", "JobFunction", "Run", "SavedState", "SoftTimeLimit", "find_job", "job"]

@@ -12,7 +12,7 @@ A call whose idempotency key is free again has the id, and replaces the record, 
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
@@ -100,9 +100,16 @@ class HeldTask:
     later read. Before the read, this therefore makes another write to the same subject
     (`TaskRecords.barrier`), because a store orders such writes. After that the earlier write has
     either taken effect, and the read finds it, or never will.
+
+    Args:
+        records: have the task.
+        id: the task.
+        token: the fencing token.
+        stored: the task, if it was just read.
+        unsure: whether a write of this process may still take effect.
     """
 
-    __slots__ = ("_claim", "_records", "_stored", "_unsure", "id", "token")
+    __slots__ = ("_claim", "_claim_id", "_records", "_stored", "_unsure", "_written", "id", "token")
 
     def __init__(
         self,
@@ -115,26 +122,26 @@ class HeldTask:
     ) -> None:
         self._records = records
         self._stored = stored
-        self._claim: str | None = None
-        self._unsure = unsure  # whether an earlier write may still take effect
+        self._claim: Transition | None = None
+        self._claim_id: str | None = None
+        self._unsure = unsure
+        # The last write: its transition, and the record that it has written, or may have.
+        self._written: tuple[Transition, Task] | None = None
         self.id = id
         self.token = token
 
-    def claim(self, max_crashes: int) -> Callable[[], Awaitable[Task]]:
-        """Return a function that claims the task and sets `token`; see `retryable`.
+    async def claim(self, max_crashes: int) -> Task:
+        """Claim the task, and set `token`. May be called again after a failure, as `change`.
 
         The claim has a random id. If the write of the claim failed or was cancelled, it may have
         taken effect. The next write then finds that id in the record, and sets `token`.
         """
-        self._claim = claim = token_hex(8)
-        write = self.retryable(partial(Task.claim, max_crashes=max_crashes, claim_id=claim))
-
-        async def claimed() -> Task:
-            task = await write()
-            self.token, self._claim = task.fencing_token, None
-            return task
-
-        return claimed
+        if self._claim is None:
+            self._claim_id = token_hex(8)
+            self._claim = partial(Task.claim, max_crashes=max_crashes, claim_id=self._claim_id)
+        task = await self.change(self._claim)
+        self.token, self._claim = task.fencing_token, None
+        return task
 
     async def check(self) -> None:
         """Read the record, and check that the token is current.
@@ -145,49 +152,39 @@ class HeldTask:
         self._stored = None
         await self.change(lambda task, now: task)
 
-    async def change(self, transition: Callable[[Task, float], Task]) -> Task:
+    async def change(self, transition: Transition) -> Task:
         """Write the task after *transition*, and return it.
+
+        This may be repeated with the same object, because it or what followed it has failed. The
+        transition is made only once: if the store has accepted it, whatever it reported, the record
+        shows it.
 
         Raises:
             IllegalTransition: it has ended, was deleted, or another process has taken it over.
         """
-        return await self.retryable(transition)()
-
-    def retryable(self, transition: Callable[[Task, float], Task]) -> Callable[[], Awaitable[Task]]:
-        """Return a function that acts like `change`, and may be called again after a failure.
-
-        The transition is made only once: if a write took effect although the store reported a
-        failure, the function recognises that by the record.
-        """
-        written: Task | None = None  # as this function has written it, or may have
-
-        async def write() -> Task:
-            nonlocal written
-            while True:
-                stored, self._stored = self._stored, None
-                task, version = stored or await self._read()
-                if written is None or task != written:
-                    wanted = transition(self._own(task), self._records.now())
-                    if wanted is not task:
-                        # Compare-and-set on the version: with it the token that was checked above
-                        # is still current when the write takes effect.
-                        try:
-                            version = await self._records.write(wanted, version, task)
-                        except Conflict:
-                            # This write was rejected. If the record equals *wanted* afterwards,
-                            # another process has written it.
-                            written = None
-                            continue
-                        except (OverShare, StoreFull):  # nothing was written
-                            raise
-                        except (StoreError, asyncio.CancelledError):
-                            written, self._unsure = wanted, True
-                            raise
-                    task = written = wanted
-                self._stored = Stored(task, version)
-                return task
-
-        return write
+        while True:
+            stored, self._stored = self._stored, None
+            task, version = stored or await self._read()
+            if self._written != (transition, task):
+                wanted = transition(self._own(task), self._records.now())
+                if wanted is not task:
+                    # Compare-and-set on the version: with it the token that was checked above is
+                    # still current when the write takes effect.
+                    self._written = None
+                    try:
+                        version = await self._records.write(wanted, version, task)
+                    except Conflict:
+                        # This write was rejected. If the record equals *wanted* afterwards, another
+                        # process has written it.
+                        continue
+                    except (OverShare, StoreFull):  # nothing was written
+                        raise
+                    except (StoreError, asyncio.CancelledError):
+                        self._written, self._unsure = (transition, wanted), True
+                        raise
+                    task = wanted
+            self._written, self._stored = (transition, task), Stored(task, version)
+            return task
 
     async def _read(self) -> Stored:
         if self._unsure:
@@ -207,7 +204,7 @@ class HeldTask:
         Raises:
             IllegalTransition: as for `change`.
         """
-        claimed = self._claim is not None and task.claim_id == self._claim
+        claimed = self._claim is not None and task.claim_id == self._claim_id
         if claimed and task.fencing_token == self.token + 1:
             self.token, self._claim = task.fencing_token, None
         return task.check_token(self.token)

@@ -45,6 +45,7 @@ from genmcp.errors import (
     ContractError,
     IllegalTransition,
     InternalError,
+    OverShare,
     StoreError,
     UnknownFormat,
 )
@@ -52,6 +53,7 @@ from genmcp.tasks.attempt import (
     NotRunnableHere,
     StillRuns,
     finished_with_error,
+    result_rejected,
 )
 from genmcp.tasks.external import ExternalFollower, ExternalQueue, FollowResult
 from genmcp.tasks.job_runner import JobRunner
@@ -59,6 +61,7 @@ from genmcp.tasks.options import JobOptions
 from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.records import HeldTask, Stored
 from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.writes import ProcessStops
 
 logger = logging.getLogger("genmcp")
 
@@ -100,6 +103,7 @@ class TaskRunner:
         self._writer = writer
         self._records = writer.records
         self._scheduler = writer.scheduler
+        self._retry = writer.retry.retry_until_written
         self._resume = resume
         self.external = ExternalFollower(queues, options)
         self.parts = TaskParts(writer, self.cancel_work, options.progress_interval)
@@ -162,24 +166,18 @@ class TaskRunner:
         held = HeldTask(self._records, stored.task.id, stored.task.fencing_token, stored)
         claimed = False
         try:
-            claim = held.claim(self._options.max_crashes)
-            task = await self._writer.retry.retry_until_written(claim)
+            claim = partial(held.claim, self._options.max_crashes)
+            task = await self._retry(claim)
             claimed = True
             if stored.task.held_delivery is not None:
                 self._options.observer.lease_lost(task)
                 _log_takeover(stored.task, task)
             if not task.ended:
                 await self._work(held, task)
-        except StoreError:
-            if claimed:
-                # The claim stays in the record, so that the next claim counts a crash although no
-                # process has died. That limits how often a step is repeated that fails with the
-                # store every time.
-                await self._writer.retry.retry_until_written(
-                    partial(_abandon_wait, self._writer, held)
-                )
-            else:  # no work was started, even if the claim was written
-                await self._hand_over(held, stored.task, still_runs=False)
+        except OverShare as error:  # a repetition would fail, too
+            await self._writer.finish(held, result_rejected(error))
+        except StoreError:  # this process stops: it would have repeated the write otherwise
+            await self._hand_over(held, stored.task, still_runs=False)
             raise
         except IllegalTransition as rejected:
             # Another process has taken the task over, or the task has ended. Or this delivery is a
@@ -209,15 +207,14 @@ class TaskRunner:
             if task.settled:
                 await self._continue(held, task)
             else:
-                await self._records.touch(task)
-                await self._scheduler.submit(task)
+                await self._retry(partial(self._writer.deliver_later, task))
 
     async def _follow(self, held: HeldTask, task: Task, ref: ExternalJob) -> Task:
         """Follow an external job for a while; return the task.
 
         It is settled if the job has ended. Otherwise it waits for the next delivery.
         """
-        outcome = await self._writer.external.outcome(ref)
+        outcome = await self._retry(partial(self._writer.external.outcome, ref))
         result = FollowResult(outcome)
         if outcome is None:
             result = await self.external.follow(ref, self.parts.progress_of(held, task))
@@ -268,7 +265,7 @@ class TaskRunner:
         if task.schedule is not None:
             await self.jobs.schedules.end(held, task)
             return
-        call = await self._records.call(task.id)
+        call = await self._retry(partial(self._records.call, task.id))
         try:
             if call is None:
                 result: Suspended | Finished = Finished(error=LOST, raised=True)
@@ -278,8 +275,7 @@ class TaskRunner:
                 result = await self._result_of(held, task, step)
         except NotRunnableHere as missing:
             if deferred := await self.jobs.defer(held, task, missing):
-                await self._records.touch(deferred)
-                await self._scheduler.submit(deferred)
+                await self._retry(partial(self._writer.deliver_later, deferred))
                 return
             result = missing.finished(task.deferred_seconds)
         await self._writer.advance(held, result)
@@ -308,13 +304,13 @@ class TaskRunner:
             result = await step
             if not isinstance(result, Suspended | Finished):
                 raise ContractError(f"resume returned {result!r}, not Suspended or Finished")
-        except (StoreError, NotRunnableHere):
+        except (ProcessStops, NotRunnableHere):
             raise
         except Exception as error:
             # If the task was taken over, `check` raises. Otherwise the hook itself has raised
             # IllegalTransition, which is a defect like any other error.
             if isinstance(error, IllegalTransition):
-                await held.check()
+                await self._retry(held.check)
             return _internal_error(task, error)
         return result
 
@@ -416,18 +412,6 @@ class _RunningSteps:
             part = await records.find(part_id(id, stored.task.step, index))
             if part is not None:
                 await records.touch(part.task)
-
-
-async def _abandon_wait(writer: TaskWriter, held: HeldTask) -> None:
-    """Abandon the task if it waits for an awaitable of the step, which has failed.
-
-    No other process could report the end of that awaitable.
-    """
-    stored = await writer.records.find(held.id)
-    if stored is not None:
-        task = stored.task
-        if task.fencing_token == held.token and task.bound_node is not None:
-            await writer.scheduler.abandon(task)
 
 
 def _parsed(engine_id: str) -> tuple[str, int, int]:

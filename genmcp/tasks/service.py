@@ -10,6 +10,7 @@ from genmcp._core.client_key import client_of
 from genmcp._core.outcome import Outcome, unpack
 from genmcp._core.task import Task, is_task_id
 from genmcp._core.waiting import ExternalJob, Finished, Suspended
+from genmcp.cancellation import run_to_completion
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.following import retry_read
 from genmcp.stores.store import Put, Store
@@ -18,12 +19,13 @@ from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, p
 from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import JobProgress, with_progress
 from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.records import HeldTask, TaskRecords
-from genmcp.tasks.retry import JobProgress, RetriedWrites, with_progress
 from genmcp.tasks.runner import Resume, TaskRunner
 from genmcp.tasks.transitions import TaskScheduler, TaskWriter
 from genmcp.tasks.worker import TaskWorker
+from genmcp.tasks.writes import RetriedWrites
 
 __all__ = ["JobValues", "Resume", "TaskChange", "TaskMessage", "TaskService"]
 
@@ -132,7 +134,7 @@ class TaskService:
         """
         # Without a heartbeat of this process, others would consider the call that runs here lost.
         await self.start()
-        if await self.writer.create(task, call):
+        if await run_to_completion(self.writer.create(task, call)):
             return task
         return await self.get(task.id, task.owner)
 

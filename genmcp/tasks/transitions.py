@@ -10,6 +10,7 @@ previous step, and the `TaskReconciler` of a process.
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
@@ -18,6 +19,7 @@ from genmcp._core.client_key import client_of
 from genmcp._core.job_transitions import expire_job
 from genmcp._core.task import Task, add_answers, lose_process
 from genmcp._core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work, Working
+from genmcp.cancellation import run_to_completion
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.clocks import steady
 from genmcp.tasks.attempt import outcome_rejected, result_rejected
@@ -25,7 +27,7 @@ from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, Engine, engine_queue
 from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.records import HeldTask, Stored, TaskRecords
-from genmcp.tasks.retry import RetriedWrites
+from genmcp.tasks.writes import RetriedWrites
 
 logger = logging.getLogger("genmcp")
 
@@ -203,7 +205,10 @@ class TaskWriter:
     """Makes the transitions of tasks, and submits the next steps. Owned by a `TaskService`.
 
     If the caller is cancelled, both the write of a record and the submission of its next step are
-    completed: see `RetriedWrites.uninterrupted`.
+    completed: a record whose step is not submitted would wait until it is read again. Only the
+    death of the process may come between the two.
+
+    Writes of work that was done are repeated until the store accepts or rejects them, by `retry`.
     """
 
     def __init__(
@@ -223,17 +228,14 @@ class TaskWriter:
     ) -> bool:
         """Write a new task and submit its first step. Return False if the id exists.
 
-        *replaces* is as for `TaskRecords.create`.
+        *replaces* is as for `TaskRecords.create`. The caller must not be cancelled in between: see
+        `run_to_completion`, or repeat the submission.
         """
-
-        async def create() -> bool:
-            await self._register_external(task.id, task.work)
-            created = await self.records.create(task, call, replaces=replaces)
-            if created:
-                await self.scheduler.submit(task)
-            return created
-
-        return await self.retry.uninterrupted(create())
+        await self._register_external(task.id, task.work)
+        created = await self.records.create(task, call, replaces=replaces)
+        if created:
+            await self.scheduler.submit(task)
+        return created
 
     async def suspend(self, held: HeldTask, suspended: Suspended) -> Task:
         """Write that the task waits again, and submit its work.
@@ -241,17 +243,25 @@ class TaskWriter:
         Raises:
             IllegalTransition: it has ended, or another process has taken it over.
         """
-        write = held.retryable(lambda task, now: task.suspend(suspended, now))
+
+        def suspended_task(task: Task, now: float) -> Task:
+            return task.suspend(suspended, now)
 
         async def suspend() -> Task:
             await self._register_external(held.id, suspended.work)
-            task = await write()
-            # The request must live as long as the record, which the write has just extended.
-            await self.records.touch(task)
-            await self.scheduler.submit(task)
+            task = await held.change(suspended_task)
+            await self.deliver_later(task)
             return task
 
-        return await self.retry.retry_until_written(lambda: self.retry.uninterrupted(suspend()))
+        return await self.retry.retry_until_written(lambda: run_to_completion(suspend()))
+
+    async def deliver_later(self, task: Task) -> None:
+        """Submit the next step of a *task* that was just written, and extend the expiry of both.
+
+        The request must live as long as the record.
+        """
+        await self.records.touch(task)
+        await self.scheduler.submit(task)
 
     async def finish(self, held: HeldTask, finished: Finished) -> Task:
         """End the task with *finished*, or with an error if the store has no room for *finished*.
@@ -260,12 +270,15 @@ class TaskWriter:
             IllegalTransition: as for `suspend`.
         """
 
-        def end(finished: Finished) -> Callable[[], Awaitable[Task]]:
-            return held.retryable(lambda task, now: task.finish(finished, now))
+        def end(task: Task, now: float) -> Task:
+            return task.finish(finished, now)
 
-        return await self.retry.retry_until_written(
-            end(finished), lambda error: end(result_rejected(error))()
-        )
+        async def reject(error: StoreUnavailable) -> Task:
+            nonlocal finished
+            finished = result_rejected(error)
+            return await held.change(end)
+
+        return await self.retry.retry_until_written(partial(held.change, end), reject)
 
     async def advance(self, held: HeldTask, result: Suspended | Finished) -> None:
         """Suspend the task, or end it, as *result* states.
@@ -290,11 +303,10 @@ class TaskWriter:
         async def answer() -> Task:
             task = await self.records.change(id, lambda task, now: add_answers(task, answers, now))
             if isinstance(task.work, Asking):
-                await self.records.touch(task)
-                await self.scheduler.submit(task)
+                await self.deliver_later(task)
             return task
 
-        return await self.retry.uninterrupted(answer())
+        return await run_to_completion(answer())
 
     async def abandon(self, held: HeldTask) -> Task:
         """Give up the call or awaitable that runs in the process that the task is bound to.
@@ -304,14 +316,13 @@ class TaskWriter:
         Raises:
             IllegalTransition: as for `suspend`, or it is not bound to a process.
         """
-        write = held.retryable(lose_process)
 
         async def abandon() -> Task:
-            task = await write()
+            task = await held.change(lose_process)
             await self.scheduler.submit(task)
             return task
 
-        return await self.retry.retry_until_written(lambda: self.retry.uninterrupted(abandon()))
+        return await self.retry.retry_until_written(lambda: run_to_completion(abandon()))
 
     async def cancel(
         self,
@@ -367,7 +378,7 @@ class TaskWriter:
             outcome = outcome_rejected(error)
             return await held.change(lambda task, now: task.settle(outcome, now))
 
-        return await self.retry.retry_until_written(held.retryable(transition), reject)
+        return await self.retry.retry_until_written(partial(held.change, transition), reject)
 
     async def settle_external(self, id: str, ref: ExternalJob, outcome: bytes) -> bool:
         """End a task's wait for *ref*; return whether it waited for that."""
@@ -388,7 +399,7 @@ class TaskWriter:
                 await self.scheduler.submit(task)
 
         try:
-            await self.retry.uninterrupted(settle())
+            await run_to_completion(settle())
         except TaskNotFound:
             return False
         if before is not None:

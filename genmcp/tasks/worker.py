@@ -27,6 +27,7 @@ from genmcp.tasks.options import JobOptions
 logger = logging.getLogger("genmcp")
 
 _BEATS_PER_LEASE: Final = 9  # a few may be late before this process counts as suspended
+_CALL_GRACE: Final = 5.0  # seconds that a cancelled call has for its cleanup
 _BUSY_POLL: Final = 0.05  # seconds between two checks for running calls
 
 
@@ -299,7 +300,8 @@ class TaskWorker:
             if calls := self._calls_of(serving.loop):
                 await asyncio.wait(calls, timeout=self.options.shutdown_grace)
         finally:
-            await cancel_and_wait(*self._calls_of(serving.loop))
+            # One that ignores this, or cannot write its end, must not delay the exit for ever.
+            await cancel_and_wait(*self._calls_of(serving.loop), timeout=_CALL_GRACE)
 
     def _calls_of(self, loop: asyncio.AbstractEventLoop) -> Sequence["asyncio.Task[None]"]:
         return [each for each in self.calls if each.get_loop() is loop]

@@ -9,6 +9,7 @@ import pytest
 
 from genmcp import (
     ConfigurationError,
+    Continue,
     Endpoint,
     Limits,
     McpError,
@@ -16,12 +17,15 @@ from genmcp import (
     SQLiteStore,
     Suite,
     ToolError,
+    elicit,
     prompt,
     result,
     tool,
 )
-from genmcp.errors import InvalidParams, Overloaded
-from tests.support.asgi import ALL, MODERN, TASKS, Client, until
+from genmcp._core.access import InsufficientScope
+from genmcp.errors import InvalidParams, Overloaded, StoreUnavailable
+from genmcp.stores.store import Op, StoreEntry
+from tests.support.asgi import ALL, MODERN, PATIENCE, TASKS, Client, until
 from tests.support.keyed import (
     ASKS,
     BOB,
@@ -247,10 +251,12 @@ async def test_cancelled_notification_ends_only_its_own_wait() -> None:
     go = asyncio.Event()
     app = serving(counts := Counts(lambda: go))
     client = await begin(app, LEGACY)
-    async with client.open(keyed(client)) as connection:
+    request = keyed(client)
+    async with client.open(request) as connection:
         await waiting(app, 2)
-        id = connection._client.number if hasattr(connection._client, "number") else 1
-        await client.send(client.notification("notifications/cancelled", requestId=id))
+        id = request["id"]
+        cancelled = client.notification("notifications/cancelled", requestId=id)
+        await client.send(cancelled)
         await connection.over()
     go.set()
 
@@ -280,12 +286,18 @@ async def test_call_outlives_a_lease_and_its_client(tmp_path: Path) -> None:
     async with first.open(keyed(first)) as one:
         await until(lambda: tools[0].calls == 1)
         one.disconnect()
-    beats = apps[0].mux.tasks.service.heartbeats
+    heartbeats: Any = apps[0].mux.tasks.service.heartbeats
+    beat, beats = heartbeats.beat, 0
+
+    async def counted() -> None:
+        nonlocal beats
+        beats += 1
+        await beat()
+
+    heartbeats.beat = counted
     async with second.open(keyed(second)) as two:
         await waiting(apps[1], 1)
-        for _ in range(12):  # a ninth of a lease each
-            await beats.beat()
-            await asyncio.sleep(0.3 / 9)
+        await until(lambda: beats > 18, pause=0.01)  # nine in a lease
         go.set()
         await two.over()
 
@@ -339,7 +351,9 @@ async def test_result_that_is_an_error_is_kept() -> None:
     assert counts.calls == 1
 
 
-@pytest.mark.parametrize("error", [ToolError("no", retry=True), Overloaded("busy")], ids=repr)
+@pytest.mark.parametrize(
+    "error", [ToolError("no", retry=True), Overloaded("busy"), InsufficientScope("a")], ids=repr
+)
 async def test_error_that_asks_for_a_retry_frees_the_key(error: Exception) -> None:
     """The next call runs, also with other arguments, and its result is kept."""
     counts = Counts(lambda: error if counts.calls == 1 else None)
@@ -478,7 +492,6 @@ async def test_tool_that_requires_tasks_rejects_other_clients() -> None:
 
 async def test_step_in_this_process_continues_the_call() -> None:
     """An awaitable of the hook: its wait is written, and the result is that of `continue_`."""
-    from genmcp import Continue
 
     async def later() -> str:
         return "later"
@@ -505,6 +518,35 @@ async def test_copy_in_another_process_gets_the_job_result(version: str, tmp_pat
         await two.over()
 
     assert said(two) == "done worked of 0"
+
+
+async def test_process_that_stops_without_its_store(tmp_path: Path) -> None:
+    """The end of the hook cannot be written: that does not delay the exit."""
+
+    class Away(SQLiteStore):
+        away = False
+
+        async def apply(self, *ops: Op) -> None:
+            if self.away:
+                raise StoreUnavailable("away")
+            await super().apply(*ops)
+
+        async def get(self, key: str) -> StoreEntry | None:
+            if self.away:
+                raise StoreUnavailable("away")
+            return await super().get(key)
+
+    go = asyncio.Event()
+    store = Away(tmp_path / "a.db")
+    app = serving(Counts(lambda: go), store=store)
+    client = await begin(app)
+    async with client.open(keyed(client)) as connection:
+        await waiting(app, 2)
+        connection.disconnect()
+        store.away = True
+        await asyncio.wait_for(app.mux.tasks.aclose(), PATIENCE)
+    await waiting(app, 0)
+    store.away = False
 
 
 async def test_endpoint_that_stops_gives_the_hook_its_grace(tmp_path: Path) -> None:
@@ -596,8 +638,6 @@ async def test_copy_of_an_earlier_answer_gets_the_next_question() -> None:
         async def continue_(self, tag: str, outcome: Any, channel: Any) -> Any:
             self.continued += 1
             if tag == "named":
-                from genmcp import Continue, elicit
-
                 return Continue("again", elicit("Really?", NAME))
             return await super().continue_(tag, outcome, channel)
 

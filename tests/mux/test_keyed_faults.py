@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Continue, MemoryStore, SQLiteStore
+from genmcp import Continue, MemoryStore, SQLiteStore, ToolError
 from genmcp.errors import OverShare, StoreFull, StoreUnavailable
 from genmcp.stores.store import Delete, Op, Put, StoreEntry
 from tests.support.asgi import PATIENCE, TASKS, Client, Connection, until
@@ -230,10 +230,11 @@ async def test_client_that_leaves_while_the_task_is_written(store: Any) -> None:
     async with client.open(keyed(client)) as leaving:
         await store.reached.wait()
         leaving.disconnect()
+        await until(lambda: leaving.task.done() or app.mux.waiting_calls)
         gate.set()
         await leaving.over()
 
-    assert (await call(client), counts.calls) == ("call 1", 1)
+    assert (await call(client), counts.calls, counts.cancels) == ("call 1", 1, 0)
 
 
 async def test_copies_that_meet_at_the_first_write() -> None:
@@ -254,8 +255,6 @@ async def test_copies_that_meet_at_the_first_write() -> None:
 
 async def test_copies_that_meet_at_a_free_key() -> None:
     """The key was freed by an error; one of the copies replaces the record."""
-    from genmcp import ToolError
-
     counts = Counts(lambda: ToolError("no", retry=True) if counts.calls == 1 else None)
     app = serving(counts, store=HeldMemory())
     clients = [await begin(app) for _ in range(3)]

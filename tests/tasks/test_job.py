@@ -10,7 +10,7 @@ import pytest
 from genmcp._core.waiting import Job
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.jobs import JobFunction, Run, SavedState, find_job, job
-from genmcp.tasks.retry import ProgressWriter
+from genmcp.tasks.progress import ProgressWriter
 
 
 @job

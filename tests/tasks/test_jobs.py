@@ -13,7 +13,6 @@ from genmcp._core.task import Task
 from genmcp._core.waiting import Asking, Awaiting, Finished, Job, Running, Suspended, Working
 from genmcp.errors import (
     ConfigurationError,
-    Conflict,
     IllegalTransition,
     StoreUnavailable,
     TaskNotFound,
@@ -27,8 +26,8 @@ from genmcp.stores.store import Delete
 from genmcp.tasks.follower import TaskFollower
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import JobProgress
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.retry import JobProgress
 from genmcp.tasks.service import TaskChange, TaskMessage, TaskService
 from tests.tasks.bench import BOUND, STORES, Bench, ended, followed, made, opened, until
 
@@ -736,14 +735,14 @@ async def test_process_that_lives_keeps_its_call(bench: Bench) -> None:
     assert (await ended(there)).result == b"1"
 
 
-async def test_continuation_is_redelivered_after_store_failure(bench: Bench) -> None:
-    """`continue_` runs at least once."""
-    bench.resumed.gives = [StoreUnavailable("gone"), Conflict("moved")]
+async def test_store_error_of_a_hook_ends_its_call(bench: Bench) -> None:
+    """Only the death of its process repeats a step: `continue_` may have had effects."""
+    bench.resumed.gives = [StoreUnavailable("gone")]
     jobs = bench.jobs(lease=0.3)
     await jobs.create(made(Working(double.job(1))), b"")
 
-    assert (await ended(jobs)).result == b"2"
-    assert len(bench.resumed.seen) == 3
+    assert (await ended(jobs)).end == "failed"
+    assert len(bench.resumed.seen) == 1
 
 
 async def test_engine_may_deliver_what_is_no_step(

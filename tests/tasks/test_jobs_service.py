@@ -26,8 +26,8 @@ from genmcp.tasks.engine import LocalEngine
 from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import JobProgress, ProgressWriter
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.retry import JobProgress, ProgressWriter
 from genmcp.tasks.service import TaskChange
 from tests.tasks.bench import BOUND, Bench, as_result, ended, made, opened, until
 

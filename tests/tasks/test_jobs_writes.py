@@ -19,7 +19,7 @@ from genmcp._core.waiting import (
     Suspended,
     Working,
 )
-from genmcp.errors import IllegalTransition, StoreUnavailable, TaskNotFound, WorkerLost
+from genmcp.errors import IllegalTransition, StoreUnavailable, TaskNotFound
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Delete, Op, Put
 from genmcp.tasks.engine import Engine, LocalEngine
@@ -171,15 +171,15 @@ async def test_wait_starts_when_the_store_is_back(fault: str) -> None:
     await jobs.aclose()
 
 
-async def test_wait_in_a_step_that_fails_is_lost() -> None:
-    """It ends with its step, although the process is alive: the call continues."""
+async def test_wait_in_a_step_that_fails_ends_the_call() -> None:
+    """An error of the store in a hook is one of the hook: the step is not repeated."""
     store, awaits = MemoryStore(), Awaits()
     awaits.then = StoreUnavailable("something else of the store failed")
     awaits.jobs = jobs = process(store, awaits)
     await jobs.create(WAITS, b"")
 
-    assert (await ended(jobs)).result == b'"WorkerLost"'
-    assert awaits.seen == [(1, Done(1)), (2, Failed(WorkerLost()))]
+    assert (await ended(jobs)).end == "failed"
+    assert awaits.seen == [(1, Done(1))]
     await jobs.aclose()
 
 

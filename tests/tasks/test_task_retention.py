@@ -28,8 +28,8 @@ from genmcp.stores.store import Put, StoreEntry
 from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import JobProgress
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.retry import JobProgress
 from genmcp.tasks.service import TaskChange, TaskMessage, TaskService
 from tests.support.clock import Clock
 from tests.tasks.bench import BOUND, Bench, ended, made, opened

@@ -285,7 +285,7 @@ async def test_takeovers_of_lost_leases_are_counted(tmp_path: Path) -> None:
     assert stored is not None
     # As a process leaves it that dies in the step: claimed, and not released.
     held = HeldTask(records, id, stored.task.fencing_token, stored)
-    claimed = await held.claim(3)()
+    claimed = await held.claim(3)
     await mux.tasks.service.runner.handle(claimed.engine_id)
     await mux.aclose()
 

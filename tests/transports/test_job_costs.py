@@ -29,7 +29,7 @@ from tests.support.serving import serve
 from tests.support.sockets import Connection, called
 
 PACKAGE = str(Path(genmcp.__file__).parent)
-CALLS = 660
+CALLS = 650
 
 
 @job(name="costs.work")
