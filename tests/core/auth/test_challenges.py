@@ -75,7 +75,7 @@ def test_scheme_is_found_in_any_case() -> None:
 
 
 def test_number_of_challenges_is_limited() -> None:
-    """A header of thousands of schemes is no reason to keep them."""
+    """A header of thousands of schemes does not make it keep them."""
     assert len(parse_challenges(["Bearer, " * 5000])) == 16
 
 

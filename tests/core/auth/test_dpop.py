@@ -1,4 +1,4 @@
-"""DPoP proofs: what is signed, and the checks of a proof whose signature is valid."""
+"""DPoP proofs: the signed text, and the checks of a proof with a valid signature."""
 
 from typing import Any
 
@@ -133,7 +133,7 @@ def test_url_is_normalized_before_it_is_compared(htu: str) -> None:
 
 
 def test_any_of_several_urls_is_accepted() -> None:
-    """An endpoint whose resource is a whole host has a URL of its own."""
+    """An endpoint that protects a whole host has a URL of its own."""
     check(claims(), urls=("https://mcp.example.com", URL))
 
 
@@ -207,7 +207,7 @@ def test_nonce_is_accepted_until_it_expires() -> None:
     ],
 )
 def test_nonce_of_somebody_else_is_refused(nonce: Any) -> None:
-    """Only what this server has sealed for this purpose is a nonce."""
+    """A nonce is a text that this server has sealed for this purpose."""
     with pytest.raises(InvalidProof) as caught:
         Proof(claims(nonce=nonce), THUMBPRINT).check_nonce(seal())
 

@@ -1,4 +1,4 @@
-"""The record of a login: its text form, and what it does not show."""
+"""The record of a login: its text form, without its secrets."""
 
 import msgspec
 import pytest
