@@ -136,7 +136,8 @@ class QueueConsumer:
             lost = await self._deliveries.renew(self._holder, tuple(self._running), self._lease)
             self._next_renewal = now + self._lease / 3
         for id in lost:
-            if work := self._running.get(id):
+            # Once: a second cancellation would interrupt the cleanup of the handler.
+            if (work := self._running.get(id)) and not work.cancelling():
                 work.cancel()
 
     async def _claim(self, news: WakeSignal) -> None:

@@ -169,7 +169,7 @@ def test_failure_to_ask_a_client_names_the_capability_it_lacks(method: str) -> N
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"])
-def test_failure_to_ask_a_client_was_said_in_words_before(version: str) -> None:
+def test_missing_capability_is_a_text_in_earlier_revisions(version: str) -> None:
     """Earlier revisions have no such error: a call fails with the text, all else with -32603."""
     error, revision = CapabilityMissing({"sampling": {}}), REVISIONS[version]
     elsewhere = failure_result(error, request("prompts/get", revision), "ref")
@@ -208,7 +208,7 @@ def test_store_without_room_refuses_the_request(
     assert is_expected(error)
 
 
-def test_failure_nobody_expected_shows_its_reference_only() -> None:
+def test_unexpected_failure_shows_its_reference_only() -> None:
     """The text of any other exception stays here."""
     outcome = failure_result(ValueError("the password is x"), request(), "ref17")
 

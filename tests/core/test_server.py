@@ -374,7 +374,7 @@ WITH_TASKS = ServerCapabilities(extensions={TASKS: {}})
         ("prompts/list", LOGGING, None, False),
     ],
 )
-def test_server_offers_what_its_capabilities_permit(
+def test_server_offers_the_methods_of_its_capabilities(
     method: str, capabilities: ServerCapabilities, changes: object | None, offered: bool
 ) -> None:
     """The mux answers the methods of the first lines itself, where the server declares them."""

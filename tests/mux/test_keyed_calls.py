@@ -109,7 +109,7 @@ async def test_anonymous_key_over_http_is_rejected() -> None:
 
 
 async def test_client_of_a_pipe_may_use_keys() -> None:
-    """Whoever has the other end of the pipe is the only client."""
+    """A pipe has one client."""
     mux = serving(Counts()).mux
     texts = []
     async with piped_mux(mux) as wires:
@@ -160,7 +160,7 @@ async def test_key_of_another_method_has_no_effect() -> None:
 
 
 async def test_argument_is_the_key_if_the_tool_names_it() -> None:
-    """What people build by hand: a model repeats its request id, and the call runs once."""
+    """A model repeats its request id, and the call runs once, as with a key of the client."""
     booked: list[str] = []
 
     @tool(idempotency_key="request_id")
@@ -227,7 +227,7 @@ async def test_copy_of_a_running_call_gets_its_result(version: str) -> None:
 @pytest.mark.parametrize("version", [LEGACY, MODERN])
 @pytest.mark.parametrize("does", ["hook", "job"])
 async def test_client_that_leaves_ends_only_its_own_wait(version: str, does: str) -> None:
-    """The call goes on, also if no other client waits, and `on_cancel` is not called."""
+    """The call continues, also if no other client waits, and `on_cancel` is not called."""
     go = asyncio.Event()
     gives = works if does == "job" else lambda: go
     app = serving(counts := Counts(gives, on_disconnect="cancel"))
@@ -248,7 +248,7 @@ async def test_client_that_leaves_ends_only_its_own_wait(version: str, does: str
 
 
 async def test_cancelled_notification_ends_only_its_own_wait() -> None:
-    """2025-11-25: the client gets no response, and the call goes on: a departure, documented."""
+    """2025-11-25: the client gets no response, and the call continues: a documented departure."""
     go = asyncio.Event()
     app = serving(counts := Counts(lambda: go))
     client = await begin(app, LEGACY)
@@ -307,7 +307,7 @@ async def test_call_outlives_a_lease_and_its_client(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("on_worker_lost", ["rerun", "fail"])
 async def test_key_of_a_lost_process(tmp_path: Path, on_worker_lost: Any) -> None:
-    """It is free again only if the tool says that its work may be repeated."""
+    """It is free again only for a tool with `on_worker_lost = "rerun"`."""
     go = asyncio.Event()
     lost, other = [Counts(lambda: go, on_worker_lost=on_worker_lost) for _ in range(2)]
     first, second = [
@@ -384,7 +384,7 @@ async def test_rejected_arguments_free_the_key() -> None:
 
 @pytest.mark.parametrize("does", ["hook", "job", "question"])
 async def test_cancelled_task_frees_the_key(does: str) -> None:
-    """`tasks/cancel` ends the call; a copy that waits is told, and the next one runs."""
+    """`tasks/cancel` ends the call; a copy that waits gets an error, and the next one runs."""
     go = asyncio.Event()
     makes = {"hook": lambda: go, "job": works, "question": asks}[does]
     counts = Counts(lambda: makes() if counts.calls == 1 else None, promote_after=0.01)
@@ -612,7 +612,7 @@ async def test_answer_may_come_with_the_call() -> None:
 
 
 async def test_client_that_answers_and_leaves_does_not_end_the_call() -> None:
-    """The answer was written: the call goes on."""
+    """The answer was written: the call continues."""
     go = asyncio.Event()
 
     class Waits(Counts):

@@ -289,7 +289,7 @@ async def test_suspended_process_writes_no_result_of_its_own(tmp_path: Path) -> 
 
 
 async def test_result_above_the_share_of_its_client(tmp_path: Path) -> None:
-    """A response follows its write: both clients learn that there was no room."""
+    """A response follows its write: both clients get the error of a full store."""
     for own in (MemoryStore(max_bytes=400_000), SQLiteStore(tmp_path / "b.db", max_bytes=400_000)):
         counts = Counts(lambda: "x" * 150_000)
         client = await begin(serving(counts, store=own))

@@ -20,7 +20,7 @@ BEATS = 9  # a process renews its heartbeat so often per lease
 
 
 class Outage:
-    """An outage of the store, for all processes: what they attempt meanwhile fails."""
+    """An outage of the store for all processes, which fails their operations."""
 
     def __init__(self) -> None:
         self.away = False

@@ -90,7 +90,7 @@ async def begun(client: Client) -> str:
     return id
 
 
-async def test_resumed_channel_does_what_can_be_done_without_a_request() -> None:
+async def test_resumed_channel_works_without_a_request() -> None:
     """Threads, changes of the server and its level are there; a stream and its client are not."""
 
     class Uses(Goes):
@@ -238,7 +238,7 @@ async def test_continued_tool_is_given_the_id_of_its_job() -> None:
     assert [of_job, None] == after
 
 
-async def test_wrapped_server_goes_on_and_is_told_of_cancellations() -> None:
+async def test_wrapped_server_resumes_calls_and_gets_cancellations() -> None:
     """Middleware that changes nothing does not affect a resumed call."""
 
     class Quiet(Goes):
@@ -322,7 +322,7 @@ class Dumb(MemoryStore):
         await super().apply(*ops)
 
 
-async def test_resumed_channel_that_cannot_be_heard_costs_no_result() -> None:
+async def test_lost_messages_of_a_resumed_call_cost_no_result() -> None:
     """Messages that cannot be stored are reported as not sent; the last progress is always kept."""
 
     class Talks(Goes):

@@ -126,7 +126,7 @@ async def _staged(_tasks_end: None) -> AsyncIterator[None]:
 def serving(
     *tools: Tool, store: Store | None = None, jobs: JobOptions | None = None, grace: float = 5.0
 ) -> Endpoint:
-    """Return an endpoint whose scope names the client. *grace*: that of its shutdown."""
+    """Return an endpoint that takes the client from its scope. *grace*: that of its shutdown."""
     suite = Suite(name="test", version="1", tools=tools)
     OPEN.append(
         Mux(
@@ -141,17 +141,17 @@ def serving(
 
 def reads_held(app: Endpoint) -> tuple[asyncio.Event, asyncio.Event]:
     """Hold back the next read of a task; return the events "begun" and "released"."""
-    service, asked, gate = app.mux.tasks.service, asyncio.Event(), asyncio.Event()
+    service, requested, gate = app.mux.tasks.service, asyncio.Event(), asyncio.Event()
     get = service.get
 
     async def held(id: str, owner: str | None) -> Task:
         service.get = get  # type: ignore[method-assign]
-        asked.set()
+        requested.set()
         await gate.wait()
         return await get(id, owner)
 
     service.get = held  # type: ignore[method-assign]
-    return asked, gate
+    return requested, gate
 
 
 def steps(op: Op) -> bool:
@@ -207,9 +207,9 @@ async def test_job_of_keyed_call_ends_before_the_handle() -> None:
     """The record for the handle is read while the result comes: either is a response."""
     app = serving(tool := at_once(max_hold=0.01))
     client = await begin(app)
-    asked, gate = reads_held(app)
+    requested, gate = reads_held(app)
     async with client.open(keyed(client)) as connection:
-        await asked.wait()
+        await requested.wait()
         Stage.go.set()
         await until(lambda: not len(app.mux.waiting_calls))
         gate.set()
@@ -224,9 +224,9 @@ async def test_host_cancels_keyed_call_before_the_handle() -> None:
     """Its CancelledError propagates while the record is read: the request has ended."""
     app = serving(tool := at_once(max_hold=0.01))
     client = await begin(app)
-    asked, gate = reads_held(app)
+    requested, gate = reads_held(app)
     async with client.open(keyed(client)) as connection:
-        await asked.wait()
+        await requested.wait()
         connection.task.cancel()
         await until(lambda: not len(app.mux.waiting_calls))
         gate.set()
@@ -277,14 +277,14 @@ async def test_job_after_a_doubtful_promotion_has_one_record() -> None:
 
 
 class Slow(asyncio.Event):
-    """The `reading` of a connection; asked: set once a message is sent to its client."""
+    """The `reading` of a connection; requested: set once a message is sent to its client."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
 
     async def wait(self) -> Any:
-        self.asked.set()
+        self.requested.set()
         return await super().wait()
 
 
@@ -310,7 +310,7 @@ async def test_step_reached_while_the_handle_is_sent() -> None:
     client = await begin(serving(tool, store=store), capabilities=TASKS)
     async with client.open(client.call("counts")) as connection:
         connection.reading = reading = Slow()
-        await reading.asked.wait()
+        await reading.requested.wait()
         store.next(steps, before=gate)
         tool.go.set()
         await store.reached.wait()
@@ -325,7 +325,7 @@ async def test_step_reached_while_the_handle_is_sent() -> None:
 
 
 async def test_sse_pair_closes_after_a_call_was_held_over() -> None:
-    """2024-11-05: its client fetches the result by the id, whatever `on_disconnect` is."""
+    """2024-11-05: its client fetches the result by the id, with any `on_disconnect`."""
     ended = asyncio.Event()
 
     def gives() -> str:

@@ -19,7 +19,7 @@ SECRET = "a secret of at least 16 bytes"
 
 
 class SlowStore(MemoryStore):
-    """A store whose reads wait until they are released, and fail if `error` is set."""
+    """A store that holds reads back until they are released, and fails them if `error` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -116,7 +116,7 @@ async def test_ready_names_a_store_that_fails(caplog: pytest.LogCaptureFixture) 
 
 
 async def test_ready_waits_for_the_store_within_a_bound() -> None:
-    """A probe that hangs says less than one that fails."""
+    """A probe that hangs is of less use than one that fails."""
     store = SlowStore()
     health = Health(Mux(suite(), store=store, secret=SECRET), timeout=0.01)
 
@@ -138,7 +138,7 @@ async def test_any_number_of_probes_cost_one_read() -> None:
 
 
 async def test_draining_ends_readiness_at_once() -> None:
-    """Whatever result is remembered; it is still alive."""
+    """With any result that is remembered, it is still alive."""
     health = Health(Endpoint(suite()), cache=600)
     assert await health.problems() == {}
     health.drain()

@@ -239,7 +239,7 @@ async def test_call_that_came_to_nothing_says_why() -> None:
 
 
 async def test_call_that_asks_when_nobody_waits_says_so() -> None:
-    """A question whose client has disconnected is another reason for a missing result."""
+    """A question to a client that has disconnected is another reason for a missing result."""
 
     class Asks(HoldsForJob):
         async def continue_(self, tag: str, outcome: Any, channel: Channel) -> Any:

@@ -1,4 +1,4 @@
-"""Whose cancellation ended a hook, and the registry through which clients cancel."""
+"""The source of the cancellation of a hook, and the registry through which clients cancel."""
 
 import asyncio
 import re
@@ -37,7 +37,7 @@ class Host:
 
 
 def held(host: Host, id: int = 1) -> RunningCall[Host]:
-    """Return a call whose hook waits in the current asyncio.Task."""
+    """Return a call with a hook that waits in the current asyncio.Task."""
     request = Request(
         id=id,
         method="ping",
@@ -55,7 +55,7 @@ def held(host: Host, id: int = 1) -> RunningCall[Host]:
 
 
 def phase_of(call: RunningCall[Host]) -> CallPhase:
-    """Return the phase of a call whose hook has not ended."""
+    """Return the phase of a call before the end of its hook."""
     assert call.channel is not None
     return call.channel.context.phase
 

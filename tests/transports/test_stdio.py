@@ -121,11 +121,11 @@ async def seen(event: asyncio.Event) -> None:
 @pytest.mark.parametrize(("mode", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
 async def test_stdio_serves_the_official_client(mode: Any, version: str) -> None:
     """Of both eras: calls, progress, log messages, a tool that prints."""
-    heard: list[Any] = []
+    received: list[Any] = []
     logged: list[Any] = []
 
     async def report(progress: float, total: float | None, message: str | None) -> None:
-        heard.append(progress)
+        received.append(progress)
 
     async def log(params: Any) -> None:
         logged.append(params.data)
@@ -140,7 +140,7 @@ async def test_stdio_serves_the_official_client(mode: Any, version: str) -> None
     assert [each.name for each in tools] == ["count", "hold"]
     assert result.content[0].text == "3"  # type: ignore[union-attr]
     assert version == spoken
-    assert heard == [1, 2, 3]
+    assert received == [1, 2, 3]
     assert logged == ["counting"]
 
 
@@ -390,7 +390,7 @@ async def test_stdio_cancels_a_call_that_has_not_begun() -> None:
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25"])
 async def test_stdio_cancels_what_is_open_at_the_end(version: str) -> None:
-    """After the end of the input no client reads the response, whatever the revision."""
+    """After the end of the input no client reads the response, in any revision."""
     wait = Wait()
     async with piped(wait) as wires:
         await wires.initialize(version)
@@ -782,7 +782,7 @@ async def test_partial_result_is_sent_before_on_cancel() -> None:
     waits, cleaning = asyncio.Event(), asyncio.Event()
 
     class Partial(Tool):
-        """Returns what it has found when it is cancelled."""
+        """Returns a partial result when it is cancelled."""
 
         name = "partial"
 
