@@ -74,6 +74,7 @@ from genmcp.resources.resource import ResourceRepo as ResourceRepo
 from genmcp.server import Middleware as Middleware
 from genmcp.server import Server as Server
 from genmcp.stores.memory import MemoryStore as MemoryStore
+from genmcp.stores.sqlite.store import SQLiteStore as SQLiteStore
 from genmcp.stores.store import Store as Store
 from genmcp.suite.providers import Provider as Provider
 from genmcp.suite.suite import Suite as Suite
@@ -123,7 +124,6 @@ if _typing.TYPE_CHECKING:
     from genmcp.registry.live import LiveRegistry as LiveRegistry
     from genmcp.registry.live import SessionRegistries as SessionRegistries
     from genmcp.registry.registry import Registry as Registry
-    from genmcp.stores.sqlite.store import SQLiteStore as SQLiteStore
 else:
     # The modules of names that a server seldom needs: importing it does not wait for them.
     _LATER = {
@@ -164,7 +164,6 @@ else:
         "LiveRegistry": "genmcp.registry.live",
         "SessionRegistries": "genmcp.registry.live",
         "Registry": "genmcp.registry.registry",
-        "SQLiteStore": "genmcp.stores.sqlite.store",
     }
 
     def __getattr__(name: str) -> _typing.Any:

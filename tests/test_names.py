@@ -55,7 +55,7 @@ def test_shared_class_name_is_reported(second: str, faults: list[str], tmp_path:
 SEVERAL = {
     "_core": {
         *("arguments", "id", "method", "params", "questions", "revision", "scopes", "session"),
-        *("continuation", "error", "otherwise", "parts", "ref", "result"),
+        *("continuation", "error", "expires", "otherwise", "parts", "ref", "result"),
         *("retries", "task"),
     },
     "_mux": {"id"},

@@ -15,6 +15,7 @@ from genmcp.stores.deliveries import Backlog as Backlog
 from genmcp.stores.deliveries import Deliveries as Deliveries
 from genmcp.stores.deliveries import Delivery as Delivery
 from genmcp.stores.memory import MemoryStore as MemoryStore
+from genmcp.stores.outages import redacted
 from genmcp.stores.sqlite.store import SQLiteStore as SQLiteStore
 from genmcp.stores.store import Append as Append
 from genmcp.stores.store import Delete as Delete
@@ -85,18 +86,6 @@ async def log_problems(store: Store) -> None:
     with suppress(StoreUnavailable):
         for problem in await store.problems():
             logger.warning("%r: %s", store, problem)
-
-
-def redacted(url: str) -> str:
-    """Return *url* without the user, password and query, which may contain secrets."""
-    shown, _, query = url.partition("?")
-    scheme, separator, rest = shown.partition("://")
-    if not separator:  # a URL with a typing error may have a password nevertheless
-        scheme, rest = "", shown
-    user, _, host = rest.rpartition("@")
-    if "@" in query and not user:  # the "?" may belong to a password
-        host = "***"
-    return f"{scheme}{separator}{'***@' if user else ''}{host}"
 
 
 def _opened(factory: Any, url: str) -> Store:

@@ -90,18 +90,12 @@ class TaskService:
         self.records = TaskRecords(store, options, prefix, max_events=bounds.max_events)
         self.running = RunningTasks(self.records)
         self._follower = TaskFollower(self.records)
+        follows, delays = bool(external), bounds.write_retry_delays
         self._scheduler = TaskScheduler(
-            self.records,
-            deliveries,
-            self.heartbeats,
-            options,
-            prefix=prefix,
-            follows=bool(external),
+            self.records, deliveries, self.heartbeats, options, prefix=prefix, follows=follows
         )
         self._retry = RetriedWrites(
-            delays=bounds.write_retry_delays,
-            timeout=options.lease,
-            is_stopping=lifecycle.has_ended,
+            delays=delays, timeout=options.lease, is_stopping=lifecycle.has_ended
         )
         self.writer = TaskWriter(self.records, self._scheduler, self._external, self._retry)
         self.values = JobValues(store, prefix)
@@ -121,7 +115,7 @@ class TaskService:
             lifecycle,
             bounds=bounds,
             prefix=prefix,
-            follows=bool(external),
+            follows=follows,
             has_work=store.durable or bool(options.schedules),
             prepare=self.runner.prepare,
             reconcile=TaskReconciler(self.records, self._scheduler, node).run,

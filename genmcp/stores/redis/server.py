@@ -13,9 +13,8 @@ from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from genmcp.errors import ConfigurationError, StoreFull, StoreUnavailable
 from genmcp.extras import missing_extra
-from genmcp.stores import redacted
 from genmcp.stores.clocks import ServerClock, steady
-from genmcp.stores.outages import Outages
+from genmcp.stores.outages import Outages, redacted
 from genmcp.stores.redis.scripts import ALL, FENCE
 
 try:
