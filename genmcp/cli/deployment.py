@@ -122,7 +122,7 @@ async def _open(
         mux = load_mux(options.app)
         _check_shared(mux.store)
         try:
-            inspector = TaskInspector(mux.tasks.service, mux.tasks.cancel)
+            inspector = TaskInspector(mux.tasks.service, mux.stored_calls.cancel)
             yield Deployment(mux.store, [inspector])
         finally:
             await mux.aclose()

@@ -36,7 +36,7 @@ class Again(NamedTuple):
 Send: TypeAlias = Callable[[Any, Sequence[Any]], Awaitable[Sequence[Any]]]
 
 
-class _Pending(Struct, eq=False):
+class _Waiting(Struct, eq=False):
     item: Any
     cost: int
     deadline: float
@@ -73,9 +73,9 @@ class Lane:
         self._timeout = timeout
         self._writes = writes
         self._loop = asyncio.get_running_loop()
-        self._pending: dict[RequestKind, deque[_Pending]] = {}
+        self._pending: dict[RequestKind, deque[_Waiting]] = {}
         self._waiting = 0
-        self._same: dict[tuple[RequestKind, Any], _Pending] = {}
+        self._same: dict[tuple[RequestKind, Any], _Waiting] = {}
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
@@ -110,13 +110,13 @@ class Lane:
             self._task.cancel()
             await asyncio.wait({self._task})
 
-    def _add(self, kind: RequestKind, item: Any, cost: int) -> _Pending:
+    def _add(self, kind: RequestKind, item: Any, cost: int) -> _Waiting:
         if self._closed:
             raise StoreUnavailable(CLOSED)
         if self._waiting >= _WAITING:
             raise StoreUnavailable(f"{self._name}: {_WAITING} operations wait")
         deadline = self._loop.time() + self._timeout
-        request = _Pending(item, cost, deadline, self._loop.create_future())
+        request = _Waiting(item, cost, deadline, self._loop.create_future())
         self._pending.setdefault(kind, deque()).append(request)
         self._waiting += 1
         if self._task is None or self._task.done():
@@ -140,10 +140,10 @@ class Lane:
                     complete(request.future, StoreUnavailable(CLOSED))
             self._pending.clear()
 
-    def _next_batch(self) -> tuple[RequestKind, Sequence[_Pending]]:
+    def _next_batch(self) -> tuple[RequestKind, Sequence[_Waiting]]:
         self._same.clear()
         kind = next(iter(self._pending))
-        waiting, batch, size = self._pending.pop(kind), list[_Pending](), 0
+        waiting, batch, size = self._pending.pop(kind), list[_Waiting](), 0
         while waiting and len(batch) < kind.limit and size < _BATCH_BYTES:
             request = waiting.popleft()
             self._waiting -= 1
@@ -157,9 +157,9 @@ class Lane:
         return kind, batch
 
     def _complete_batch(
-        self, kind: RequestKind, batch: Sequence[_Pending], results: Sequence[Any]
+        self, kind: RequestKind, batch: Sequence[_Waiting], results: Sequence[Any]
     ) -> None:
-        again, now = list[_Pending](), self._loop.time()
+        again, now = list[_Waiting](), self._loop.time()
         for request, result in zip(batch, results, strict=True):
             if not isinstance(result, Again):
                 complete(request.future, result)
