@@ -24,7 +24,7 @@ from genmcp.errors import ConfigurationError
 from tests.fuzz.conftest import Plan
 from tests.support.hostile_schemas import hostile_schema
 
-pytestmark = pytest.mark.fuzz
+pytestmark = [pytest.mark.fuzz, pytest.mark.timeout(900)]  # minutes, with coverage
 
 # The most seconds of CPU for a step. Coverage measurement makes Python code much slower.
 SECONDS = 0.05 if sys.gettrace() is None else 0.25
