@@ -1,4 +1,4 @@
-"""URI templates (RFC 6570, all four levels): matching, which returns the variables of a URI.
+"""Match URIs against URI templates (RFC 6570, all four levels).
 
 The RFC defines expansion only. Every URI of a template must have one reading here, so that matching
 needs no search: a template whose variables cannot be told apart in a URI is refused when it is
@@ -235,7 +235,7 @@ def _parts(text: str) -> Iterator[_Part]:
 
 
 def _pop_literal(parts: list[_Part], place: int) -> str:
-    """Remove the literal at *place* from *parts*, and return it; empty if there is none."""
+    """Remove and return the literal at *place*; return the empty text if an expression is there."""
     if parts and isinstance(parts[place], str):
         return str(parts.pop(place))
     return ""

@@ -141,7 +141,10 @@ class _Metered(ABC):
 
     @abstractmethod
     def work(self, value: Any) -> int:
-        """Return the work for *value*; set the fault of the budget if *value* is too large."""
+        """Return the work for *value*; set the fault of the budget if *value* is too large.
+
+        Raise ValueError if it is known without the work that *value* does not fit.
+        """
 
     def validate(self, value: Any) -> None:
         """Raise ValueError if *value* does not fit; for every further value beyond a limit, too."""

@@ -12,8 +12,6 @@ from hypothesis import strategies as st
 from genmcp.errors import ConfigurationError
 from genmcp.uri_template import MAX_URI_LENGTH, UriTemplate
 
-pytestmark = pytest.mark.slow
-
 
 @pytest.mark.parametrize(
     "text",
