@@ -5,7 +5,6 @@ from importlib import import_module as _import_module
 
 import genmcp.telemetry.log as _log  # noqa: F401 - its handler writes records that no other does
 from genmcp._core.access import Access as Access
-from genmcp._core.groups import first_of as first_of
 from genmcp._core.groups import gather as gather
 from genmcp._core.outcome import Done as Done
 from genmcp._core.outcome import Failed as Failed
@@ -75,14 +74,15 @@ from genmcp.resources.resource import ResourceRepo as ResourceRepo
 from genmcp.server import Middleware as Middleware
 from genmcp.server import Server as Server
 from genmcp.stores.memory import MemoryStore as MemoryStore
+from genmcp.stores.sqlite.store import SQLiteStore as SQLiteStore
 from genmcp.stores.store import Store as Store
 from genmcp.suite.providers import Provider as Provider
 from genmcp.suite.suite import Suite as Suite
 from genmcp.tasks.cron import Schedule as Schedule
-from genmcp.tasks.external import ExternalQueue as ExternalQueue
 from genmcp.tasks.jobs import Run as Run
 from genmcp.tasks.jobs import job as job
 from genmcp.tasks.options import JobOptions as JobOptions
+from genmcp.tasks.queues import ExternalQueue as ExternalQueue
 from genmcp.tools import Tool as Tool
 from genmcp.version import __version__ as __version__
 
@@ -124,7 +124,6 @@ if _typing.TYPE_CHECKING:
     from genmcp.registry.live import LiveRegistry as LiveRegistry
     from genmcp.registry.live import SessionRegistries as SessionRegistries
     from genmcp.registry.registry import Registry as Registry
-    from genmcp.stores.sqlite.store import SQLiteStore as SQLiteStore
 else:
     # The modules of names that a server seldom needs: importing it does not wait for them.
     _LATER = {
@@ -165,7 +164,6 @@ else:
         "LiveRegistry": "genmcp.registry.live",
         "SessionRegistries": "genmcp.registry.live",
         "Registry": "genmcp.registry.registry",
-        "SQLiteStore": "genmcp.stores.sqlite.store",
     }
 
     def __getattr__(name: str) -> _typing.Any:

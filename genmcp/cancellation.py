@@ -21,14 +21,16 @@ The rules, and the helper for each:
 3. Code that owns a child task cancels it and waits for its end: `cancel_and_wait`.
 4. Cleanup that must not stop half-way delays a cancellation until it is done: `run_to_completion`.
 
-Not every module uses the helpers: many owners of a child task, in the stores, engines and
-transports, call `Task.cancel` and `asyncio.wait` themselves. No test searches for code that breaks
-a rule.
+A test searches the mux and the transports for functions that cancel a task and wait for it without
+the helper. Code that must not wait, such as a callback, only cancels: the owner of the task waits
+for it later.
 """
 
 import asyncio
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+T = TypeVar("T")
 
 
 def cancel_requested() -> bool:
@@ -57,14 +59,21 @@ async def cancel_and_wait(*tasks: "asyncio.Task[Any]", timeout: float | None = N
             task.exception()  # retrieved, or asyncio logs "exception was never retrieved"
 
 
-async def run_to_completion(work: Coroutine[Any, Any, object]) -> None:
-    """Run *work* to its end; a cancellation of the current task is raised after that."""
+async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
+    """Run *work* to its end, and return its result.
+
+    A cancellation of the current task is raised after that.
+    """
     task = asyncio.get_running_loop().create_task(work)
     try:
-        await asyncio.shield(task)
+        return await asyncio.shield(task)
     except asyncio.CancelledError:
         await asyncio.wait((task,))
+        if not task.cancelled():
+            task.exception()  # retrieved, as in `cancel_and_wait`
         raise
+    finally:
+        del task  # its error has this frame in its traceback: a reference cycle
 
 
 class CancelScope:

@@ -7,14 +7,14 @@ from concurrent.futures import wait
 from enum import Enum
 from math import inf
 from threading import Lock
-from typing import Any, Generic, Protocol
+from typing import Any, Final, Generic, Protocol
 from weakref import WeakSet
 
 import msgspec
 from typing_extensions import TypeVar
 
 from genmcp._core.access import Access
-from genmcp._core.call import CallState
+from genmcp._core.call import CallAction, CallPhase, CallState
 from genmcp._core.client_key import ClientKey
 from genmcp._core.request import ClientInfo, Request
 from genmcp._core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
@@ -27,7 +27,9 @@ from genmcp.protocol.params import (
 )
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
-from genmcp.tasks.records import HeldTask
+
+_DISCARDED: Final = (CallPhase.CANCELLED_TASK, CallPhase.OVER)
+"""Phases in which the output of a call is discarded."""
 
 T = TypeVar("T")
 R_co = TypeVar("R_co", bound=Request, default=Request, covariant=True)
@@ -109,57 +111,20 @@ class SendStatus(Enum):
 
 
 class Sink(Protocol):
-    """The receiver of a channel's messages: a response, the record of a task, or a test."""
+    """The receiver of a channel's messages: a response, a pipe, or the record of a task."""
 
     @property
     def closed(self) -> bool:
         """Whether nothing more can be sent."""
 
-    @property
-    def client_key(self) -> ClientKey:
-        """The client that the request is counted for in limits."""
-
-    @property
-    def changes(self) -> ChangeNotifier:
-        """The notifier of changes of the server."""
-
-    @property
-    def keep(self) -> Collection[str]:
-        """The keys of the copied assigns that are stored with the call."""
-
     def watch_client(self) -> None:
         """Detect a disconnect of the client at once from now on, instead of within a tick."""
-
-    def require_scopes(self, scopes: Sequence[str]) -> None:
-        """Check that the client was granted *scopes*, where the transport authenticates clients.
-
-        Raises:
-            InsufficientScope: it lacks one.
-        """
-
-    async def promote(self) -> None:
-        """Make the call a task while its hook runs."""
-
-    def route_resolved(self) -> None:
-        """Apply the policy of a route that was resolved after the request was accepted."""
-
-    async def settle(self) -> None:
-        """Wait until a promotion that was started has succeeded or failed."""
-
-    async def following(self, task: str) -> None:
-        """Record that the call waits for the end of *task*."""
-
-    async def flush(self) -> None:
-        """Write the notifications that are pending."""
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification that belongs to *request*, and yield to the event loop.
 
         Return False if the client cannot receive any.
         """
-
-    async def level(self, request: Request) -> LoggingLevel | None:
-        """Return the lowest level of log messages that *request* wants; None for no messages."""
 
     async def ask(self, request: Request, method: str, params: Value) -> bytes:
         """Send a request of the server to the client, and return its result as JSON.
@@ -168,17 +133,123 @@ class Sink(Protocol):
             WaitError: the client cannot answer, responds with an error, or times out.
         """
 
-    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
-        """Return the result of the call *id* of *principal*; an `isError` result without one."""
-
     def begin_stream(self) -> None:
         """Make the response an event stream, unless it is one."""
 
     def release(self, retry: int) -> None:
         """Close the connection, but not the stream."""
 
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a blocking *function* in the thread pool."""
+
+class Caller(Protocol):
+    """The source of a call: an HTTP request, the connection of a client, or a stored request."""
+
+    @property
+    def client_key(self) -> ClientKey:
+        """The client that the call counts towards in limits."""
+
+    @property
+    def copied(self) -> Mapping[str, Any] | None:
+        """The assigns copied from the host's request."""
+
+    @property
+    def keep(self) -> Collection[str]:
+        """The keys of copied assigns that are stored with the call."""
+
+    @property
+    def detached(self) -> bool:
+        """Whether the client has closed the connection, while its request is still served."""
+
+    def require_scopes(self, scopes: Sequence[str]) -> None:
+        """Check that the client was granted *scopes*, where the transport authenticates clients.
+
+        Raises:
+            InsufficientScope: it lacks one.
+        """
+
+
+class Performer(Protocol):
+    """The runtime of a call, which performs the actions that follow from its events."""
+
+    async def perform(self, action: CallAction, channel: "Channel[Any]") -> None:
+        """Perform *action* for the call of *channel*."""
+
+
+class CallServices(msgspec.Struct, frozen=True, eq=False):
+    """The parts of a mux that channels use.
+
+    level_of: returns the lowest level of log messages that a request wants; None for no messages.
+    result_of: returns the result of a call of a principal by its id. in_thread: runs a blocking
+    function in the thread pool.
+    """
+
+    changes: ChangeNotifier
+    level_of: Callable[[Request], Coroutine[Any, Any, LoggingLevel | None]]
+    result_of: Callable[[str, str | None], Coroutine[Any, Any, CallToolResult]]
+    in_thread: Callable[..., Coroutine[Any, Any, Any]]
+
+
+class CallContext(CallState, kw_only=True, eq=False):
+    """A call of this process: its state, and how it reaches its client. Owned by its channel.
+
+    The mux and the transports share it. sink: replaced when the call becomes a task. static, given:
+    the assigns of the mux, and of one of several servers of it. marks: those of each telemetry.
+    promoting: the asyncio.Task in which a promotion accesses the store, if one does now.
+    """
+
+    sink: Sink
+    caller: Caller
+    performer: Performer
+    services: CallServices
+    static: Mapping[str, Any] | None = None
+    given: Mapping[str, Any] | None = None
+    marks: Sequence[tuple[Any, Any]] = ()
+    promoting: "asyncio.Task[None] | None" = None
+    _assigns: "_Assigns | None" = None
+
+    @property
+    def client(self) -> str:
+        """The client that stored data of the call count towards."""
+        return self.caller.client_key.client
+
+    @property
+    def assigns(self) -> "_Assigns":
+        """The values of the call, in layers: see `Channel.assigns`."""
+        if self._assigns is None:
+            self.restore({})
+        assert self._assigns is not None
+        return self._assigns
+
+    @property
+    def own_assigns(self) -> dict[str, Any]:
+        """The assigns that hooks of the call have set. A continuation stores them."""
+        own: dict[str, Any] = self.assigns.maps[0]  # type: ignore[assignment]
+        return own
+
+    def restore(self, own: Mapping[str, Any], gone: Collection[str] = ()) -> None:
+        """Replace the assigns that hooks have set by *own*.
+
+        The keys *gone* were copied from a request that has ended: reading one raises
+        AssignUnavailable.
+        """
+        layers = [dict(layer) for layer in (self.caller.copied, self.given, self.static) if layer]
+        self._assigns = _Assigns(dict(own), *layers)
+        self._assigns.gone = gone
+
+    def give(self, static: Mapping[str, Any]) -> None:
+        """Set the *static* assigns of one of several servers of a mux, over those of the mux.
+
+        Assigns that hooks have set are kept.
+        """
+        if static or self.given:
+            own, gone = self.own_assigns, self.assigns.gone
+            self.given = static
+            self.restore(own, gone)
+
+    async def promotion_decided(self) -> None:
+        """Wait until it is decided whether the client gets the handle of a task."""
+        # A promotion that fails may be followed by another one.
+        while self.undecided and self.promoting is not None:
+            await asyncio.wait([self.promoting])
 
 
 class Channel(msgspec.Struct, Generic[R_co], eq=False):
@@ -196,22 +267,12 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
             of expiry.
     """
 
-    # Attributes with an underscore belong to the mux and the transports:
-    # _sink: the receiver of messages. _state: the state of a call that has waited. _keyed: the
-    # task of its idempotency key. _static, _given, _copied: assigns of the mux, of one of several
-    # servers of it, and of the host's request. _marks: those of the telemetry, if there is any.
+    # For the mux and the transports; hooks have no use for it.
     request: R_co
-    _sink: Sink
+    context: CallContext
     access: Access | None = None
-    _static: Mapping[str, Any] | None = None
-    _copied: Mapping[str, Any] | None = None
-    _assigns: "_Assigns | None" = None
     _loop: asyncio.AbstractEventLoop | None = None
     _progress: float = -inf
-    _state: CallState | None = None
-    _marks: Any = None
-    _keyed: HeldTask | None = None
-    _given: Mapping[str, Any] | None = None
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else "open"
@@ -230,12 +291,13 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
     @property
     def closed(self) -> bool:
         """Whether the request was answered or cancelled, or its client has disconnected."""
-        return self._sink.closed
+        context = self.context
+        return context.phase in _DISCARDED or context.sink.closed
 
     @property
     def changes(self) -> ChangeNotifier:
         """Notifies all clients of changes: `channel.changes.resource_updated("note://today")`."""
-        return self._sink.changes
+        return self.context.services.changes
 
     @property
     def assigns(self) -> MutableMapping[str, Any]:
@@ -245,53 +307,17 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
         (`Endpoint(copy_assigns=)`), and these over the static ones of the mux (`Mux(assigns=)`).
         Setting one here changes neither of the two. Only those set here can be deleted.
         """
-        if self._assigns is None:
-            self._restore({})
-        assert self._assigns is not None
-        return self._assigns
-
-    @property
-    def _own(self) -> dict[str, Any]:
-        """The assigns that hooks of this request have set. A continuation stores them."""
-        own: dict[str, Any] = self.assigns.maps[0]  # type: ignore[attr-defined]
-        return own
-
-    def _restore(self, own: Mapping[str, Any], gone: Collection[str] = ()) -> None:
-        """Replace the assigns that hooks have set by *own*.
-
-        The keys *gone* were copied from a request that has ended: reading one raises
-        AssignUnavailable.
-        """
-        layers = [dict(layer) for layer in (self._copied, self._given, self._static) if layer]
-        self._assigns = _Assigns(dict(own), *layers)
-        self._assigns.gone = gone
-
-    def _give(self, static: Mapping[str, Any]) -> None:
-        """Set the *static* assigns of one of several servers of a mux, over those of the mux.
-
-        Assigns that hooks have set are kept.
-        """
-        if static or self._given:
-            own, gone = self._own, self._assigns.gone if self._assigns else ()
-            self._given = static
-            self._restore(own, gone)
-
-    @property
-    def _call(self) -> CallState:
-        """As `_state`, but made at the first access: a call that never waits has no state."""
-        if self._state is None:
-            self._state = CallState()
-        return self._state
+        return self.context.assigns
 
     @property
     def task(self) -> str | None:
         """The id of the task that this call has become, or None."""
-        return None if self._state is None else self._state.task
+        return self.context.task
 
     @property
     def run_id(self) -> str | None:
         """The `run.id` of the job that the call waited for; in `on_cancel` and after a wait."""
-        return None if self._state is None else self._state.run
+        return self.context.run
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -348,20 +374,7 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
 
     async def log_level(self) -> LoggingLevel | None:
         """Return the lowest level of log messages that are sent; None if none is sent."""
-        return None if self.closed else await self._sink.level(self.request)
-
-    async def _settle(self) -> None:
-        """Wait until it is decided whether the client gets the handle of a task."""
-        # A promotion that fails may be followed by another one.
-        while self._call.undecided:
-            await self._sink.settle()
-
-    async def _outcome_of(self, id: str) -> CallToolResult:
-        """Return the result of another call of the principal that continued after its response.
-
-        It is an `isError` result if the call still runs, has failed or does not exist.
-        """
-        return await self._sink.outcome_of(id, self.principal)
+        return None if self.closed else await self.context.services.level_of(self.request)
 
     async def notify(self, method: str, params: Value | None = None) -> SendStatus:
         """Send a notification that belongs to this request.
@@ -369,7 +382,7 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
         Returns:
             Whether it was sent, or why not.
         """
-        if not self.closed and await self._sink.note(self.request, method, params):
+        if not self.closed and await self.context.sink.note(self.request, method, params):
             return SendStatus.SENT
         return self._unsent
 
@@ -380,7 +393,7 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
     def start_stream(self) -> None:
         """Make the response an event stream now, so that heartbeats keep its connection open."""
         if not self.closed:
-            self._sink.begin_stream()
+            self.context.sink.begin_stream()
 
     def release(self, retry: int = 1000) -> None:
         """Close the connection, but not the call: the client reconnects for the rest of the stream.
@@ -392,7 +405,7 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
             retry: milliseconds after which the client should reconnect.
         """
         if not self.closed:
-            self._sink.release(retry)
+            self.context.sink.release(retry)
 
     async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Run a blocking *function* in the thread pool of the mux (`Limits.max_threads`).
@@ -401,7 +414,8 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
         *function* returns.
         """
         self._loop = asyncio.get_running_loop()
-        return await self._sink.in_thread(function, *arguments)
+        client = self.context.client or None
+        return await self.context.services.in_thread(function, *arguments, client=client)
 
     def in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* in the event loop of the server, and wait for it in the thread of a hook.
@@ -466,12 +480,3 @@ def _in_a_loop() -> bool:
     except RuntimeError:
         return False
     return True
-
-
-def is_detached(channel: Channel) -> bool:
-    """Return whether the client has disconnected while its request is still served.
-
-    The client may resume the stream (2025-11-25, transports, "Resumability and Redelivery").
-    """
-    # Only a response over HTTP can outlive its connection.
-    return getattr(getattr(channel._sink, "caller", None), "detached", False)

@@ -56,7 +56,7 @@ class Completer(msgspec.Struct, frozen=True, kw_only=True):
             ContractError: the hook did not return texts.
         """
         if self.scopes:
-            channel._sink.require_scopes(self.scopes)
+            channel.context.caller.require_scopes(self.scopes)
         name, value = params.argument.name, params.argument.value
         if self.names is not None and name not in self.names:
             raise InvalidParams(f"Unknown argument of {self.owner}: {name}", {"argument": name})

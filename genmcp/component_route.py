@@ -185,7 +185,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         name = otherwise or continuation.tag
         method, parameter = self._method(name)
         if parameter.outcome:
-            value = outcome
+            value = parameter.convert(self.hook_name(name), outcome)
         elif isinstance(outcome, Failed):
             outcome.result()  # raises the error of the wait, which ends the call
         elif not declined:

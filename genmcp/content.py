@@ -33,6 +33,7 @@ import posixpath
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -60,6 +61,7 @@ from genmcp.protocol.prompts import GetPromptResult, PromptMessage
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.question.question import Question
+from genmcp.tasks.values import json_form
 
 _BLOCKS: Final = (TextContent, ImageContent, AudioContent, ResourceLink, EmbeddedResource)
 
@@ -307,21 +309,7 @@ def _text_of(data: Any) -> TextContent:
     return TextContent(json_of(data).decode())
 
 
-def _plain(value: Any) -> Any:
-    """Return the JSON form of a value that msgspec does not support, such as a pydantic model."""
-    if isinstance(value, Mapping):
-        return dict(value)
-    dump = getattr(value, "model_dump", None)
-    if dump is not None and not isinstance(value, type):
-        return dump(mode="json", by_alias=True)
-    if type(value).__module__.partition(".")[0] == "pydantic":  # such as a URL
-        from pydantic_core import to_jsonable_python
-
-        return to_jsonable_python(value)
-    raise TypeError(f"{type(value).__name__} has no JSON form")
-
-
-_json = msgspec.json.Encoder(enc_hook=_plain)
+_json = msgspec.json.Encoder(enc_hook=partial(json_form, round_trip=False))
 
 
 def _base64(data: bytes) -> str:

@@ -298,7 +298,19 @@ class UnsupportedVersion(McpError):
 
 
 class ToolError(GenmcpError):
-    """A failure of a tool that the model should read: the text of an `isError` result."""
+    """A failure of a tool that the model should read: the text of an `isError` result.
+
+    Args:
+        message: the text.
+        retry: whether a call with an idempotency key runs again if its client sends it again.
+            Otherwise the client gets the same error. Default False.
+    """
+
+    retry: bool = False  # also for a subclass whose constructor does not call this one
+
+    def __init__(self, message: object = "", *, retry: bool = False) -> None:
+        super().__init__(message)
+        self.retry = retry
 
 
 class WaitError(GenmcpError):

@@ -6,7 +6,7 @@ A hook serves a request; a step is a function in which a call continues after a 
 
 import inspect
 from collections.abc import Callable, Collection, Mapping
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -15,11 +15,12 @@ from msgspec.structs import replace
 
 from genmcp._core.access import Access
 from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Failed
+from genmcp._core.outcome import Done, Failed
 from genmcp.channel import Channel
 from genmcp.dependencies import injected, signature_of
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.question.question import Accepted, Cancelled, Declined
+from genmcp.tasks.values import codec_of
 
 Visible = Callable[[Access | None], bool]
 """Whether a component exists for the access of a client, None being an anonymous client."""
@@ -179,47 +180,82 @@ class UnknownTag(ContractError):
     """A call cannot be resumed: `continue_` lacks a case for its tag, or its method is missing."""
 
 
+Reader = Callable[[Any], Any]
+"""Converts the value of a wait to the type that a method annotates.
+
+It raises TypeError if the type is not supported, and ValueError if the value does not fit.
+"""
+
+
 class StepValue(msgspec.Struct, frozen=True):
     """The parameter of a method that receives the value of a wait.
 
     Attributes:
         outcome: whether the parameter receives the outcome (`Done` or `Failed`) instead.
-        hint: the annotation of the parameter; None if the annotation cannot be read.
+        read: converts the value to the annotated type.
     """
 
     outcome: bool
-    hint: Any
+    read: Reader
 
     @classmethod
     def of(cls, function: Callable[..., Any], place: int) -> "StepValue":
         """Return the parameter at the position *place* of *function*."""
         name = list(inspect.signature(function).parameters)[place]
         hint = hint_of(function, name)
-        return cls(name == "outcome" or Failed in get_args(hint), hint)
+        return cls(name == "outcome" or Failed in get_args(hint), _reader_of(hint))
 
     def convert(self, method: str, found: Any) -> Any:
-        """Return *found*, the value of a wait, converted to the annotated type.
+        """Return *found*, the value or outcome of a wait, converted to the annotated type.
 
-        The value of a job is JSON: without the conversion, a method that annotates a `date` or an
-        Enum would get a `str`. Only an awaitable returns Python objects, which are not converted.
+        The value of a job is JSON: without the conversion, a method that annotates a `date` or a
+        model would get a `str` or a `dict`. Only an awaitable returns Python objects, which are not
+        converted.
 
         Raises:
             ContractError: *found* does not match the type.
         """
-        hint = self.hint
-        container = isinstance(found, dict | list)
-        if hint in (None, Any, dict, list) or not (container or type(found) in _SCALARS):
-            return found
-        validate = getattr(hint, "model_validate", None)  # defined by pydantic models
         try:
-            # A bool is an int here as in Python; msgspec would reject it.
-            if not container and isinstance(hint, type) and isinstance(found, hint):
-                return found
-            return validate(found) if validate else msgspec.convert(found, hint)
-        except (msgspec.ValidationError, ValueError) as error:
+            return self.read(found)
+        except ValueError as error:
             raise ContractError(f"{method} cannot take the value of the wait: {error}") from error
         except TypeError:  # a type that msgspec does not support, or a Protocol
             return found
+
+
+def _reader_of(hint: Any) -> Reader:
+    """Return the reader for a parameter with the annotation *hint*; None: it cannot be read."""
+    parts = get_args(hint)
+    if Failed in parts:  # Done[T] | Failed
+        done = next((get_args(each) for each in parts if get_origin(each) is Done), ())
+        read = _reader_of(next(iter(done), None))
+        return lambda found: Done(read(found.value)) if isinstance(found, Done) else found
+    if parts and Failed in get_args(parts[-1]):  # a list or dict of outcomes, from `gather`
+        return partial(_read_all, _reader_of(parts[-1]))
+    if hint in (None, Any, dict, list):
+        return lambda found: found
+    try:
+        codec = codec_of("", hint)
+    except ConfigurationError:
+        return lambda found: found
+    read = partial(msgspec.convert, type=hint) if codec is None else codec.decode
+    return partial(_read_json, hint, read)
+
+
+def _read_all(read: Reader, found: Any) -> Any:
+    if isinstance(found, dict):
+        return {key: read(each) for key, each in found.items()}
+    return [read(each) for each in found] if isinstance(found, list) else found
+
+
+def _read_json(hint: Any, read: Reader, found: Any) -> Any:
+    container = isinstance(found, dict | list)
+    if not container and type(found) not in _SCALARS:
+        return found
+    # A bool is an int here as in Python; msgspec would reject it.
+    if not container and isinstance(hint, type) and isinstance(found, hint):
+        return found
+    return read(found)
 
 
 class FunctionStep(msgspec.Struct, frozen=True, eq=False):

@@ -102,7 +102,6 @@ async def resolve_route(channel: Channel) -> Request:
             needed = dict.fromkeys((*found.scopes, *route.scopes))
             route = msgspec.structs.replace(route, scopes=tuple(needed))
         channel.request = request = with_route(request, route)
-        channel._sink.route_resolved()
     return request
 
 

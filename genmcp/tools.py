@@ -107,6 +107,9 @@ class Tool(DescribedComponent, Generic[A]):
             that sends the same answer again resumes the call again. Default False.
         on_worker_lost: whether to "rerun" or "fail" a job whose worker has died. Default None:
             "rerun" if the annotations declare the tool idempotent or read-only, otherwise "fail".
+        idempotency_key: the name of an argument. Calls of one client with the same value are one
+            call, sent again, as those with the same `io.genmcp/idempotencyKey` in their `_meta`.
+            Default None.
         queue: the queue of the jobs that its calls wait for, except those of `@job(queue=)`.
             Default: "default".
         cache_ttl: seconds for which a client may cache the list of tools (2026-07-28,
@@ -139,6 +142,7 @@ class Tool(DescribedComponent, Generic[A]):
     single_use: bool = False
     on_worker_lost: OnLost | None = None  # None: `Policy.of` decides, by the annotations
     queue: str | None = None
+    idempotency_key: str | None = None
     cache_scope: CacheScope = "public"
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -236,6 +240,11 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             annotations=annotations_of(owner, tool.annotations, ToolAnnotations),
         )
         policy = Policy.of(owner, tool, definition.annotations)
+        named, properties = policy.idempotency_key, arguments.schema.get("properties", {})
+        if named is not None and properties and named not in properties:
+            raise ConfigurationError(
+                f"{owner}.idempotency_key: the input schema has no argument {named!r}"
+            )
         # A tool without `continue_` or another step cannot wait, and is expected to return soon:
         # the response is held until `call` returns, without the time limit of `max_hold`.
         if policy.auto_hold and not can_continue(tool):
@@ -253,7 +262,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             cancels=Hook.of(tool, "on_cancel", Tool),
             policy=policy,
             eager=policy.eager,
-            headers=arguments.headers,
+            header_rules=arguments.headers,
             on_disconnect=tool.on_disconnect,
             **cls.members_of(tool),
         )

@@ -1,9 +1,12 @@
 """`genmcp.cancellation`: which code a cancellation belongs to."""
 
+import ast
 import asyncio
+from pathlib import Path
 
 import pytest
 
+import genmcp
 from genmcp.cancellation import (
     CancelScope,
     cancel_and_wait,
@@ -136,3 +139,27 @@ async def test_cleanup_completes_despite_cancellation() -> None:
     with pytest.raises(asyncio.CancelledError):
         await task
     assert done.is_set()
+
+
+FOLDERS = [Path(genmcp.__file__).parent / name for name in ("_mux", "_transports")]
+
+
+def called(function: ast.AST) -> set[str]:
+    """Return the names of the methods and functions that *function* calls."""
+    calls = [each.func for each in ast.walk(function) if isinstance(each, ast.Call)]
+    return {each.attr for each in calls if isinstance(each, ast.Attribute)}
+
+
+@pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
+def test_owners_of_a_task_use_the_helper(folder: Path) -> None:
+    """A task that is cancelled and awaited by hand leaves its error unread, or hangs its owner."""
+    by_hand = [
+        f"{path.name}: {function.name}"
+        for path in folder.glob("*.py")
+        for function in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(function, ast.AsyncFunctionDef)
+        and "cancel" in called(function)
+        and called(function) & {"wait", "gather"}
+    ]
+
+    assert by_hand == []

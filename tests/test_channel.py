@@ -16,6 +16,7 @@ from genmcp.channel import SendStatus
 from genmcp.protocol.params import SEVERITY, NotificationParams
 from genmcp.testing import connect
 from tests.support.asgi import Client
+from tests.support.channels import channel_of
 from tests.support.speaking import VERSIONS, answer_of, speak
 
 PATIENCE = 5
@@ -363,13 +364,7 @@ async def test_channel_in_loop_is_for_threads() -> None:
 def test_channel_in_loop_fails_once_the_loop_is_closed() -> None:
     """A thread that still runs after the server has stopped gets an error."""
 
-    class Sink:
-        closed = False
-
-        async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-            return function(*arguments)
-
-    channel = Channel(None, Sink())  # type: ignore[type-var, arg-type]
+    channel = channel_of()
     loop = asyncio.new_event_loop()
     loop.run_until_complete(channel.in_thread(int))
     closing = threading.Timer(0.6, loop.close)
@@ -499,9 +494,9 @@ async def test_channel_closes_a_coroutine_that_comes_too_late(gives: str) -> Non
 
 
 def test_channel_has_only_members_for_hooks() -> None:
-    """Members for the mux or the transport are not public: an editor would suggest them."""
+    """An editor suggests them; of the mux and the transports there is one, `context`."""
     offered = {name for name in dir(Channel) if not name.startswith("_")}
     messages = {"progress", "log", "log_level", "notify", "start_stream", "release", "changes"}
     facts = {"request", "client", "access", "principal", "closed", "assigns", "task", "run_id"}
 
-    assert offered == messages | facts | {"in_loop", "in_thread"}
+    assert offered == messages | facts | {"in_loop", "in_thread", "context"}

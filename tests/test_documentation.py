@@ -24,6 +24,7 @@ from mcp.types import CreateMessageResult, ElicitResult, ListRootsResult, Root, 
 
 import genmcp
 from genmcp import Command, Endpoint, Hub, load_servers
+from genmcp.auth.extensions.dpop import Dpop
 from genmcp.server import Server
 from tests.client.auth.logins import guarded_place
 from tests.support.oauth.server import OAuthServer
@@ -56,6 +57,8 @@ TOGETHER = [text for name, text in TEXTS.items() if name not in APART]
 BLOCKS = [block for text in TOGETHER for block in BLOCK.findall(text)]
 MODULES = {name: code for name, code, _ in BLOCKS}
 ENTRIES = [entries for text in TEXTS.values() for entries in ENTRY.findall(text)]
+# Parts to be copied, which tests/auth and tests/client/auth run.
+RECIPES = {"both_kinds", "keyring_tokens", "store_tokens"}
 TESTS = sorted(name for name in MODULES if name.startswith("test_"))
 GUARDED = {name for name, code in MODULES.items() if "auth=Bearer(" in code} - {*TESTS}
 # Examples that start a server of their own, where a browser logs in.
@@ -112,7 +115,7 @@ def test_pages_import_only_public_modules() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", sorted(MODULES.keys() - PROGRAMS.keys() - LOGINS - GUARDED - {*TESTS})
+    "name", sorted(MODULES.keys() - PROGRAMS.keys() - LOGINS - GUARDED - RECIPES - {*TESTS})
 )
 async def test_documentation_is_served_to_a_client(name: str, modules: Path) -> None:
     """A real client lists the tools of each example, however it is mounted."""
@@ -169,7 +172,7 @@ async def test_documentation_shows_the_output_of_a_login(name: str, modules: Pat
     program = modules / f"{name}.py"
     issuer, idp = OAuthServer(), OAuthServer()
     suite = importlib.import_module("search").suite
-    async with guarded_place(issuer, suite=suite, dpop="accepted") as place, idp.serve():
+    async with guarded_place(issuer, suite=suite, verify=Dpop()) as place, idp.serve():
         for client in ("reports", "agent"):
             issuer.add_client(client, secret="known to both")
         idp.add_client("agent-at-idp", secret="known to both", known_as="agent")
@@ -269,7 +272,7 @@ async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) 
         ("queues", "sketch", {"scene": "Dawn"}, "Dawn, in outline"),
         ("indexing", "index", {"document": "Report"}, "Indexed: Report, page 1"),
         ("pages", "describe", {"page": "a page"}, "A Page: 6 characters"),
-        ("pages", "race", {"page": "a page"}, "A Page"),
+        ("mirrors", "title", {"page": "a page"}, "A Page, from here"),
         ("outcomes", "look_up", {"ends": "hidden"}, "Nothing was found: it failed unexpectedly"),
         ("outcomes", "look_up", {"ends": "late"}, "Try again later."),
         ("outcomes", "look_up", {"ends": "dropped"}, "Try again: the work was lost."),

@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parent.parent
     [
         ("h11", "0.14.0", "0.16.0"),  # CVE-2025-43859
         ("cryptography", "44.0.0", "44.0.1"),  # CVE-2024-12797
+        ("filelock", "3.20.2", "3.20.3"),  # CVE-2026-22701
     ],
 )
 def test_floors_exclude_vulnerable_releases(name: str, vulnerable: str, fixed: str) -> None:

@@ -59,6 +59,8 @@ class InvalidToken(GenmcpError):
         detail: what was found and expected, for the log only.
     """
 
+    code = "invalid_token"  # of the challenge: RFC 6750, 3.1
+
     def __init__(self, reason: str, detail: str = "") -> None:
         self.reason = reason
         self.detail = detail

@@ -1,9 +1,10 @@
 """The life of one call, from the first step of its hook until nothing of it runs here any more.
 
 `TRANSITIONS` is the only place that decides the next phase of a call after an event, such as a
-promotion to a task, a cancellation, a disconnect or the shutdown. The runtime reports the events to
-`CallState.advance`, and performs the actions that it returns (`_transports/running_call.py`,
-`_transports/promotion.py`, `_mux/continuations.py`). Each pair of a phase and an event is one of:
+promotion to a task, a cancellation, a disconnect or the shutdown, and `CallState.advance` is the
+only one that changes the state. The runtime reports an event with its data, and performs the
+actions that it gets, in their order, in one loop (`_mux/performing.py`). Each pair of a phase and
+an event is one of:
 
 - a transition, with the actions to perform in this order;
 - *late*: an ordinary race, such as a disconnect after the handle was sent. Nothing happens;
@@ -36,7 +37,7 @@ class CallPhase(IntEnum):
     ASKING = 1
     """The client was sent a question on the open connection (2025-11-25 and before)."""
     STORING = 2
-    """The call reads or writes its own record: that of a job, or of its idempotency key."""
+    """The call reads or writes its own record."""
     PROMOTING = 3
     """The record of a task is being written, while the hook runs on."""
     TASK = 4
@@ -61,53 +62,131 @@ class CallPhase(IntEnum):
     """The hook has ended, and no more of the call runs in this process."""
 
 
-class CallEvent(IntEnum):
-    """An event in the life of a call."""
+class CallEvent(msgspec.Struct, frozen=True):
+    """An event in the life of a call. Its fields are those of `CallState` that it sets."""
 
-    SUSPEND = 0
+
+class RouteResolved(CallEvent, frozen=True):
+    """The route of the request, and with it the policy for a long call, is known only now."""
+
+
+class Suspend(CallEvent, frozen=True):
     """A hook has returned `Continue` with an awaitable of this process."""
-    ASK = 1
+
+    continuation: Continuation
+    run: None = None
+
+
+class AskClient(CallEvent, frozen=True):
     """A question is sent to the client on the open connection."""
-    ANSWERED = 2
-    """The question of ASK was answered, or failed."""
-    STORE = 3
-    """The call begins to read or write its own record."""
-    RESUME = 4
-    """The access to the record has ended, and a hook runs."""
-    FOLLOW = 5
+
+    continuation: Continuation
+
+
+class ClientAnswered(CallEvent, frozen=True):
+    """The question of `AskClient` was answered, or failed."""
+
+
+class AccessRecord(CallEvent, frozen=True):
+    """The call begins to write its record *task*, for a job that it waits for.
+
+    Or, with None, to access that of the task which it *follows*: the one of its idempotency key, or
+    of the question it answers. Known before the record is written, since a client that leaves
+    meanwhile does not end that task.
+    """
+
+    task: str | None
+    follows: str | None = None
+
+
+class Follow(CallEvent, frozen=True):
     """The call is stored, and this process waits for its result, to send it to the client."""
-    PROMOTE = 6
-    """`Tool.promote_after` or `Tool.max_hold` has passed, or the tool always runs as a task."""
-    WRITTEN = 7
-    """The record of the task was written."""
-    FOUND = 8
-    """The record of the stored call was read."""
-    FAILED = 9
-    """The store failed; the record may have been written."""
-    REFUSED = 10
+
+    follows: str
+    task: str | None
+
+
+class Promote(CallEvent, frozen=True):
+    """`Tool.promote_after` or `Tool.max_hold` has passed, or the tool always runs as a task.
+
+    *unconfirmed* is the id of the record, if one is written now.
+    """
+
+    unconfirmed: str
+
+
+class Written(CallEvent, frozen=True):
+    """The record of the task was written; *handle* is the response."""
+
+    task: str
+    fencing_token: int
+    handle: Result
+    unconfirmed: None = None
+
+
+class Found(CallEvent, frozen=True):
+    """The record of the stored call was read; *handle* is the response."""
+
+    handle: Result
+
+
+class StoreFailed(CallEvent, frozen=True):
+    """The store failed; the record *unconfirmed*, if there is one, may have been written."""
+
+    unconfirmed: str | None
+
+
+class Refused(CallEvent, frozen=True):
     """The record was not written or read, and a repetition would fail, too."""
-    CANCEL = 11
+
+
+class Cancel(CallEvent, frozen=True):
     """The client has sent a cancellation of its request."""
-    TASK_CANCEL = 12
+
+
+class CancelTask(CallEvent, frozen=True):
     """The task was cancelled (`tasks/cancel`)."""
-    LEAVE = 13
+
+
+class Leave(CallEvent, frozen=True):
     """The client has disconnected, and that cancels the call."""
-    SHUTDOWN = 14
+
+
+class StopServer(CallEvent, frozen=True):
     """The server is shutting down; or a pipe was closed whose client has the handle of the call."""
-    RETURNED = 15
+
+
+class Returned(CallEvent, frozen=True):
     """The hook has ended with a result, or with the error that it has raised."""
-    STORED = 16
+
+    result: Result | McpError | None
+
+
+class StepStored(CallEvent, frozen=True):
     """The hook has ended with another wait, which is stored in the record of the task."""
-    INTERRUPTED = 17
+
+
+class Interrupted(CallEvent, frozen=True):
     """The hook has ended with a CancelledError."""
+
+
+class WorkCancelled(CallEvent, frozen=True):
+    """The record of the stored call was cancelled; *run* is the id of the job it waited for."""
+
+    run: str | None
+
+
+class RecordDeleted(CallEvent, frozen=True):
+    """The deletion of the record that a promotion may have written has begun."""
+
+    unconfirmed: None = None
 
 
 class CallAction(IntEnum):
     """An action of the runtime.
 
-    `RunningCall` performs CANCEL_HOOK and, at the end of the hook, RESPOND, REJECT, CANCEL_WORK and
-    NOTIFY_TOOL. Its `Promotion` performs the actions on the record, the handle and the timer,
-    `Tasks.ended` WRITE_OUTCOME and LEAVE_RECORD, and `Continuations` WRITE_STEP.
+    `RunningCall` performs those on the response, the hook and the stream, its `Promotion` those on
+    the timer, the handle and the record of a promotion, and `Tasks` the others.
     """
 
     RESPOND = 0
@@ -115,191 +194,202 @@ class CallAction(IntEnum):
     REJECT = 1
     """Respond that the server is shutting down; if the call is stored, with how to get its result.
     """
-    CANCEL_HOOK = 2
+    NO_RESPONSE = 2
+    """End the request without a response."""
+    CANCEL_HOOK = 3
     """Cancel the hook."""
-    WRITE_RECORD = 3
-    """Write the record of the task, then report WRITTEN, FAILED or REFUSED."""
-    READ_RECORD = 4
-    """Read the record of the followed task, then report FOUND, FAILED or REFUSED."""
-    SEND_HANDLE = 5
+    WRITE_RECORD = 4
+    """Start to write the record of the task, to report `Written`, `StoreFailed` or `Refused`."""
+    READ_RECORD = 5
+    """Start to read the followed task, to report `Found`, `StoreFailed` or `Refused`."""
+    REGISTER_TASK = 6
+    """Send further messages of the call to its record, and let `tasks/cancel` reach its hook."""
+    SEND_HANDLE = 7
     """Respond with the handle of the task; to a client without tasks, with how to get its result.
 
     From now on the client may disconnect, and its cancellation is ignored.
     """
-    DELETE_RECORD = 6
-    """Delete the record of the task, if one may have been written: no client has its handle."""
-    WRITE_STEP = 7
-    """Write the current step of the call to the record of the task."""
-    RESTART_TIMER = 8
+    DELETE_RECORD = 8
+    """Delete the record of a promotion, if one may have been written: no client has its handle."""
+    NOTE_FOLLOWED = 9
+    """Store with the events of the response which task the call waits for."""
+    WRITE_STEP = 10
+    """Write the step that the call has reached to the record of the task."""
+    UPDATE_STEP = 11
+    """As WRITE_STEP, if the call has reached another step since the record was begun."""
+    START_TIMER = 12
+    """Start the promotion timer, unless the call has not waited yet."""
+    RESTART_TIMER = 13
     """Restart the promotion timer."""
-    RETRY_SOON = 9
-    """Report PROMOTE again in a moment."""
-    RETRY_LATER = 10
-    """Report PROMOTE again; after each failure the delay is doubled, up to a limit."""
-    WRITE_OUTCOME = 11
+    RETRY_SOON = 14
+    """Report `Promote` again in a moment."""
+    RETRY_LATER = 15
+    """Report `Promote` again; after each failure the delay is doubled, up to a limit."""
+    WRITE_RESULT = 16
     """Write the result to the record of the task."""
-    LEAVE_RECORD = 12
-    """Abandon the record (`Tasks.ended`): another process resumes the task, or marks it as lost."""
-    CANCEL_WORK = 13
-    """Cancel the stored call that is followed, with its job."""
-    NOTIFY_TOOL = 14
+    LEAVE_RECORD = 17
+    """Abandon the record: another process resumes the task, or marks it as lost."""
+    UNREGISTER_TASK = 18
+    """Undo REGISTER_TASK, once the pending messages are written."""
+    CANCEL_WORK = 19
+    """Cancel the stored call that is followed, with its job; report `WorkCancelled`."""
+    NOTIFY_TOOL = 20
     """Call `on_cancel` of the tool."""
 
 
 class Transition(msgspec.Struct, frozen=True):
-    """The next phase, and the actions to perform."""
+    """The next phase, and the actions to perform. sets: whether the data of the event are kept."""
 
     phase: CallPhase
     actions: tuple[CallAction, ...] = ()
+    sets: bool = True
 
 
 _P = CallPhase
-_E = CallEvent
 _A = CallAction
 
-Pair = tuple[CallPhase, CallEvent]
+Pair = tuple[CallPhase, type[CallEvent]]
 
-_UNPROMOTED: Final = (_P.RUNNING, _P.ASKING, _P.STORING, _P.FOLLOWING, _P.RELAYING, _P.READING)
-_WAITED_FOR: Final = (*_UNPROMOTED, _P.PROMOTING)
+_UNPROMOTED: Final = (_P.RUNNING, _P.ASKING, _P.STORING, _P.FOLLOWING, _P.RELAYING)
+_ACCESSING: Final = (_P.PROMOTING, _P.READING)
+"""A promotion writes or reads a record."""
+_WAITED_FOR: Final = (*_UNPROMOTED, *_ACCESSING)
 """The client waits for the result."""
 _ENDING: Final = (_P.CANCELLED, _P.LEFT, _P.STOPPING)
 """The hook is being cancelled, and has not ended."""
-_ENDS: Final = (_E.RETURNED, _E.INTERRUPTED)
 _ABANDONED: Final = (_A.CANCEL_WORK, _A.NOTIFY_TOOL, _A.DELETE_RECORD)
+_ACCESS_ENDS: Final = (Written, Found, StoreFailed, Refused)
 
 
 def _all(
-    phases: Iterable[CallPhase], events: Iterable[CallEvent], to: Transition
+    phases: Iterable[CallPhase],
+    events: Iterable[type[CallEvent]],
+    to: CallPhase | None = None,
+    *actions: CallAction,
+    sets: bool = True,
 ) -> dict[Pair, Transition]:
-    return dict.fromkeys(product(phases, events), to)
+    """Return one transition for each pair; without *to*, each leads to its own phase."""
+    pairs = product(phases, events)
+    return {pair: Transition(pair[0] if to is None else to, actions, sets) for pair in pairs}
 
 
 TRANSITIONS: Final[Mapping[Pair, Transition]] = {
-    # The steps of the hook.
-    (_P.RUNNING, _E.SUSPEND): Transition(_P.RUNNING),
-    # The step is written after the record of the promotion: see WRITTEN.
-    (_P.PROMOTING, _E.SUSPEND): Transition(_P.PROMOTING),
-    (_P.TASK, _E.SUSPEND): Transition(_P.TASK, (_A.WRITE_STEP,)),
-    # A hook that ignores its cancellation: the store rejects the write, since the task has ended.
-    (_P.CANCELLED_TASK, _E.SUSPEND): Transition(_P.CANCELLED_TASK, (_A.WRITE_STEP,)),
-    (_P.RUNNING, _E.ASK): Transition(_P.ASKING),
-    (_P.ASKING, _E.ANSWERED): Transition(_P.RUNNING),
-    (_P.FOLLOWING, _E.ASK): Transition(_P.RELAYING),
-    (_P.RELAYING, _E.ANSWERED): Transition(_P.FOLLOWING),
-    (_P.RUNNING, _E.STORE): Transition(_P.STORING),
-    (_P.STORING, _E.STORE): Transition(_P.STORING),
-    (_P.FOLLOWING, _E.STORE): Transition(_P.STORING),
-    # A call with an idempotency key ends while a promotion accesses the store. The phase stays,
-    # since the promotion reports the end of its access. Both write the one record of the key, and
-    # the store accepts one of the writes.
-    (_P.PROMOTING, _E.STORE): Transition(_P.PROMOTING),
-    (_P.READING, _E.STORE): Transition(_P.READING),
-    (_P.STORING, _E.RESUME): Transition(_P.RUNNING),
-    (_P.RUNNING, _E.FOLLOW): Transition(_P.FOLLOWING),
-    (_P.STORING, _E.FOLLOW): Transition(_P.FOLLOWING),
+    (_P.RUNNING, RouteResolved): Transition(_P.RUNNING, (_A.START_TIMER,)),
+    # The steps of the hook. In PROMOTING, the step is written after the record: see `Written`.
+    **_all((_P.RUNNING, _P.PROMOTING), (Suspend,)),
+    # In CANCELLED_TASK, a hook ignores its cancellation: the store rejects the write.
+    **_all((_P.TASK, _P.CANCELLED_TASK), (Suspend,), None, _A.WRITE_STEP),
+    (_P.RUNNING, AskClient): Transition(_P.ASKING),
+    (_P.ASKING, ClientAnswered): Transition(_P.RUNNING),
+    (_P.FOLLOWING, AskClient): Transition(_P.RELAYING),
+    (_P.RELAYING, ClientAnswered): Transition(_P.FOLLOWING),
+    (_P.RUNNING, AccessRecord): Transition(_P.STORING),
+    **_all((_P.RUNNING, _P.STORING), (Follow,), _P.FOLLOWING, _A.NOTE_FOLLOWED),
+    # A hook that ignores its cancellation takes further steps: a job that it begins is cancelled.
+    **_all(_ENDING, (Suspend, AskClient, AccessRecord, Follow)),
     # Promotion. The order is: write the record, then send the handle. The other order would let a
     # client poll a task that does not exist yet, or never will if the process dies in between. If
     # the call ends or is cancelled during the write, no client has the handle of the record, which
     # is deleted.
-    (_P.RUNNING, _E.PROMOTE): Transition(_P.PROMOTING, (_A.WRITE_RECORD,)),
-    (_P.PROMOTING, _E.WRITTEN): Transition(_P.TASK, (_A.SEND_HANDLE, _A.WRITE_STEP)),
-    (_P.PROMOTING, _E.FAILED): Transition(_P.RUNNING, (_A.RETRY_LATER,)),
-    (_P.PROMOTING, _E.REFUSED): Transition(_P.RUNNING),
-    # The time in which the call waits for its client does not count.
-    (_P.ASKING, _E.PROMOTE): Transition(_P.ASKING, (_A.RESTART_TIMER,)),
-    (_P.RELAYING, _E.PROMOTE): Transition(_P.RELAYING, (_A.RESTART_TIMER,)),
-    # The call is about to create or to find its record, and must not get a second one.
-    (_P.STORING, _E.PROMOTE): Transition(_P.STORING, (_A.RETRY_SOON,)),
-    # A stored call has a record: its client gets the handle of that.
-    (_P.FOLLOWING, _E.PROMOTE): Transition(_P.READING, (_A.READ_RECORD,)),
-    (_P.READING, _E.FOUND): Transition(_P.HANDED_OVER, (_A.SEND_HANDLE, _A.CANCEL_HOOK)),
-    (_P.READING, _E.FAILED): Transition(_P.FOLLOWING, (_A.RETRY_LATER,)),
-    (_P.READING, _E.REFUSED): Transition(_P.FOLLOWING),
-    # If a write ends after the call, its record is deleted. If it ends while the hook is being
-    # cancelled, the record is deleted at the end of the hook: a keyed call may still return a
-    # result, which its record must keep, so that the call does not run again.
-    (_P.OVER, _E.WRITTEN): Transition(_P.OVER, (_A.DELETE_RECORD,)),
-    (_P.OVER, _E.FAILED): Transition(_P.OVER, (_A.DELETE_RECORD,)),
-    # Cancellation. Each event cancels the hook again, since a hook may ignore the first
-    # cancellation. CANCEL beats LEAVE, and LEAVE beats SHUTDOWN, in whichever order they come:
-    # after CANCEL there is no response (2025-11-25, cancellation); after LEAVE a result that the
-    # hook returns is sent, since the client may still read; after SHUTDOWN an error is sent, too.
-    **_all((*_WAITED_FOR, *_ENDING), (_E.CANCEL,), Transition(_P.CANCELLED, (_A.CANCEL_HOOK,))),
-    **_all(
-        (*_WAITED_FOR, _P.LEFT, _P.STOPPING), (_E.LEAVE,), Transition(_P.LEFT, (_A.CANCEL_HOOK,))
+    (_P.RUNNING, Promote): Transition(_P.PROMOTING, (_A.WRITE_RECORD,)),
+    (_P.PROMOTING, Written): Transition(
+        _P.TASK, (_A.REGISTER_TASK, _A.SEND_HANDLE, _A.UPDATE_STEP)
     ),
-    **_all((*_WAITED_FOR, _P.STOPPING), (_E.SHUTDOWN,), Transition(_P.STOPPING, (_A.CANCEL_HOOK,))),
-    (_P.CANCELLED, _E.LEAVE): Transition(_P.CANCELLED, (_A.CANCEL_HOOK,)),
-    (_P.CANCELLED, _E.SHUTDOWN): Transition(_P.CANCELLED, (_A.CANCEL_HOOK,)),
-    (_P.LEFT, _E.SHUTDOWN): Transition(_P.LEFT, (_A.CANCEL_HOOK,)),
-    (_P.HANDED_OVER, _E.SHUTDOWN): Transition(_P.HANDED_OVER, (_A.CANCEL_HOOK,)),
+    (_P.PROMOTING, StoreFailed): Transition(_P.RUNNING, (_A.RETRY_LATER,)),
+    (_P.PROMOTING, Refused): Transition(_P.RUNNING),
+    # The time in which the call waits for its client does not count.
+    **_all((_P.ASKING, _P.RELAYING), (Promote,), None, _A.RESTART_TIMER, sets=False),
+    # The call is about to create or to find its record, and must not get a second one.
+    **_all((_P.STORING,), (Promote,), None, _A.RETRY_SOON, sets=False),
+    # A stored call has a record: its client gets the handle of that.
+    (_P.FOLLOWING, Promote): Transition(_P.READING, (_A.READ_RECORD,), sets=False),
+    (_P.READING, Found): Transition(_P.HANDED_OVER, (_A.SEND_HANDLE, _A.CANCEL_HOOK)),
+    (_P.READING, StoreFailed): Transition(_P.FOLLOWING, (_A.RETRY_LATER,)),
+    (_P.READING, Refused): Transition(_P.FOLLOWING),
+    # If a write ends after the call, its record is deleted. If it ends while the hook is being
+    # cancelled, the record is deleted at the end of the hook.
+    **_all((_P.OVER,), _ACCESS_ENDS, None, _A.DELETE_RECORD, sets=False),
+    # Cancellation. Each event cancels the hook again, since a hook may ignore the first
+    # cancellation. `Cancel` beats `Leave`, and `Leave` beats `StopServer`, in whichever order they
+    # come: after `Cancel` there is no response (2025-11-25, cancellation); after `Leave` a result
+    # that the hook returns is sent, since the client may still read; after `StopServer` an error is
+    # sent, too.
+    **_all((*_WAITED_FOR, *_ENDING), (Cancel,), _P.CANCELLED, _A.CANCEL_HOOK),
+    **_all((*_WAITED_FOR, _P.LEFT, _P.STOPPING), (Leave,), _P.LEFT, _A.CANCEL_HOOK),
+    **_all((*_WAITED_FOR, _P.STOPPING), (StopServer,), _P.STOPPING, _A.CANCEL_HOOK),
+    **_all((_P.CANCELLED,), (Leave, StopServer), None, _A.CANCEL_HOOK),
+    **_all((_P.LEFT, _P.HANDED_OVER), (StopServer,), None, _A.CANCEL_HOOK),
     # Once the client has a handle, only `tasks/cancel` and the shutdown cancel the hook: the
     # response is sent, and the connection may be gone. After the shutdown another process resumes
     # the task, if its wait does not depend on this process.
-    **_all(
-        (_P.TASK, _P.CANCELLED_TASK),
-        (_E.TASK_CANCEL,),
-        Transition(_P.CANCELLED_TASK, (_A.CANCEL_HOOK,)),
-    ),
-    (_P.TASK, _E.SHUTDOWN): Transition(_P.TASK, (_A.CANCEL_HOOK,)),
-    (_P.CANCELLED_TASK, _E.SHUTDOWN): Transition(_P.CANCELLED_TASK, (_A.CANCEL_HOOK,)),
-    # The end of the hook.
-    **_all(_UNPROMOTED, (_E.RETURNED,), Transition(_P.OVER, (_A.RESPOND, _A.DELETE_RECORD))),
+    **_all((_P.TASK, _P.CANCELLED_TASK), (CancelTask,), _P.CANCELLED_TASK, _A.CANCEL_HOOK),
+    **_all((_P.TASK, _P.CANCELLED_TASK), (StopServer,), None, _A.CANCEL_HOOK),
+    # The end of the hook. The response comes first: the tool's `on_cancel` may take long, and so
+    # may the store.
+    **_all(_UNPROMOTED, (Returned,), _P.OVER, _A.RESPOND, _A.DELETE_RECORD),
     # The host has cancelled the call, or the hook has cancelled itself. In both cases the
     # CancelledError propagates to the host, and no response is sent here.
-    **_all(_UNPROMOTED, (_E.INTERRUPTED,), Transition(_P.OVER, (_A.DELETE_RECORD,))),
-    # The write of the record is not interrupted: its outcome would be unknown, and a record might
-    # remain. At its end WRITTEN or FAILED is reported in phase OVER, which deletes the record.
-    (_P.PROMOTING, _E.RETURNED): Transition(_P.OVER, (_A.RESPOND,)),
-    (_P.PROMOTING, _E.INTERRUPTED): Transition(_P.OVER),
-    **_all((_P.CANCELLED,), _ENDS, Transition(_P.OVER, _ABANDONED)),
+    **_all(_UNPROMOTED, (Interrupted,), _P.OVER, _A.DELETE_RECORD),
+    # The access to the store is not interrupted: its outcome would be unknown, and a record might
+    # remain. Its end is reported in phase OVER, which deletes the record.
+    **_all(_ACCESSING, (Returned,), _P.OVER, _A.RESPOND),
+    **_all(_ACCESSING, (Interrupted,), _P.OVER),
+    **_all((_P.CANCELLED,), (Returned, Interrupted), _P.OVER, _A.NO_RESPONSE, *_ABANDONED),
     # A client that has closed its side of a pipe may still read.
-    (_P.LEFT, _E.RETURNED): Transition(_P.OVER, (_A.RESPOND, *_ABANDONED)),
-    (_P.LEFT, _E.INTERRUPTED): Transition(_P.OVER, _ABANDONED),
-    (_P.STOPPING, _E.RETURNED): Transition(_P.OVER, (_A.RESPOND, _A.DELETE_RECORD)),
-    (_P.STOPPING, _E.INTERRUPTED): Transition(_P.OVER, (_A.REJECT, _A.DELETE_RECORD)),
-    **_all((_P.HANDED_OVER,), _ENDS, Transition(_P.OVER, (_A.DELETE_RECORD,))),
-    (_P.TASK, _E.RETURNED): Transition(_P.OVER, (_A.WRITE_OUTCOME,)),
-    (_P.TASK, _E.STORED): Transition(_P.OVER),
-    (_P.TASK, _E.INTERRUPTED): Transition(_P.OVER, (_A.LEAVE_RECORD,)),
-    **_all((_P.CANCELLED_TASK,), (*_ENDS, _E.STORED), Transition(_P.OVER, (_A.NOTIFY_TOOL,))),
+    (_P.LEFT, Returned): Transition(_P.OVER, (_A.RESPOND, *_ABANDONED)),
+    (_P.LEFT, Interrupted): Transition(_P.OVER, (_A.NO_RESPONSE, *_ABANDONED)),
+    (_P.STOPPING, Returned): Transition(_P.OVER, (_A.RESPOND, _A.DELETE_RECORD)),
+    (_P.STOPPING, Interrupted): Transition(_P.OVER, (_A.REJECT, _A.DELETE_RECORD)),
+    **_all((_P.HANDED_OVER,), (Returned, Interrupted), _P.OVER, _A.DELETE_RECORD),
+    (_P.TASK, Returned): Transition(_P.OVER, (_A.WRITE_RESULT, _A.UNREGISTER_TASK)),
+    (_P.TASK, StepStored): Transition(_P.OVER, (_A.UNREGISTER_TASK,)),
+    (_P.TASK, Interrupted): Transition(_P.OVER, (_A.LEAVE_RECORD, _A.UNREGISTER_TASK)),
+    **_all(
+        *((_P.CANCELLED_TASK,), (Returned, StepStored, Interrupted), _P.OVER),
+        *(_A.UNREGISTER_TASK, _A.NOTIFY_TOOL),
+    ),
+    # What the actions at the end of the hook report.
+    **_all((_P.OVER,), (WorkCancelled, RecordDeleted)),
 }
 
-_HOOK: Final = (_E.SUSPEND, _E.ASK, _E.ANSWERED, _E.STORE, _E.RESUME, _E.FOLLOW)
-_STORE_ENDS: Final = (_E.WRITTEN, _E.FOUND, _E.FAILED, _E.REFUSED)
+_IS_TASK: Final = (_P.TASK, _P.CANCELLED_TASK)
+_HAS_RESPONSE: Final = (*_IS_TASK, _P.HANDED_OVER, _P.OVER)
+
+
+def _pairs(phases: Iterable[CallPhase], *events: type[CallEvent]) -> Iterable[Pair]:
+    return product(phases, events)
+
 
 LATE: Final[frozenset[Pair]] = frozenset(
     {
-        # A hook that ignores its cancellation takes further steps.
-        *product((*_ENDING, _P.HANDED_OVER), _HOOK),
-        *product((_P.TASK, _P.CANCELLED_TASK), _HOOK[1:]),
-        # A timer expires, or a write or read ends, after another event has changed the phase.
-        *product(
-            (_P.PROMOTING, _P.READING, _P.TASK, _P.CANCELLED_TASK, _P.HANDED_OVER), (_E.PROMOTE,)
-        ),
-        *product((*_ENDING, _P.OVER), (_E.PROMOTE, *_STORE_ENDS)),
+        # A hook ignores its cancellation, or its call is a task now.
+        *_pairs((*_ENDING, *_IS_TASK), RouteResolved, ClientAnswered),
+        *_pairs(_IS_TASK, AskClient, AccessRecord, Follow),
+        *_pairs((_P.HANDED_OVER,), Suspend, AskClient, ClientAnswered, AccessRecord, Follow),
+        # A timer expires, or an access ends, after another event has changed the phase.
+        *_pairs((*_ACCESSING, *_ENDING, *_HAS_RESPONSE), Promote),
+        *_pairs(_ENDING, *_ACCESS_ENDS),
         # The client cancels or disconnects after it got the response, or after the call has ended.
-        *product((_P.TASK, _P.CANCELLED_TASK, _P.HANDED_OVER, _P.OVER), (_E.CANCEL, _E.LEAVE)),
-        *product((_P.OVER,), (_E.TASK_CANCEL, _E.SHUTDOWN)),
+        *_pairs(_HAS_RESPONSE, Cancel, Leave),
+        *_pairs((_P.OVER,), CancelTask, StopServer),
     }
-).difference(TRANSITIONS)
+)
 
 
 class CallState(msgspec.Struct, eq=False):
-    """One call: its phase, and the data to continue it. Owned by the channel of the call.
+    """One call: its phase, and the data to continue it. Changed by `advance` alone.
 
     Args:
         continuation: set once a hook has returned `Continue`.
         task: the id of its record in the store, if it has one.
         fencing_token: for changes of the record.
         run: the id of the job that the call waits for, or continues after.
-        follows: the task that the call awaits here; it may belong to another call.
+        follows: the task that the call awaits here. Unless it is *task*, it is that of an
+            idempotency key, which continues without this call.
         unconfirmed: the id of a record that a promotion may have written, before its handle was
-            sent. Cleared when the handle is sent, when the record is deleted, and for a keyed call,
-            which has one record, when that is written for a job.
+            sent. Cleared when the record is known to be written, and when it is deleted.
         handle: the response that was sent instead of the result.
-        outcome: the result or error of the call, if its response was held.
-        raised: whether a keyed call has raised, which frees its key.
+        result: the result or error of the call, if its response was held.
     """
 
     phase: CallPhase = CallPhase.RUNNING
@@ -310,25 +400,30 @@ class CallState(msgspec.Struct, eq=False):
     follows: str | None = None
     unconfirmed: str | None = None
     handle: Result | None = None
-    outcome: Result | McpError | None = None
-    raised: bool = False
+    result: Result | McpError | None = None
 
     def __repr__(self) -> str:
-        return f"<CallState {self.phase.name}>"
+        return f"<{type(self).__name__} {self.phase.name}>"
 
     def advance(self, event: CallEvent) -> tuple[CallAction, ...]:
-        """Move to the next phase; return the actions to perform, none if *event* came late.
+        """Move to the next phase, with the data of *event*; return the actions to perform.
+
+        Nothing changes, and there are no actions, if *event* came late.
 
         Raises:
             LocalIllegalTransition: *event* is impossible in this phase.
         """
-        transition = TRANSITIONS.get((self.phase, event))
+        kind = type(event)
+        transition = TRANSITIONS.get((self.phase, kind))
         if transition is not None:
             self.phase = transition.phase
+            if transition.sets:
+                for name in kind.__struct_fields__:
+                    setattr(self, name, getattr(event, name))
             return transition.actions
-        if (self.phase, event) in LATE:
+        if (self.phase, kind) in LATE:
             return ()
-        raise LocalIllegalTransition(event.name, self.phase.name)
+        raise LocalIllegalTransition(kind.__name__, self.phase.name)
 
     # These depend on the phase: read them before `advance` reports the end of the hook.
 
@@ -340,9 +435,4 @@ class CallState(msgspec.Struct, eq=False):
     @property
     def undecided(self) -> bool:
         """Whether a pending write or read of the store decides if the client gets a handle."""
-        return self.phase in (CallPhase.PROMOTING, CallPhase.READING)
-
-    @property
-    def discards_output(self) -> bool:
-        """Whether the output of the call is discarded."""
-        return self.phase in (CallPhase.CANCELLED_TASK, CallPhase.OVER)
+        return self.phase in _ACCESSING

@@ -1,17 +1,17 @@
 """The response to one POST: a JSON body or an event stream, its events and its end.
 
-An exchange decides the shape of the response by the first event. An answer makes the response one
+An exchange decides the shape of the response by the first event. A response to a call makes it one
 JSON body. A notification, `begin_stream` or a heartbeat makes it an event stream (2026-07-28,
 Streamable HTTP, "Sending Messages" and "Receiving Messages"; 2025-11-25, transports, the same).
 
-Most responses need no exchange: if nothing was sent before the answer, `Responder._reply` writes
+Most responses need no exchange: if nothing was sent before it, `Responder._reply` writes
 the JSON body (`_transports/responder.py`). The response to `subscriptions/listen` is an event
 stream in any case, and has none either (`_transports/listening.py`).
 
-A batch (2025-03-26) is one exchange that expects several answers.
+A batch (2025-03-26) is one exchange that expects several responses.
 
-An exchange performs no I/O. Each of its methods returns the actions to perform, in order. The
-writer of the response stores every `StreamRecord` before it sends the other actions, so that a
+An exchange performs no I/O. Each of its methods is an event with its data, and returns the actions
+to perform, in this order. The `StreamRecord` of a message comes before the message, so that a
 client can resume after any event that it has received.
 """
 
@@ -58,7 +58,7 @@ class StreamRecord(msgspec.Struct, frozen=True):
 
     stream: str
     index: int
-    message: bytes
+    data: bytes
     last: bool
 
 
@@ -79,7 +79,7 @@ class ExchangeState(IntEnum):
     DETACHED = 2
     """The connection is closed and the calls continue; their messages are only stored."""
     DONE = 3
-    """All answers are given, or the disconnect has cancelled the calls."""
+    """All responses are sent, or the disconnect has cancelled the calls."""
 
 
 class ExchangeEvent(IntEnum):
@@ -89,10 +89,10 @@ class ExchangeEvent(IntEnum):
     """The event stream is to begin before there is a message."""
     NOTE = 1
     """A notification or a request to the client is ready."""
-    ANSWER = 2
-    """An answer is ready, and more are expected."""
+    RESPONSE = 2
+    """A response is ready, and more are expected."""
     LAST = 3
-    """The last expected answer is ready."""
+    """The last expected response is ready."""
     BEAT = 4
     """No message was sent for `Endpoint(heartbeat=)` seconds."""
     RELEASE = 5
@@ -109,12 +109,12 @@ def _stays(state: ExchangeState, *steps: ExchangeEvent) -> Table:
 
 
 _ALWAYS: Final[Table] = {
-    (ExchangeState.WAITING, ExchangeEvent.ANSWER): ExchangeState.WAITING,
+    (ExchangeState.WAITING, ExchangeEvent.RESPONSE): ExchangeState.WAITING,
     **_stays(
         ExchangeState.STREAMING,
         ExchangeEvent.BEGIN,
         ExchangeEvent.NOTE,
-        ExchangeEvent.ANSWER,
+        ExchangeEvent.RESPONSE,
         ExchangeEvent.BEAT,
     ),
     **_stays(ExchangeState.DETACHED, *ExchangeEvent),
@@ -168,7 +168,7 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
 
     stream: the prefix of its event ids, if the stream can be resumed; else None. primed: whether an
     event stream begins with an event that only carries an id (2025-11-25). streams, cancels: as for
-    `table`. expected: the number of answers after which it ends. batch: whether a JSON body is an
+    `table`. expected: the number of responses after which it ends. batch: whether a JSON body is an
     array of them.
     """
 
@@ -181,10 +181,10 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
     state: ExchangeState = ExchangeState.WAITING
     _held: list[bytes] = msgspec.field(default_factory=list)
     _index: int = 0
-    _answered: int = 0
+    _responses: int = 0
 
     def __repr__(self) -> str:
-        return f"<Exchange {self.state.name}, {self.expected - self._answered} to answer>"
+        return f"<Exchange {self.state.name}, {self.expected - self._responses} responses to send>"
 
     @property
     def closed(self) -> bool:
@@ -210,17 +210,17 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
             [*begun, StreamChunk(sse.COMMENT)] if self.state is ExchangeState.STREAMING else begun
         )
 
-    def answer(self, message: bytes | None, status: int = 200) -> list[ExchangeAction]:
-        """Send an answer; *status* applies if it is the whole response.
+    def respond(self, message: bytes | None, status: int = 200) -> list[ExchangeAction]:
+        """Send a response; *status* applies if it is the whole HTTP response.
 
         A cancelled request gets no response (2025-11-25, cancellation, "Behavior Requirements"):
-        the answer of such a request is None.
+        *message* is then None.
         """
-        # *status* applies to a JSON body with one answer. The head of a stream, and the body of a
-        # batch with answers of different statuses, have the status 200.
-        last = self._answered + 1 == self.expected
-        was = self._advance(ExchangeEvent.LAST if last else ExchangeEvent.ANSWER)
-        self._answered += 1
+        # *status* applies to a JSON body with one response. The head of a stream, and the body of a
+        # batch with responses of different statuses, have the status 200.
+        last = self._responses + 1 == self.expected
+        was = self._advance(ExchangeEvent.LAST if last else ExchangeEvent.RESPONSE)
+        self._responses += 1
         if was is not ExchangeState.WAITING:
             return self._message(message, last=last, connected=was is ExchangeState.STREAMING)
         if message is not None:
@@ -260,8 +260,12 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         begun = self._head() if was is ExchangeState.WAITING else []
         return [*begun, StreamEnd(sse.retry(retry))]
 
-    def leave(self) -> bool:
-        """Handle a disconnect of the client; return whether it cancels the calls."""
+    def leave(self, *, cancels: bool = False) -> bool:
+        """Handle a disconnect of the client; return whether it cancels the calls.
+
+        *cancels*: as for the exchange, of a route that was resolved after the exchange was made.
+        """
+        self.cancels |= cancels
         # In WAITING the client has seen no event id, so that it cannot resume: nothing is stored
         # or held for it, although the calls may run on.
         was = self._advance(ExchangeEvent.LEAVE)
@@ -287,13 +291,13 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         return self._head() if begun else []
 
     def _head(self) -> list[ExchangeAction]:
-        """Start the stream: its head, the event to resume from, the answers of a batch so far."""
+        """Start the stream: its head, the event to resume from, the responses of a batch so far."""
         # Event 0 is stored before anything is sent: a client that loses its connection between the
         # head and the first message can already resume the stream, even if another process died in
-        # between. Answers of a batch that were held for a JSON body become its first events.
+        # between. Responses of a batch that were held for a JSON body become its first events.
         actions: list[ExchangeAction] = [StreamHead()]
         if self.stream is not None:
-            actions.append(StreamRecord(self.stream, 0, b"", last=False))
+            actions.insert(0, StreamRecord(self.stream, 0, b"", last=False))
             if self.primed:
                 actions.append(StreamChunk(sse.prime(b"%b/0" % self.stream.encode())))
         held, self._held = self._held, []
@@ -311,12 +315,12 @@ class Exchange(msgspec.Struct, kw_only=True, eq=False):
         actions: list[ExchangeAction] = []
         self._index += 1
         stream, index = self.stream, self._index
+        if stream is not None:
+            actions.append(StreamRecord(stream, index, message or b"", last))
         if connected:
             event_id = None if stream is None else b"%b/%d" % (stream.encode(), index)
             data = b"" if message is None else sse.event(message, event_id)
             actions.append(StreamEnd(data) if last else StreamChunk(data))
-        if stream is not None:
-            actions.append(StreamRecord(stream, index, message or b"", last))
         return actions
 
 

@@ -48,9 +48,7 @@ def http_status_of(error: McpError, revision: Revision) -> int:
     return error.status if revision.modern else 200
 
 
-def failure_outcome(
-    error: Exception, request: Request, reference: str
-) -> CallToolResult | McpError:
+def failure_result(error: Exception, request: Request, reference: str) -> CallToolResult | McpError:
     """Return the result or error for *request*, after its hook has raised *error*.
 
     *reference* names the failure in the log; the client of an unexpected failure sees nothing else.

@@ -1,4 +1,4 @@
-"""Waits for several jobs: `gather` and `first_of`."""
+"""Waits for several jobs: `gather`."""
 
 from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias, overload
@@ -34,33 +34,13 @@ def gather(*jobs: JobsOrMapping, return_outcomes: bool = False) -> Wait[Any]:
     The value is a list of their values in the order of the jobs, or a dict under the same keys.
 
     Args:
-        *jobs: jobs or external jobs, or one dict of them. At most `JobOptions.max_parts` (100).
+        *jobs: jobs or external jobs, or one dict of them. At most 100.
         return_outcomes: False (the default): the first job that fails makes the wait fail with its
             error, and the other jobs are cancelled. True: the value contains `Done(value)` or
             `Failed(error)` for each job, and the wait does not fail.
 
     Raises:
-        ContractError: (a TypeError) there is no job, or one of *jobs* is something else.
+        ContractError: (a TypeError) there is no job, there are too many, or one of *jobs* is
+            something else.
     """
-    return JobGroup("gather", jobs, "outcomes" if return_outcomes else "all")
-
-
-@overload
-def first_of(jobs: Mapping[str, Wait[T]], /) -> Wait[dict[str, T]]: ...
-@overload
-def first_of(*jobs: Wait[T]) -> Wait[T]: ...
-def first_of(*jobs: JobsOrMapping) -> Wait[Any]:
-    """Return a wait for the first of several jobs that succeeds; the others are then cancelled.
-
-        return first_of(ask_here.job(text), ask_there.job(text)).then(self.answered)
-
-    The value is that of the job, or a dict with its key only. If all jobs fail, the wait fails with
-    the error of the last one.
-
-    Args:
-        *jobs: as for `gather`.
-
-    Raises:
-        ContractError: as for `gather`.
-    """
-    return JobGroup("first_of", jobs, "first")
+    return JobGroup(jobs, "outcomes" if return_outcomes else "all")

@@ -1,11 +1,15 @@
 """The transitions of a task that waits for a job: retries, deferrals, deadlines, saved state."""
 
+from typing import Final
+
 from msgspec.structs import replace
 
 from genmcp._core.outcome import Failed, pack
 from genmcp._core.task import Task
-from genmcp._core.waiting import Working, scheduled
+from genmcp._core.waiting import ExternalJob, Following, Working, scheduled
 from genmcp.errors import IllegalTransition, JobExpired, WaitTimedOut
+
+_LONGEST_PAUSE: Final = 600.0  # seconds between two submissions of one job to an engine
 
 
 def retry_job(task: Task, now: float, chance: float = 0.0) -> Task:
@@ -21,24 +25,34 @@ def retry_job(task: Task, now: float, chance: float = 0.0) -> Task:
     delay = work.job.pause(work.failures, chance)
     if work.deadline is not None and now + delay >= work.deadline:
         raise IllegalTransition("retry", "past its deadline")
-    return replace(task.resubmit(now, delay), work=replace(work, failures=work.failures + 1))
+    failed = replace(work, failures=work.failures + 1, waited=0.0)
+    return replace(task.resubmit(now, delay), work=failed)
+
+
+def submit_again(task: Task, now: float, submissions: int, pause: float) -> Task:
+    """Return *task*, whose job an engine may have lost, to be submitted again with the same id.
+
+    The job may also wait in a long queue of the engine, which repetitions make longer. Each of them
+    is therefore twice as long after the last one: *pause* is the first, in seconds.
+
+    Raises:
+        IllegalTransition: it was submitted again already, more often than *submissions*.
+    """
+    if task.submissions != submissions:
+        raise IllegalTransition("submit", f"submitted {task.submissions} times")
+    due = now + min(pause * 2**task.submissions, _LONGEST_PAUSE)
+    return replace(task, due=due, submissions=task.submissions + 1)
 
 
 def park_job(task: Task, now: float, delay: float) -> Task:
-    """Return *task* waiting for a slot of a limit; after *delay* seconds it checks for one itself.
+    """Return *task* waiting for a slot of a limit, for which it looks again after *delay* seconds.
 
     This does not count as an attempt.
     """
-    parked = task.resubmit(now, delay)
-    assert isinstance(task.work, Working)
-    return replace(parked, work=replace(task.work, attempt=task.work.attempt - 1))
-
-
-def wake_job(task: Task, now: float) -> Task:
-    """Return *task*, which has got its slot, due now; *task* itself if it is not parked."""
-    if task.ended or task.job is None or task.held_delivery is not None or task.due <= now:
-        return task
-    return task.resubmit(now, 0.0)
+    work = task.work
+    assert isinstance(work, Working)
+    waiting = replace(work, attempt=work.attempt - 1, waited=work.waited + delay)
+    return replace(task.resubmit(now, delay), work=waiting)
 
 
 def expire_job(task: Task, now: float) -> Task:
@@ -56,6 +70,17 @@ def expire_job(task: Task, now: float) -> Task:
 def expired_outcome(work: Working) -> bytes:
     """Return the packed outcome of a job that has passed its deadline."""
     return pack(Failed(WaitTimedOut() if work.failures else JobExpired()))
+
+
+def record_submission(task: Task, now: float, ref: ExternalJob) -> Task:
+    """Return *task*, whose external job was submitted and is *ref* there.
+
+    Raises:
+        IllegalTransition: it waits for no external job any more.
+    """
+    if not isinstance(task.work, Following) or task.settled:
+        raise IllegalTransition("submit", "settled" if task.settled else task.status)
+    return replace(task, updated=now, work=Following(ref, submitted=True))
 
 
 def retry_task(task: Task, id: str, node: str, now: float) -> Task:

@@ -146,20 +146,24 @@ JsonValue: TypeAlias = (
 _MAX_DEPTH = 64
 
 
-def check_json(where: str, value: object) -> None:
+_REMEDY = "it has to be text, a number, a boolean, None, or a list or dict of these"
+
+
+def check_json(where: str, value: object, remedy: str = _REMEDY) -> None:
     """Check that *value* is JSON as `json.loads` would return it.
 
     Args:
         where: its name in error messages.
         value: the value to check.
+        remedy: ends the message about a value of another type.
 
     Raises:
         ContractError: it is not; the message names the first place, such as `job.items[2].at`.
     """
-    _check(where, value, _MAX_DEPTH)
+    _check(where, value, remedy, _MAX_DEPTH)
 
 
-def _check(where: str, value: object, deeper: int) -> None:
+def _check(where: str, value: object, remedy: str, deeper: int) -> None:
     # Exact types: a subclass of str or int, such as an enum, would come back as its base.
     kind = type(value)
     if value is None or kind in (str, bool, int):
@@ -173,15 +177,12 @@ def _check(where: str, value: object, deeper: int) -> None:
         for key, each in value.items():
             if type(key) is not str:
                 raise ContractError(f"{where} has the key {key!r}; in JSON keys are texts")
-            _check(f"{where}.{key}", each, deeper - 1)
+            _check(f"{where}.{key}", each, remedy, deeper - 1)
     elif isinstance(value, list | tuple):
         for index, each in enumerate(value):
-            _check(f"{where}[{index}]", each, deeper - 1)
+            _check(f"{where}[{index}]", each, remedy, deeper - 1)
     else:
-        raise ContractError(
-            f"{where} is {kind.__name__}, which is not JSON: it has to be text, a number, a "
-            f"boolean, None, or a list or dict of these"
-        )
+        raise ContractError(f"{where} is {kind.__name__}, which is not JSON: {remedy}")
 
 
 def canonical(value: JsonValue | msgspec.Raw) -> bytes:

@@ -1,4 +1,4 @@
-"""The transitions of a task that waits for several jobs (`gather`, `first_of`).
+"""The transitions of a task that waits for several jobs (`gather`).
 
 Each job is a task of its own, a *part*, with a `PartOf` as its parent and an id that is derived
 from the parent's. No client can name it: a "." cannot occur in the id of a client's task. The
@@ -118,13 +118,8 @@ def report_part(
 
 def outcome_parts(work: Gathering) -> Sequence[int]:
     """Return the indices of the parts whose outcomes the outcome of a complete wait consists of."""
-    if work.mode == "outcomes":
-        return range(work.count)
-    decisive = work.mode == "first"
-    decided = [index for index, succeeded in work.ended.items() if succeeded is decisive]
-    if decided:
-        return decided[:1]
-    return [*work.ended][-1:] if work.mode == "first" else range(work.count)
+    failed = [index for index, succeeded in work.ended.items() if not succeeded]
+    return failed[:1] if failed and work.mode == "all" else range(work.count)
 
 
 def collect(work: Gathering, outcomes: Sequence[bytes | None]) -> bytes:
@@ -133,15 +128,11 @@ def collect(work: Gathering, outcomes: Sequence[bytes | None]) -> bytes:
     *outcomes* are those of `outcome_parts`. None: the record of the part does not exist any more.
     """
     packed = [pack(Failed(WorkerLost())) if each is None else each for each in outcomes]
-    indices = outcome_parts(work)
-    keys = [work.keys[index] for index in indices] if work.keys else []
     if work.mode == "outcomes":
-        return pack_all(packed, keys, values=False)
-    succeeded = [work.ended[index] for index in indices]
+        return pack_all(packed, work.keys, values=False)
+    succeeded = [work.ended[index] for index in outcome_parts(work)]
     failed = [each for each, good in zip(packed, succeeded, strict=True) if not good]
     lost = [each for each, known in zip(packed, outcomes, strict=True) if known is None]
     if failed or lost:
         return [*failed, *lost][0]
-    if work.mode == "first" and not keys:
-        return packed[0]
-    return pack_all(packed, keys, values=True)
+    return pack_all(packed, work.keys, values=True)

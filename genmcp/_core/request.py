@@ -66,6 +66,9 @@ _TIMES = {"promote_after", "result_ttl", "max_hold"}
 _FLAGS = {"requires_tasks", "single_use"}
 
 
+_NAMES = {"queue": "a queue", "idempotency_key": "an argument"}
+
+
 _CHOICES: dict[str, tuple[Any, ...]] = {
     "task": ("never", "auto", "always"),
     "on_worker_lost": ("rerun", "fail", None),
@@ -76,6 +79,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """How long-running calls of one route are handled; times in seconds. See `Tool`.
 
     auto_hold: whether `max_hold` is `HOLD` if the result tool is offered, and None otherwise.
+    idempotency_key: the argument that is the idempotency key of a call, if any.
 
     Raises:
         ConfigurationError: a value is invalid.
@@ -92,11 +96,12 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     # value: `Tool.on_worker_lost`, or if that is None a choice by the tool's annotations.
     on_worker_lost: OnLost = "fail"
     queue: str | None = None
+    idempotency_key: str | None = None
 
     @property
     def eager(self) -> bool:
-        """Whether the client's support of tasks is checked before the hook runs."""
-        return self.task == "always" or self.requires_tasks
+        """Whether a call is checked, or becomes a task, before the hook runs."""
+        return self.task == "always" or self.requires_tasks or self.idempotency_key is not None
 
     @classmethod
     def of(cls, owner: str, provider: object, annotations: ToolAnnotations | None) -> "Policy":
@@ -120,9 +125,10 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
                 _reject(owner, name, "a positive number of seconds", value)
         if values["task"] == "never" and values["requires_tasks"]:
             raise ConfigurationError(f"{owner}: task = 'never', and requires_tasks: which?")
-        values["queue"] = queue = getattr(provider, "queue", None)
-        if queue is not None and (not isinstance(queue, str) or not queue):
-            _reject(owner, "queue", "the name of a queue", queue)
+        for name, what in _NAMES.items():
+            values[name] = value = getattr(provider, name, None)
+            if value is not None and (not isinstance(value, str) or not value):
+                _reject(owner, name, f"the name of {what}", value)
         if values["on_worker_lost"] is None:
             values["on_worker_lost"] = "rerun" if _may_rerun(annotations) else "fail"
         return cls(**values)
@@ -165,15 +171,15 @@ Arguments: TypeAlias = Any
 class RouteFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a tool, resource or prompt that the rules of a request depend on.
 
-    headers: the arguments that HTTP headers repeat (2026-07-28, `x-mcp-header`). on_disconnect: the
-    effect of a disconnect on a call of an earlier revision: `"finish"` (the client may resume the
-    stream for the result) or `"cancel"`. From 2026-07-28 on it always cancels. policy: how a
-    long-running call is handled. eager: whether the call needs a check before its hook runs.
-    pending: whether all of this is only known once the route was resolved. scopes: the scopes that
-    an access token must have, besides those of the endpoint.
+    header_rules: the arguments that HTTP headers repeat (2026-07-28, `x-mcp-header`).
+    on_disconnect: the effect of a disconnect on a call of an earlier revision: `"finish"` (the
+    client may resume the stream for the result) or `"cancel"`. From 2026-07-28 on it always
+    cancels. policy: how a long-running call is handled. eager: whether the call needs a check
+    before its hook runs. pending: whether all of this is only known once the route was resolved.
+    scopes: the scopes that an access token must have, besides those of the endpoint.
     """
 
-    headers: tuple[HeaderRule, ...] = ()
+    header_rules: tuple[HeaderRule, ...] = ()
     on_disconnect: Literal["finish", "cancel"] = "finish"
     policy: Policy = NEVER_A_TASK
     eager: bool = False

@@ -163,6 +163,10 @@ class Seal:
         data = self._prefixes[purpose] + _join(parts)
         return _encode(hmac.digest(keys[purpose].mark, data, "sha256")[:20]).decode()
 
+    def marks(self, purpose: Purpose, *parts: Part) -> list[str]:
+        """Return the name that `mark` makes for *parts*, then those under the earlier secrets."""
+        return [self.mark(purpose, *parts, key_id=key_id) for key_id in self._keys]
+
     @staticmethod
     def key_id_of(text: str) -> str:
         """Return the id of the secret that sealed *text*, for `mark`."""

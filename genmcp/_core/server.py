@@ -56,10 +56,10 @@ class CancelRequest(msgspec.Struct, frozen=True):
 
 
 class DeliverResponse(msgspec.Struct, frozen=True):
-    """Deliver *message*, the response to a request of the server, within *session*."""
+    """Deliver *response* to a request of the server, within *session*."""
 
     session: Session
-    message: Message
+    response: Message
 
 
 class Accept(msgspec.Struct, frozen=True):
@@ -67,14 +67,14 @@ class Accept(msgspec.Struct, frozen=True):
 
 
 class Reject(msgspec.Struct, frozen=True):
-    """Respond with *error*, or only report it: see *answered*.
+    """Respond with *error*, or only report it: see *responds*.
 
-    answered: whether the message was a request, which gets an error response. Other messages get
+    responds: whether the message was a request, which gets an error response. Other messages get
     none; over HTTP the error decides the status.
     """
 
     error: McpError
-    answered: bool
+    responds: bool
     id: RequestId | None = None
     method: str | None = None
 
@@ -98,18 +98,18 @@ LISTEN: Final = "subscriptions/listen"
 SMALL: Final = frozenset(
     ["server/discover", "ping", "logging/setLevel", "resources/subscribe", "resources/unsubscribe"]
 )
-"""The methods whose results are small, and which are answered to a client that does not read."""
+"""The methods whose results are small, and which are sent to a client that does not read."""
 
 BUILTIN: Final = SMALL | {"tasks/get", "tasks/update", "tasks/cancel"}
 """The methods that a mux answers for any server."""
 
 _LISTS: Final = {"tools/list", "resources/list", "resources/templates/list", "prompts/list"}
 AT_ONCE: Final = SMALL | _LISTS
-"""The methods that are answered even if no slot for a call is free: as a rule they do not wait."""
+"""The methods that are served even if no slot for a call is free: as a rule they do not wait."""
 
 
 def is_offered(server: ServerDescription, method: str) -> bool:
-    """Return whether *method* is answered, by *server* or by the mux for it.
+    """Return whether *method* is served, by *server* or by the mux for it.
 
     A client may only use the declared capabilities: 2026-07-28, basic, and 2025-11-25, lifecycle,
     "Capability Negotiation".
@@ -191,7 +191,7 @@ class ServerConnection(msgspec.Struct, eq=False):
             InvalidRequest: without a session, or if its revision has no batches.
         """
         # The members are decided one after another, before the first of them runs: an exception of
-        # the server author's `find` must fail one member, not leave others running unanswered.
+        # the server author's `find` must fail one member, not leave others without a response.
         if self.session is None:
             raise InvalidRequest("There must be one message at a time, not a batch")
         self.session.check_batch()

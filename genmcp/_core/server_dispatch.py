@@ -87,10 +87,11 @@ _MODERN_BY_HEADER: Final = {revision.version.encode(): revision for revision in 
 _METHOD_BY_HEADER: Final = {name.encode(): method for name, method in _MODERN_METHODS.items()}
 
 
-# One decoder for the whole message of each method: with the type of the params known from a header,
-# msgspec reads a request in one pass, without an intermediate value of its JSON.
 @cache
-def _reader_of(method: Method) -> Callable[[bytes], RequestOf[Any]]:
+def reader_of(method: Method) -> Callable[[bytes], RequestOf[Any]]:
+    """Return the decoder of whole requests of *method*."""
+    # With the type of the params known from a header, msgspec reads a request in one pass, without
+    # an intermediate value of its JSON.
     return msgspec.json.Decoder(RequestOf[method.params]).decode  # type: ignore[name-defined]
 
 
@@ -175,7 +176,7 @@ def plain_request(headers: Headers, body: bytes, catalog: ServerCatalog) -> Requ
     if method is None or headers.get(VERSION_HEADER) not in _MODERN_BY_HEADER:
         return None  # clients may send the method in a session, too
     try:
-        message = _reader_of(method)(body)
+        message = reader_of(method)(body)
         if message.method != method.name:
             return None
         return _check_request(
@@ -295,9 +296,9 @@ def _check_param_headers(
     headers: Headers, route: RouteFacts, params: RequestParams
 ) -> Headers | None:
     """Check the headers that repeat arguments; return those to check once the route is resolved."""
-    if route.headers:
+    if route.header_rules:
         raw = params.given if isinstance(params, CallToolRequestParams) else NO_ARGUMENTS
-        check_params(headers, route.headers, decode_params(_anything, raw))
+        check_params(headers, route.header_rules, decode_params(_anything, raw))
     if not route.pending:
         return None
     return {name: headers[name] for name in headers if name.startswith(_PARAM)}
@@ -358,7 +359,7 @@ def _check_request(
         route = catalog.find(name, key)
         if route is None:
             raise _UNKNOWN[name](key) if catalog.offers(name) else MethodNotFound(name)
-        if headers is not None and (route.headers or route.pending):
+        if headers is not None and (route.header_rules or route.pending):
             param_headers = _check_param_headers(headers, route, params)
     return REQUEST_TYPES.get(name, Request)(
         id=id,

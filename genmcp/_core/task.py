@@ -5,24 +5,22 @@ extension (SEP-2663) or not. The record names its owner, what it waits for and h
 process that shares the store can run the next step of the task. Only the functions here change a
 record. Each of them returns a new record, and `genmcp/tasks` writes it.
 
-A call with an idempotency key has a record of the same form from its beginning. This record is
-*private*: no client has been given its id. It becomes an ordinary task when the call is promoted or
-waits for a job. Repetitions of the call find the record by the key.
+A call with an idempotency key is a task from its beginning. The id of the task is derived from the
+key. Repetitions of the call find the task by that id, and wait for its result.
 
 Two processes may both work on a task: one of them was paused, and the other has taken over. Three
 numbers decide which of them may write:
 
 - `fencing_token` is incremented by each claim. A write with an earlier token comes from a process
   that was paused or considered dead, and is rejected: IllegalTransition.
-- `delivery_id` is incremented by each submission to the engine, which gets the id
-  `{id}:{delivery_id}`: an engine may reject an id that is still in its queue.
+- `delivery_id` is incremented by each submission to a queue, which gets the id
+  `{id}:{delivery_id}`: a queue ignores an id that it still has.
 - `crashes` counts the workers that have claimed the task and have not released it. Work that kills
   its process is not repeated for ever.
 """
 
 import re
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Final
 
 import msgspec
@@ -32,7 +30,6 @@ from genmcp._core.outcome import Failed, pack, unpack
 from genmcp._core.waiting import (
     Asking,
     Awaiting,
-    AwaitingInput,
     End,
     Finished,
     Following,
@@ -59,8 +56,6 @@ LOST: Final = msgspec.json.encode(
 _FORMAT: Final = 2
 
 _ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_KEYED_ID: Final = re.compile(r"(k[0-9a-f]{40})-[0-9a-f]{16}")
-_CACHED_SLOTS: Final = 1024  # one step of a task asks for its slot several times
 
 # Records keep the names that fields had when the format was fixed: during a rolling deploy,
 # processes of both releases read and write the same records.
@@ -76,17 +71,6 @@ _STORED_NAMES: Final = {
 def is_task_id(text: str) -> bool:
     """Return whether *text* is 1 to 64 characters of URL-safe base64, as the id of a task is."""
     return _ID.fullmatch(text) is not None
-
-
-@lru_cache(_CACHED_SLOTS)
-def slot_of(id: str) -> str:
-    """Return the key of the record of the task *id*, without its prefix.
-
-    All calls with one idempotency key use one slot, one after another: their ids are
-    `{slot}-{random}`. Any other task has a slot of its own, its id.
-    """
-    keyed = _KEYED_ID.fullmatch(id)
-    return keyed[1] if keyed else id
 
 
 # Fencing. A process that is paused (by the kernel, a debugger, its virtual machine) cannot
@@ -112,19 +96,22 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     owner: the principal that may see it; address: the peer address of an anonymous client, None for
     a local one. tool: the name that was called. node: the process that created it. created,
-    updated, due: Unix time; *due* is when an engine was to deliver it. ttl: seconds for which it
+    updated, due: Unix time; *due* is when it was to be delivered. ttl: seconds for which it
     waits for its client, and is retained after its end; None: never expires. poll: seconds between
     two polls of a client. on_lost: what happens when the worker of its job dies. end: how it ended,
     None while it is open. message, progress, total: the latest progress of the work. step: the
     number of the step that the call waits in; continuation: that step, packed, empty while `call`
     itself runs. work: what it waits for, None once it has ended. held_delivery: the delivery that a
     worker has claimed and not released. claim_id: a random value, so that no two claims are equal.
+    holder: the process that has claimed it, if that is one of an engine; its heartbeat shows
+    whether it is alive. submissions: how often it was submitted to an engine again.
     changes: incremented by each change that followers see. outcome: how the wait ended, packed;
     once it is set, `continue_` is due, or runs. result, error: as JSON. deferred_seconds: for how
     long its step was deferred by processes that lack its code. arguments_digest: of a call with an
-    idempotency key. private: whether no client was given the id; such a task has no stored request.
-    raised: whether the call failed, see `Finished`. trace: the members `traceparent`, `tracestate`
-    and `baggage` of the call (W3C Trace Context), so that the spans of its steps join its trace.
+    idempotency key, else None. private: whether no client can have the id; such a task has no
+    stored request. raised, frees_key: see `Finished`. trace: the members `traceparent`,
+    `tracestate` and `baggage` of the call (W3C Trace Context), so that the spans of its steps join
+    its trace.
     parent: the wait for several jobs that this is a part of (`_core/parts.py`). schedule: the name
     and the time of a periodic job (`tasks/schedules.py`). Neither of these two has a call. failed:
     the step in which it has failed. retries: the id of the failed task that this one repeats.
@@ -152,6 +139,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     delivery_id: int = 0
     held_delivery: int | None = None
     claim_id: str | None = None
+    holder: str | None = None
+    submissions: int = 0
     crashes: int = 0
     outcome: bytes | None = None
     result: bytes | None = None
@@ -161,6 +150,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     arguments_digest: bytes | None = None
     private: bool = False
     raised: bool = False
+    frees_key: bool = False
     trace: Mapping[str, str] | None = None
     parent: PartOf | None = None
     schedule: str | None = None
@@ -205,7 +195,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     @property
     def needs_delivery(self) -> bool:
-        """Whether the next step runs in whichever process the engine delivers it to."""
+        """Whether the next step runs in whichever process claims it."""
         if self.outcome is not None or isinstance(self.work, Working | Following):
             return True
         return isinstance(self.work, Gathering) and self.work.due
@@ -218,8 +208,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         return None
 
     @property
-    def engine_id(self) -> str:
-        """The id of its next step at an engine."""
+    def queued_id(self) -> str:
+        """The id of its next step in a queue."""
         return f"{self.id}:{self.delivery_id}"
 
     @property
@@ -240,7 +230,14 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             )
         return self
 
-    def claim(self, now: float, *, max_crashes: int, claim_id: str | None = None) -> "Task":
+    def claim(
+        self,
+        now: float,
+        *,
+        max_crashes: int,
+        claim_id: str | None = None,
+        holder: str | None = None,
+    ) -> "Task":
         """Return the task as claimed, with a new fencing token (leases: `Deliveries.claim`).
 
         If an earlier worker has not released its claim, it is dead or frozen, which is a crash.
@@ -250,13 +247,20 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             max_crashes: the number of crashes after which the wait, or a settled task, is lost. A
                 job that must not run again is lost at the first one.
             claim_id: a random text, by which a worker finds its own claim if the write timed out.
+            holder: the name of this process, if it is one of an engine.
         """
-        # Both ids may be equal: an engine may repeat the delivery whose worker has died.
+        # Both ids may be equal: the delivery whose worker has died is repeated.
         crashed = self.held_delivery is not None
         crashes = self.crashes + crashed
-        holder = {"held_delivery": self.delivery_id, "claim_id": claim_id}
-        token = self.fencing_token + 1
-        task = self._next("claim", now, crashes=crashes, fencing_token=token, **holder)
+        task = self._next(
+            "claim",
+            now,
+            crashes=crashes,
+            fencing_token=self.fencing_token + 1,
+            held_delivery=self.delivery_id,
+            claim_id=claim_id,
+            holder=holder,
+        )
         if self.outcome is not None:
             return task._lose(now) if crashes > max_crashes else task
         if not isinstance(self.work, Working):  # following an external job again has no effect
@@ -267,20 +271,29 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     def release(self, now: float) -> "Task":
         """Return the task as released by a worker that shuts down, which is not a crash."""
+        if self.holder is not None:  # an engine does not deliver an id again
+            return self.resubmit(now, 0.0)
         return self._next("release", now, held_delivery=None, due=now)
 
     def resubmit(self, now: float, delay: float) -> "Task":
         """Return the task waiting for another delivery, *delay* seconds from now."""
         following = self.delivery_id + 1
         return self._next(
-            "resubmit", now, due=now + delay, held_delivery=None, delivery_id=following
+            "resubmit",
+            now,
+            due=now + delay,
+            held_delivery=None,
+            holder=None,
+            submissions=0,
+            delivery_id=following,
         )
 
     def settle(self, outcome: bytes, now: float) -> "Task":
         """Return the task with the packed *outcome* of its wait.
 
-        A second call with the same outcome changes nothing: a writer repeats a write that has timed
-        out, since the store may have accepted it.
+        If an engine ran its job, the task waits for another delivery: its call continues in a
+        process of the server. A second call with the same outcome changes nothing: a writer repeats
+        a write that has timed out, since the store may have accepted it.
 
         Raises:
             IllegalTransition: the task has another outcome already, or has ended.
@@ -289,7 +302,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             return self
         if self.outcome is not None:
             raise IllegalTransition("settle", "settled")
-        return self._next("settle", now, outcome=outcome, crashes=0, deferred_seconds=0.0)
+        settled = self._next("settle", now, outcome=outcome, crashes=0, deferred_seconds=0.0)
+        return settled if self.holder is None else settled.resubmit(now, 0.0)
 
     def take_over(self, now: float) -> "Task":
         """Return the task for another delivery. Later writes of its present worker are rejected."""
@@ -328,10 +342,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     def cancel(self, now: float) -> "Task":
         """Return the task cancelled. Later output of its work is rejected."""
-        return self._end("cancelled", now, Finished())
+        return self._end("cancelled", now, Finished(frees_key=True))
 
     def _lose(self, now: float) -> "Task":
-        return self._end("failed", now, Finished(error=LOST, raised=True))
+        lost = Finished(error=LOST, raised=True, frees_key=self.on_lost == "rerun")
+        return self._end("failed", now, lost)
 
     def _end(self, end: End, now: float, finished: Finished) -> "Task":
         return self._next(
@@ -341,11 +356,13 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             result=finished.result,
             error=finished.error,
             raised=finished.raised,
+            frees_key=finished.frees_key,
             failed=_failed_step(self) if finished.error or finished.raised else None,
             # Dropped, since an ended task is retained for its ttl: these may hold much more.
             continuation=b"",
             work=None,
             held_delivery=None,
+            holder=None,
             outcome=None,
         )
 
@@ -379,6 +396,22 @@ def lose_process(task: Task, now: float) -> Task:
     if task.bound_node is None:
         raise IllegalTransition("lose", task.status)
     return task._lose(now) if isinstance(task.work, Running) else fail_wait(task, now)
+
+
+def lose_holder(task: Task, now: float, max_crashes: int) -> Task:
+    """Return *task* after the death of the process of an engine that ran its job.
+
+    That is a crash, after which the job is submitted again, or its wait fails: see `Task.claim`.
+
+    Raises:
+        IllegalTransition: no process of an engine runs it.
+    """
+    if task.holder is None:
+        raise IllegalTransition("lose", task.status)
+    crashes = task.crashes + 1
+    if crashes > max_crashes or task.on_lost == "fail":
+        return fail_wait(task, now)
+    return replace(task.take_over(now), crashes=crashes)
 
 
 def fail_wait(task: Task, now: float) -> Task:
@@ -416,32 +449,14 @@ def add_progress(
     return task._next("progress", now, **new)
 
 
-def publish_task(task: Task, suspended: Suspended, now: float, ttl: float) -> Task:
-    """Return a private *task* as an ordinary one: its client gets the id.
+def replace_task(task: Task, ended: Task) -> Task:
+    """Return *task*, a call whose idempotency key *ended* has freed, as its successor.
 
-    It is retained for *ttl* seconds, or for as long as its idempotency key, if that is longer.
+    Both have the same id: an engine rejects an id of a step that it has seen, and followers wait
+    for the next number of a change.
     """
-    ttl = ttl if task.ttl is None else max(task.ttl, ttl)
-    return replace(task.suspend(suspended, now), private=False, ttl=ttl)
-
-
-# A keyed call has one record from its beginning, whichever way it takes: two records could not be
-# exchanged in one step, and a copy of the call between them would run it a second time.
-
-
-def require_input(task: Task, question: AwaitingInput, now: float) -> Task:
-    """Return a private *task* that waits until its client answers by a request of its own."""
-    return replace(task, updated=now, changes=task.changes + 1, work=question)
-
-
-def resume_in(task: Task, node: str, token: int, now: float) -> Task:
-    """Return a private *task* running in the process *node*, after the answer of its client.
-
-    *token* becomes its fencing token. It must be random: if two copies of the answer arrive at two
-    processes, only one of them may hold the task.
-    """
-    changes = task.changes + 1
-    return replace(task, updated=now, changes=changes, work=Running(node), fencing_token=token)
+    changes, delivery = ended.changes + 1, ended.delivery_id + 1
+    return replace(task, changes=changes, delivery_id=delivery)
 
 
 def run_id(task: Task) -> str | None:
@@ -461,8 +476,6 @@ def record_ttl(task: Task, retention: float, failed_retention: float = 0.0) -> f
     counted from when the task is due. A part of a wait for several jobs is retained as long after
     its end: the others may take that long, and the outcome of the part is read after them.
     """
-    if isinstance(task.work, AwaitingInput):
-        return task.work.ttl
     asks = isinstance(task.work, Asking) and task.outcome is None
     if task.failed is not None and task.ttl is not None:
         return max(task.ttl, failed_retention)

@@ -10,6 +10,7 @@ from typing_extensions import TypeVar
 
 from genmcp._core.backoff import backoff
 from genmcp._core.outcome import Done, Failed, pack
+from genmcp._options import Bound, Fraction, Pause, Seconds
 from genmcp.errors import ContractError
 
 T = TypeVar("T", default=Any)
@@ -17,6 +18,7 @@ T_co = TypeVar("T_co", default=Any, covariant=True)
 
 _DEFAULT_QUEUE = "default"
 _LONGEST = 64  # characters of the key of a question
+_MOST_PARTS = 100  # each is a task of its own, written before any of them runs
 
 Method: TypeAlias = (
     Callable[[Any, T, Any], object]
@@ -88,7 +90,7 @@ class Wait(Generic[T_co]):
 
 
 class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Work for an engine: the name of a function under `@job`, and its arguments as JSON.
+    """Work for a worker: the name of a function under `@job`, and its arguments as JSON.
 
     delay: seconds before it is due. expires: seconds after that by which it must have ended, over
     all attempts and the time in its queue. timeout: seconds that one attempt may take (default:
@@ -103,15 +105,15 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     name: str
     arguments: Mapping[str, Any]
     queue: str = _DEFAULT_QUEUE
-    delay: float = 0.0
-    expires: float | None = None
-    timeout: float | None = None
-    soft_timeout: float | None = None
-    retries: int = 0
-    backoff: float = 1.0
-    max_backoff: float = 3600.0
-    jitter: float = 0.25
-    limit: int = 0
+    delay: Pause = 0.0
+    expires: Seconds | None = None
+    timeout: Seconds | None = None
+    soft_timeout: Seconds | None = None
+    retries: Bound = 0
+    backoff: Pause = 1.0
+    max_backoff: Pause = 3600.0
+    jitter: Fraction = 0.25
+    limit: Bound = 0
     limit_key: str = ""
 
     def in_queue(self, queue: str) -> "Job[T_co]":
@@ -148,27 +150,39 @@ def returned(wait: Wait[Any]) -> str:
     )
 
 
-class ExternalJob(Wait[Any], msgspec.Struct, frozen=True):
-    """A job of another queue: the *scheme* of its `ExternalQueue`, and its name there."""
+class ExternalCall(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The submission of an external job: the name of its function there, and JSON arguments."""
+
+    name: str
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = {}
+
+
+class ExternalJob(Wait[Any], msgspec.Struct, frozen=True, omit_defaults=True):
+    """A job of another queue: the *scheme* of its `ExternalQueue`, and its name there.
+
+    call: its submission, if the task that waits for it is to submit it: `ExternalQueue.job`.
+    """
 
     scheme: str
     ref: str
+    call: ExternalCall | None = None
 
 
-GroupMode: TypeAlias = Literal["all", "outcomes", "first"]
+GroupMode: TypeAlias = Literal["all", "outcomes"]
 
 
 class JobGroup(Wait[T_co]):
     """Several jobs that run at the same time, and that a call waits for together.
 
     parts: the jobs. keys: their keys if they were given as a mapping, otherwise empty. mode: "all"
-    needs every value, "outcomes" every outcome, "first" the first value.
+    needs every value, "outcomes" every outcome.
     """
 
     __slots__ = ("keys", "mode", "parts")
 
     def __init__(
-        self, function: str, jobs: Sequence[Wait[Any] | Mapping[str, Wait[Any]]], mode: GroupMode
+        self, jobs: Sequence[Wait[Any] | Mapping[str, Wait[Any]]], mode: GroupMode
     ) -> None:
         only = jobs[0] if len(jobs) == 1 else None
         named: Mapping[str, Any] = only if isinstance(only, Mapping) else {}
@@ -176,14 +190,19 @@ class JobGroup(Wait[T_co]):
         self.parts: tuple[Any, ...] = tuple(named.values()) if named else tuple(jobs)
         self.mode = mode
         if not self.parts or only == {}:
-            raise ContractError(f"{function}() needs at least one job")
+            raise ContractError("gather() needs at least one job")
+        if len(self.parts) > _MOST_PARTS:
+            raise ContractError(
+                f"gather() takes at most {_MOST_PARTS} jobs, not {len(self.parts)}: let each job "
+                f"do several of them"
+            )
         for key in self.keys:
             if not isinstance(key, str):
-                raise ContractError(f"{function}(): the keys of the jobs are texts, not {key!r}")
+                raise ContractError(f"gather(): the keys of the jobs are texts, not {key!r}")
         for each in self.parts:
             if not isinstance(each, Job | ExternalJob):
                 raise ContractError(
-                    f"{function}() takes jobs and external jobs, or one dict of them, not "
+                    f"gather() takes jobs and external jobs, or one dict of them, not "
                     f"{type(each).__name__}"
                 )
 
@@ -226,7 +245,7 @@ class Continue:
     """A hook's request to suspend the call. `continue_(tag, outcome, channel)` resumes it.
 
     on: a coroutine, an asyncio.Task, a future of asyncio or concurrent.futures; a `Job`; an
-    `ExternalJob`; several of them under `gather` or `first_of`; a question to the client, or a dict
+    `ExternalJob`; several of them under `gather`; a question to the client, or a dict
     of them. A coroutine is cancelled with the call; a Task or future belongs to its creator and
     keeps running.
 
@@ -354,11 +373,12 @@ class Awaiting(msgspec.Struct, frozen=True, tag="awaiting"):
 
 
 class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
-    """The call waits for a job that an engine delivers.
+    """The call waits for a job.
 
     attempt: how often the job was started. failures: how often it has failed. saved: the state, as
     JSON, that the job has saved for its next attempt, or None. The next job of the call starts
     without this state. deadline: Unix time after which no attempt begins, and running ones end.
+    waited: the seconds for which the next attempt has waited for a slot of a limit.
     """
 
     job: Job
@@ -366,12 +386,14 @@ class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
     failures: int = 0
     saved: bytes | None = None
     deadline: float | None = None
+    waited: float = 0.0
 
 
-class Following(msgspec.Struct, frozen=True, tag="following"):
-    """The call waits for a job of an external queue."""
+class Following(msgspec.Struct, frozen=True, tag="following", omit_defaults=True):
+    """The call waits for a job of an external queue; *submitted*: which was submitted for it."""
 
     ref: ExternalJob
+    submitted: bool = False
 
 
 class PartOf(msgspec.Struct, frozen=True, array_like=True):
@@ -421,14 +443,11 @@ class Gathering(msgspec.Struct, frozen=True, tag="gathering", omit_defaults=True
     def complete(self) -> bool:
         """Whether the outcome of the wait is decided."""
         ended = self.ended.values()
-        decisive = {"all": False, "first": True}.get(self.mode)
-        return len(ended) == self.count or decisive in ended
+        return len(ended) == self.count or (self.mode == "all" and False in ended)
 
     @property
     def progress(self) -> tuple[float, float]:
-        """The progress of the whole, and its total: of `first_of`, that of the furthest part."""
-        if self.mode == "first":
-            return max([*self.fractions.values(), float(self.complete)]), 1.0
+        """The progress of the whole, and its total."""
         return len(self.ended) + sum(self.fractions.values()), float(self.count)
 
 
@@ -450,19 +469,7 @@ class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):
         return pack(Done({key: msgspec.Raw(self.answers[key]) for key in self.questions}))
 
 
-class AwaitingInput(msgspec.Struct, frozen=True, tag="input_required"):
-    """The client continues the call by a request of its own, within *ttl* seconds.
-
-    Only for a private task. *step* is the step of the call with the question, *result* the
-    InputRequiredResult as JSON: copies of the call get the same question.
-    """
-
-    step: int
-    result: bytes
-    ttl: float
-
-
-Work: TypeAlias = Running | Awaiting | Working | Following | Gathering | Asking | AwaitingInput
+Work: TypeAlias = Running | Awaiting | Working | Following | Gathering | Asking
 
 
 def scheduled(work: Work, now: float) -> tuple[Work, float]:
@@ -486,10 +493,11 @@ class Suspended(msgspec.Struct, frozen=True):
 class Finished(msgspec.Struct, frozen=True):
     """The result of a hook that has ended the call: *result* or *error*, as JSON.
 
-    An error is an object of `code`, `message` and perhaps `data`. *raised*: the call failed and may
-    be repeated: its idempotency key, if it has one, is free again.
+    An error is an object of `code`, `message` and perhaps `data`. *raised*: the hook has raised it.
+    *frees_key*: a call with the same idempotency key runs again.
     """
 
     result: bytes | None = None
     error: bytes | None = None
     raised: bool = False
+    frees_key: bool = False

@@ -23,9 +23,11 @@ from genmcp._mux.limits import Limits
 from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.sinks import StoredRequest
-from genmcp._mux.tasks import Tasks, task_fields, task_result
+from genmcp._mux.stored_calls import StoredCalls
+from genmcp._mux.tasks import task_fields, task_result
 from genmcp._wire.encoder import Encoder
 from genmcp._wire.jsonrpc import ErrorBody
+from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.errors import (
     ArgumentFaults,
@@ -70,19 +72,19 @@ class BuiltinMethods(msgspec.Struct, eq=False):
 
     _server: Server
     _sessions: Sessions
-    _listeners: SessionStreams
-    _tasks: Tasks
+    _session_streams: SessionStreams
+    _stored_calls: StoredCalls
     _encoder: Encoder
     _limits: Limits
 
-    async def answer(self, request: Request, channel: Channel) -> Result:
-        """Answer *request*, which calls one of the `BUILTIN` methods.
+    async def handle(self, request: Request, channel: Channel) -> Result:
+        """Handle *request*, which calls one of the `BUILTIN` methods.
 
         Raises:
             McpError: the request names a resource or task that does not exist for its principal, or
                 an answer that does not fit its question, or its client lacks a capability.
         """
-        session, client = request.session, channel._sink.client_key.client
+        session, client = request.session, channel.context.client
         match request.params:
             case TaskParams() | UpdateTaskParams():
                 return await self._task(request, request.params, channel)
@@ -91,7 +93,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             case SubscribeRequestParams(uri=uri):
                 await self._subscribe(uri, channel, client)
             case UnsubscribeRequestParams(uri=uri) if session is not None:
-                await self._listeners.subscribe(session, uri, wanted=False, client=client)
+                await self._session_streams.subscribe(session, uri, wanted=False, client=client)
         if request.method == "server/discover":
             return discover_result(self._server.capabilities, self._server.instructions)
         return Result()
@@ -104,22 +106,22 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             if uri not in announced:
                 raise InvalidParams(f"The server announces no updates of {uri}")
             if session is not None:
-                await self._listeners.subscribe(session, uri, wanted=True, client=client)
+                await self._session_streams.subscribe(session, uri, wanted=True, client=client)
 
     async def _task(
         self, request: Request, params: TaskParams | UpdateTaskParams, channel: Channel
     ) -> Result:
         _check_tasks(request)
-        service, principal = self._tasks.service, channel.principal
+        service, principal = self._stored_calls.tasks.service, channel.principal
         if request.method == "tasks/cancel":  # a task that has ended stays as it is
-            await self._tasks.cancel(params.task_id, principal)
+            await self._stored_calls.cancel(params.task_id, principal)
             return Result()
         task = await service.get(params.task_id, principal)
         if isinstance(params, TaskParams):
             return detailed_task(task, self._encoder, service.records.now())
         if isinstance(task.work, Asking):
             if scopes := await self._scopes_of(task.id):
-                channel._sink.require_scopes(scopes)
+                channel.context.caller.require_scopes(scopes)
             continuation = Continuation.unpack(task.continuation)
             # If one answer is invalid, none is accepted, and all questions stay open.
             answers = _valid_answers(continuation, task.work, params.input_responses)
@@ -128,7 +130,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
 
     async def _scopes_of(self, task: str) -> Sequence[str]:
         """Return the scopes of the component that *task* runs, as far as they are known here."""
-        packed = await self._tasks.service.records.call(task)
+        packed = await self._stored_calls.tasks.service.records.call(task)
         if packed is None:  # it has just ended
             return ()
         try:
@@ -162,7 +164,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
         principal = None if access is None else access.principal
         for id in dict.fromkeys(tasks):
             with suppress(TaskNotFound):
-                known.append((await self._tasks.service.get(id, principal)).id)
+                known.append((await self._stored_calls.tasks.service.get(id, principal)).id)
         exists = partial(self._has, access)
         honored = supported_subset(wanted, self._server.capabilities, exists)
         return msgspec.structs.replace(honored, task_ids=known or None)
@@ -189,9 +191,7 @@ async def watching(
     try:
         yield
     finally:
-        for watcher in watchers:
-            watcher.cancel()
-        await asyncio.gather(*watchers, return_exceptions=True)
+        await cancel_and_wait(*watchers)
 
 
 async def _watch(

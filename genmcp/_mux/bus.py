@@ -33,6 +33,7 @@ from genmcp._core.request import Request
 from genmcp._core.seal import Purpose, Seal
 from genmcp._wire.encoder import Encoder
 from genmcp._wire.jsonrpc import Message
+from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import (
     CapabilityMissing,
     InvalidRequest,
@@ -257,7 +258,7 @@ class _Inbox:
         self.current = False
         self._store = store
         self._log = log
-        self._handle = handle
+        self._handle_event = handle
         self._recover = recover
         self._follower: asyncio.Task[None] | None = None
         self._reading: Future[None] = Future()  # awaited from any event loop
@@ -286,8 +287,7 @@ class _Inbox:
         self.current = False
         follower, self._follower = self._follower, None
         if follower is not None and not follower.get_loop().is_closed():
-            follower.cancel()
-            await asyncio.wait([follower])
+            await cancel_and_wait(follower)
 
     async def _follow(self, changed: Callable[[], None]) -> None:
         # Until all stored messages are read, this process does not know, for example, which
@@ -297,7 +297,7 @@ class _Inbox:
             async with aclosing(follow(self._store, self._log, catch_up=True)) as items:
                 async for item in items:
                     if isinstance(item, LogEvent):
-                        self._handle(item)
+                        self._handle_event(item)
                     elif isinstance(item, StoreUnavailable):
                         self._fail(item)
                     elif isinstance(item, LogTruncated):
@@ -352,8 +352,8 @@ class ClientReply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
     bus_name: ClassVar[str] = "Reply"
 
     number: int
-    result: bytes
-    error: str | None
+    result_json: bytes
+    error_message: str | None
     node: str = ""  # the process that has received it
 
 
@@ -373,7 +373,7 @@ class ServerRequests(msgspec.Struct, eq=False):
     _encoder: Encoder
     _timeout: float
     # The bus calls from any thread, and a request is awaited on any event loop.
-    _waiting: dict[int, "Future[ClientReply]"] = {}
+    _replies: dict[int, "Future[ClientReply]"] = {}
     _numbers: Iterator[int] = msgspec.field(default_factory=count)
 
     def __post_init__(self) -> None:
@@ -397,7 +397,7 @@ class ServerRequests(msgspec.Struct, eq=False):
             # The capability has the name of the method's first part.
             raise CapabilityMissing({method.partition("/")[0]: {}})
         number, id = self._register(request.session, principal)
-        reply_future = self._waiting[number]
+        reply_future = self._replies[number]
         try:
             await _sent(send(self._encoder.request(revision, id, method, params)))
             async with asyncio.timeout(self._timeout):
@@ -414,13 +414,13 @@ class ServerRequests(msgspec.Struct, eq=False):
                 raise WaitTimedOut from None
             raise
         finally:
-            self._waiting.pop(number, None)
+            self._replies.pop(number, None)
         if reply.node != self._bus.node:
             with suppress(StoreError):  # the record expires
                 await self._bus.store.apply(Delete(self._record(self._bus.node, number)))
-        if reply.error is not None:
-            raise WorkRaised(secrets.token_hex(6), "ClientError", reply.error)
-        return reply.result
+        if reply.error_message is not None:
+            raise WorkRaised(secrets.token_hex(6), "ClientError", reply.error_message)
+        return reply.result_json
 
     def _register(self, session: str, principal: str | None) -> tuple[int, str]:
         """Return the number of a new request to *session*, and its JSON-RPC id."""
@@ -428,7 +428,7 @@ class ServerRequests(msgspec.Struct, eq=False):
         number = next(self._numbers)
         address = _Address(self._bus.node, number, session)
         future: Future[ClientReply] = Future()
-        self._waiting[number] = future
+        self._replies[number] = future
         # A future that is marked as running cannot be cancelled. If its caller is cancelled,
         # another thread can still set the reply, without a race against the cancellation.
         future.set_running_or_notify_cancel()
@@ -467,12 +467,12 @@ class ServerRequests(msgspec.Struct, eq=False):
         return f"{self._bus.log_of(node)}#reply:{number}"
 
     def _on_reply(self, reply: ClientReply) -> None:
-        if (future := self._waiting.pop(reply.number, None)) is not None:
+        if (future := self._replies.pop(reply.number, None)) is not None:
             future.set_result(reply)
 
     async def _recover(self) -> None:
         """Read the replies to all open requests from their records."""
-        for number in [*self._waiting]:
+        for number in [*self._replies]:
             entry = await self._bus.store.get(self._record(self._bus.node, number))
             if entry is not None:
                 self._on_reply(_decode_reply(entry.value))

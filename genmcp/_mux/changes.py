@@ -19,6 +19,7 @@ from genmcp._core.subscription import EVERYTHING, ServerChange
 from genmcp._core.task import Task
 from genmcp._mux.limits import Limits
 from genmcp._mux.threads import Multimap
+from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Listener
 from genmcp.errors import StoreError, StoreUnavailable
 from genmcp.stores.following import RETRY_DELAY, follow
@@ -36,8 +37,8 @@ class Subscription(msgspec.Struct, eq=False):
     """One subscriber, in one event loop: its wanted changes, and those it has not received yet."""
 
     wanted: frozenset[ServerChange]
-    _changes: dict[ServerChange, None] = {}
-    _tasks: dict[str, Task] = {}
+    _pending_changes: dict[ServerChange, None] = {}
+    _pending_tasks: dict[str, Task] = {}
     _waiter: "asyncio.Future[None] | None" = None
 
     def notify(self, changes: Iterable[ServerChange] = (), task: Task | None = None) -> None:
@@ -46,19 +47,19 @@ class Subscription(msgspec.Struct, eq=False):
         A change that is pending already is received once. Only the newest state of a task is
         received.
         """
-        self._changes |= dict.fromkeys(changes)
+        self._pending_changes |= dict.fromkeys(changes)
         if task is not None:
-            self._tasks[task.id] = task
+            self._pending_tasks[task.id] = task
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def receive(self) -> tuple[Sequence[ServerChange], Sequence[Task]]:
         """Wait for changes, and return all that are pending."""
-        if not self._changes and not self._tasks:
+        if not self._pending_changes and not self._pending_tasks:
             self._waiter = asyncio.get_running_loop().create_future()
             await self._waiter
-        changes, self._changes = self._changes, {}
-        tasks, self._tasks = self._tasks, {}
+        changes, self._pending_changes = self._pending_changes, {}
+        tasks, self._pending_tasks = self._pending_tasks, {}
         return [*changes], [*tasks.values()]
 
 
@@ -77,7 +78,7 @@ class Subscriptions(Listener):
         self._lock = Lock()
         self._unwritten: dict[ServerChange, None] = {}
         self._written_in: asyncio.AbstractEventLoop | None = None
-        self._writers: set[asyncio.Task[None]] = set()
+        self._writes: set[asyncio.Task[None]] = set()
         self._followers: dict[asyncio.AbstractEventLoop, _Follower] = {}
 
     def announce(self, change: ServerChange) -> None:
@@ -96,8 +97,8 @@ class Subscriptions(Listener):
             asyncio.run(self._write(once=True))
         elif not is_coming:
             writer = loop.create_task(self._write())
-            self._writers.add(writer)
-            writer.add_done_callback(self._writers.discard)
+            self._writes.add(writer)
+            writer.add_done_callback(self._writes.discard)
 
     async def _write(self, *, once: bool = False) -> None:
         """Write all changes that are not written yet. Unless *once*, retry until they are."""
@@ -111,6 +112,8 @@ class Subscriptions(Listener):
                 await self._store.apply(*(self._append(_encode(change)) for change in changes))
                 return
             except StoreError as error:
+                if self._store.outages.closed:  # no process will learn of them from this one
+                    return
                 logger.warning("%d changes cannot be announced yet: %s", len(changes), error)
                 with self._lock:
                     unwritten = {**changes, **self._unwritten}
@@ -128,11 +131,9 @@ class Subscriptions(Listener):
         Their changes are written with the next change, if there is one.
         """
         here = asyncio.get_running_loop()
-        if own := [each for each in [*self._writers] if each.get_loop() is here]:
+        if own := [each for each in [*self._writes] if each.get_loop() is here]:
             await asyncio.wait(own, timeout=_CLOSE_TIMEOUT)
-            for each in own:
-                each.cancel()
-            await asyncio.gather(*own, return_exceptions=True)
+            await cancel_and_wait(*own)
             with self._lock:
                 if self._written_in is here:
                     self._written_in = None
@@ -170,24 +171,24 @@ class _Follower(msgspec.Struct, eq=False):
     # Each listener is registered for its wanted changes, and for EVERYTHING.
     _listeners: Multimap[ServerChange, Subscription] = msgspec.field(default_factory=Multimap)
     _lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
-    _task: "asyncio.Task[None] | None" = None
+    _following: "asyncio.Task[None] | None" = None
 
     @asynccontextmanager
     async def listening(self, wanted: Iterable[ServerChange]) -> AsyncIterator[Subscription]:
         # Several subscribers may begin while the first of them waits for the store.
         async with self._lock:
-            if self._task is None:
+            if self._following is None:
                 after = await self._end()
-                self._task = asyncio.get_running_loop().create_task(self._follow(after))
+                self._following = asyncio.get_running_loop().create_task(self._follow(after))
         subscription = Subscription(frozenset(wanted))
         self._add(subscription)
         try:
             yield subscription
         finally:
             self._remove(subscription)
-            if not self._listeners and self._task is not None:
-                self._task.cancel()
-                self._task = None
+            if not self._listeners and self._following is not None:
+                task, self._following = self._following, None
+                await cancel_and_wait(task)
 
     def change(self, subscription: Subscription, wanted: frozenset[ServerChange]) -> None:
         self._remove(subscription)

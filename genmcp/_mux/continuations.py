@@ -7,19 +7,20 @@ is a task.
 
 import logging
 import secrets
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import aclosing
 from typing import Any
 
 import msgspec
 
-from genmcp._core.call import CallAction, CallEvent
+from genmcp._core.call import AccessRecord, Follow, Suspend
 from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Done, Failed, Outcome, check_json, digest, pack
+from genmcp._core.outcome import Done, Failed, Outcome, digest, pack
 from genmcp._core.request import Request
 from genmcp._core.seal import Part, Purpose, Seal
 from genmcp._core.task import Task
-from genmcp._core.waiting import Asking, Continue, JobGroup, StoredWork, Suspended
+from genmcp._core.waiting import Asking, Continue, StoredWork, Suspended
+from genmcp._mux.performing import report
 from genmcp._mux.sinks import Services, forward_notification
 from genmcp._mux.tasks import Tasks, create_task_result, suspension_of, task_result
 from genmcp._mux.waits import (
@@ -46,6 +47,7 @@ from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.value import Result
 from genmcp.stores.store import Put
 from genmcp.tasks.service import TaskMessage, TaskService
+from genmcp.tasks.values import restore_types, store_types
 
 logger = logging.getLogger("genmcp")
 
@@ -60,23 +62,6 @@ class Continuations:
         self._states = RequestStateCodec(services.seal, self._state_ttl)
         self._tasks = tasks
         self._awaitables = Awaitables()
-
-    async def begin(self, request: Request, channel: Channel) -> Result | Suspended:
-        """Answer a *request* that carries a state, or that must be a task.
-
-        Raises:
-            InvalidParams: the state was not issued for this request.
-            CapabilityMissing: it needs tasks, which the client does not support.
-        """
-        policy = request.policy
-        if policy.requires_tasks and not has_tasks(request):
-            raise CapabilityMissing({"extensions": {TASKS: {}}})
-        if request.request_state is None:
-            if policy.task == "always" and has_tasks(request):
-                await channel._sink.promote()
-            step: Any = await self._server.handle(request, channel)
-            return await self.advance(step, channel)
-        return await self._retried(request, channel)
 
     async def advance(
         self, step: Any, channel: Channel, continuation: Continuation | None = None
@@ -94,12 +79,7 @@ class Continuations:
                     if isinstance(outcome, Result | Suspended):
                         return outcome
                 else:
-                    call = channel._call
-                    call.continuation, call.run = continuation, None
-                    if CallAction.WRITE_STEP in call.advance(CallEvent.SUSPEND):
-                        await self._tasks.park(
-                            channel, suspension_of(continuation, self._tasks.awaiting)
-                        )
+                    await report(channel, Suspend(continuation))
                     outcome = await self._awaitables.outcome(step.take())
             finally:
                 step.close()
@@ -119,14 +99,9 @@ class Continuations:
         Return the outcome of the wait. Or return a result, if the call continues after this
         response, or Suspended, if the call is a task.
         """
-        if isinstance(step.work, JobGroup) and len(step.work.parts) > self._tasks.max_parts:
-            raise ContractError(
-                f"a call waits for {len(step.work.parts)} jobs at once ({step.tag!r}), but the "
-                f"maximum is {self._tasks.max_parts} (JobOptions.max_parts)"
-            )
         if (queue := channel.request.policy.queue) is not None:
             step.use_queue(queue)
-        await channel._settle()
+        await channel.context.promotion_decided()
         if channel.task is not None:
             return self._in_task(step, continuation, channel)
         if step.work is not None:
@@ -137,7 +112,7 @@ class Continuations:
         self, step: Continue, continuation: Continuation, channel: Channel
     ) -> Suspended | Failed:
         """Return the wait of a task; or the failure, if its client cannot answer."""
-        if step.questions and channel._call.promoted and not has_tasks(channel.request):
+        if step.questions and channel.context.promoted and not has_tasks(channel.request):
             # The client got a text result after `max_hold`. Without the tasks extension it has no
             # method that answers a question of a task.
             return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
@@ -145,13 +120,14 @@ class Continuations:
 
     async def _work(self, work: StoredWork, continuation: Continuation, channel: Channel) -> Result:
         """Start a job. Return the handle of the task, or the result of the call."""
+        id = self._tasks.id_of_work(continuation)
         # A promotion waits from here on, because it could write a second record of the call.
-        channel._call.advance(CallEvent.STORE)
-        channel._sink.watch_client()
-        task = await self._tasks.begin(channel, continuation, work)
+        await report(channel, AccessRecord(id))
+        channel.context.sink.watch_client()
+        task = await self._tasks.begin(channel, id, suspension_of(continuation, work))
         if channel.request.policy.task != "never" and has_tasks(channel.request):
             return create_task_result(task, self._store.now())
-        return await self._followed(task.id, channel, known=task)
+        return await self.followed(task.id, channel, known=task)
 
     async def _asked(
         self, continuation: Continuation, channel: Channel
@@ -164,24 +140,32 @@ class Continuations:
             if continuation.missing:
                 return self._input_required(continuation, channel)
             return answers_outcome(continuation)
-        channel._call.continuation = continuation
         answered = await ask_client(continuation, channel)
         return answered if isinstance(answered, Failed) else answers_outcome(answered)
 
     def _input_required(self, continuation: Continuation, channel: Channel) -> InputRequiredResult:
-        channel._call.continuation = continuation
         state = self._states.seal(continuation, channel.request, channel.principal)
         return InputRequiredResult(
             input_requests=pending_requests(continuation), request_state=state
         )
 
-    async def _retried(self, request: Request, channel: Channel) -> Result | Suspended:
-        """Continue a call with the answers of its client."""
+    async def retried(
+        self, request: Request, channel: Channel, keyed: Collection[str]
+    ) -> Result | Suspended:
+        """Continue a call with the answers of its client, in a request with a state.
+
+        *keyed* has the ids that the task of the idempotency key in the request may have.
+
+        Raises:
+            InvalidParams: the state was not issued for this request.
+        """
         continuation = self._states.open(request, channel.principal)
+        if keyed and continuation.task not in keyed:
+            raise InvalidParams("requestState belongs to a call with another idempotency key")
         if continuation.task is not None:
-            await channel._settle()
-            channel._call.advance(CallEvent.STORE)
-        channel._restore(continuation.assigns)
+            await channel.context.promotion_decided()
+            await report(channel, AccessRecord(None, continuation.task))
+        channel.context.restore(restore_types(continuation.assigns))
         continuation = merge_answers(continuation, request.input_responses)
         failed = missing_capability(continuation, channel)
         if continuation.missing and failed is None:
@@ -189,8 +173,9 @@ class Continuations:
             return self._input_required(continuation, channel)
         await self._spend(channel, continuation)
         if continuation.task is not None:
-            await self._answer(continuation, channel, failed)
-            return await self._followed(continuation.task, channel, continuation.last_event)
+            task = await self._answer(continuation, channel, failed)
+            is_own = task.arguments_digest is None  # otherwise it continues without this client
+            return await self.followed(task.id, channel, continuation.last_event, is_own=is_own)
         outcome = failed or answers_outcome(continuation)
         step = await self._server.resume(continuation, outcome, channel)
         return await self.advance(step, channel, continuation)
@@ -214,7 +199,7 @@ class Continuations:
             if once:
                 # The record expires after twice the lifetime of a state: a state that was issued at
                 # this moment expires a little later, and perhaps by another clock.
-                client = channel._sink.client_key.client
+                client = channel.context.client
                 spent = Put(key, b"", ttl=2 * self._state_ttl, expect=0, client=client, new=True)
                 await self._store.apply(spent)
                 return
@@ -225,55 +210,37 @@ class Continuations:
         logger.warning("a requestState of %s, which is single-use, came twice", request.method)
         raise InvalidParams("requestState was used already: it is valid once")
 
-    async def _followed(
-        self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
-    ) -> Result:
-        """Return the result of the task *id*, which is the call of *channel* itself."""
-        await channel._settle()
-        if channel.task is None:
-            channel._call.task = id
-        return await self.followed(id, channel, after, known)
-
-    def answers(self, id: str, channel: Channel) -> bool:
-        """Return whether the state in the request of *channel* belongs to the task *id*.
-
-        Raises:
-            InvalidParams: the state was not issued for this request.
-        """
-        return self._states.open(channel.request, channel.principal).task == id
-
-    def step_of(self, channel: Channel) -> int:
-        """Return the step of the call that the request of *channel* answers with its state.
-
-        Raises:
-            InvalidParams: the state was not issued for this request.
-        """
-        return self._states.open(channel.request, channel.principal).step
-
     async def followed(
-        self, id: str, channel: Channel, after: str | None = None, known: Task | None = None
+        self,
+        id: str,
+        channel: Channel,
+        after: str | None = None,
+        known: Task | None = None,
+        *,
+        is_own: bool = False,
     ) -> Result:
         """Return the result of the task *id*, for a client without its handle.
 
-        The client has received the events up to *after*. *known* is the task as it was just
-        written.
+        A client with tasks gets the handle as soon as the task waits in the store. The client has
+        received the events up to *after*. *known* is the task as it was just written. *is_own*:
+        whether it is the call of *channel*, and ends with it.
 
         Raises:
             McpError: it ended with an error, or was cancelled.
         """
-        await channel._settle()
-        channel._call.follows = id
-        channel._call.advance(CallEvent.FOLLOW)
-        await channel._sink.following(id)
+        await channel.context.promotion_decided()
+        await report(channel, Follow(id, id if is_own else channel.task))
         while True:
             asking = await _end_of(self._tasks.service, id, channel, after, known)
             if isinstance(asking, Result):
                 return asking
             failed = missing_capability(asking, channel)
-            if failed is None:
-                if channel.request.answers_by_retry:
+            if failed is None and channel.request.answers_by_retry:
+                asking = merge_answers(asking, _unasked_answers(channel.request))
+                if asking.missing:
                     return self._input_required(asking, channel)
-                await channel._settle()
+            elif failed is None:
+                await channel.context.promotion_decided()
                 answered = await ask_client(asking, channel)
                 if isinstance(answered, Failed):
                     failed = answered
@@ -284,7 +251,7 @@ class Continuations:
 
     async def _answer(
         self, continuation: Continuation, channel: Channel, failed: Failed | None
-    ) -> None:
+    ) -> Task:
         """Write the client's answers, or the failure, to the task that waits for them."""
         assert continuation.task is not None
         answers: dict[str, Outcome] = {}
@@ -294,7 +261,7 @@ class Continuations:
             elif failed is not None:
                 answers[each.name] = failed
         packed = {name: pack(each) for name, each in answers.items()}
-        await self._tasks.service.answer(continuation.task, channel.principal, packed)
+        return await self._tasks.service.answer(continuation.task, channel.principal, packed)
 
 
 async def _end_of(
@@ -305,6 +272,7 @@ async def _end_of(
     Raises:
         McpError: it ended with an error.
     """
+    gets_handle = channel.request.policy.task != "never" and has_tasks(channel.request)
     async with aclosing(service.follow(id, channel.principal, after, known=known)) as changes:
         async for each in changes:
             if isinstance(each, TaskMessage):
@@ -318,6 +286,8 @@ async def _end_of(
             if isinstance(task.work, Asking) and not task.settled:
                 continuation = Continuation.unpack(task.continuation)
                 return msgspec.structs.replace(continuation, task=id, last_event=each.id)
+            if gets_handle and task.bound_node is None:
+                return create_task_result(task, service.records.now())
     raise TaskNotFound(id)
 
 
@@ -342,10 +312,9 @@ def _next(
     """Return the continuation of *step*; *release* is the version of the server.
 
     Raises:
-        ContractError: the assigns that hooks have set are not JSON.
+        ContractError: the assigns that hooks have set have no JSON form.
     """
-    own = dict(channel._own)
-    check_json("channel.assigns", own)
+    own = store_types("channel.assigns", channel.context.own_assigns)
     if last is None:
         id, key = secrets.token_urlsafe(12), channel.request.key
         continuation = Continuation(id, 1, key, step.tag, own, release=release)

@@ -8,7 +8,6 @@ from genmcp.errors import ConfigurationError, StoreError
 from genmcp.stores.clocks import steady
 from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import Store
-from genmcp.tasks.engine import engine_queue
 from genmcp.tasks.worker import TaskWorker
 
 PROBE_KEY: Final = "health:probe"
@@ -57,11 +56,11 @@ class Gauges:
     def backlogs(self, timeout: float = 1.0) -> Backlogs:
         """Return the backlog of each queue that this process serves, by its name.
 
-        None: the engine does not respond. A queue is left out if the engine cannot tell. In a
+        None: the store does not respond. In a
         thread that runs an event loop, return the previous result: waiting would block the loop.
 
         Args:
-            timeout: seconds for the engine to respond. Default 1.
+            timeout: seconds for the store to respond. Default 1.
         """
         return self._read(timeout).backlogs
 
@@ -101,10 +100,8 @@ class Gauges:
         try:
             async with asyncio.timeout(timeout):
                 while queues:
-                    backlog = await worker.engine.backlog(engine_queue(worker.prefix, queues[0]))
-                    queue = queues.pop(0)
-                    if backlog is not None:
-                        found[queue] = backlog
+                    backlog = await worker.backlog(queues[0])
+                    found[queues.pop(0)] = backlog
         except (TimeoutError, StoreError):
             found.update(dict.fromkeys(queues))  # the readiness of the process has the reason
         self._last = _Reading(up, found, steady() + _CACHE)

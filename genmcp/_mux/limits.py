@@ -1,6 +1,6 @@
 """Limits: the settings, and the counters of open things."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from threading import Lock
@@ -43,14 +43,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             max_waiting_calls_per_principal, max_waiting_calls_per_session,
             max_waiting_calls_per_address.
         max_waiting_calls_per_tool: the number of waiting calls of one tool.
-        max_calls_per_minute_per_principal: the number of calls (of tools, prompts, resources,
-            completions) that one principal may start per minute of the store's clock, at all
-            processes that share the store. Each process may start more before the store has
-            answered, up to a quarter of the number or 10 calls, and may leave up to a twentieth
-            unused. Default None: unlimited.
-        count_across_processes: whether `max_waiting_calls_per_principal` and
-            `max_streams_per_principal` hold for all processes that share the store together. The
-            counts of other processes are about a second old. Default False: for each process.
         anonymous_share: the fraction of each total (`max_waiting_calls`, `max_streams`, and so on),
             from 0 to 1, that all clients without a principal may have together.
         max_result_bytes: the maximum size of a result, as JSON; for a batch, of all responses
@@ -81,11 +73,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_replay_events: the number of retained events of a stream.
         max_replay_bytes: the total size of the retained events of a stream; the newest event is
             retained in any case.
-        idempotency_ttl: the time for which the outcome of a call with an
-            `io.genmcp/idempotencyKey` is retained, for repetitions of the call.
-        late_results_bytes: the total size of the results of such calls that wait in memory for a
-            store that accepts no writes. Further results are not retained: repetitions of their
-            calls get an error.
         max_revoked_sessions: the number of remembered sessions that were ended before they expire.
             If so many are remembered, a client cannot end its session. Shares:
             max_revoked_sessions_per_principal, max_revoked_sessions_per_address.
@@ -111,8 +98,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting_calls_per_session: int = 1_000
     max_waiting_calls_per_address: int = 1_000
     max_waiting_calls_per_tool: int = 10_000
-    max_calls_per_minute_per_principal: int | None = None
-    count_across_processes: bool = False
     anonymous_share: float = 0.8
     max_result_bytes: int = 16 * 1024 * 1024
     progress_per_second: float = inf
@@ -135,8 +120,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     replay_ttl: float = 300.0
     max_replay_events: int = 1000
     max_replay_bytes: int = 32 * 1024 * 1024
-    idempotency_ttl: float = 24 * 3600.0
-    late_results_bytes: int = 64 * 1024 * 1024
     max_revoked_sessions: int = 10_000
     max_revoked_sessions_per_principal: int = 1_000
     max_revoked_sessions_per_address: int = 1_000
@@ -149,7 +132,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         """
         for name in self.__struct_fields__:
             value = getattr(self, name)
-            if not isinstance(value, bool | None) and value <= 0:
+            if value <= 0:
                 raise ConfigurationError(f"Limits.{name} must be positive, not {value!r}")
         if self.max_containers < self.max_depth:
             raise ConfigurationError(
@@ -217,8 +200,6 @@ class ConcurrencyLimit:
 
     full: whether some client may have reached a limit. noun: the counted things, for error
     messages. retry_after: the seconds after which a client may try again, for error responses.
-    opened: called for each acquired unit. quota: called with the principal of each client that is
-    checked; `full` is then always true.
     """
 
     def __init__(
@@ -228,15 +209,8 @@ class ConcurrencyLimit:
         noun: str,
         *,
         retry_after: int = 1,
-        opened: Callable[[], None] | None = None,
-        quota: Callable[[str], None] | None = None,
     ) -> None:
-        self.full = quota is not None
-        self._opened = opened
-        self._quota = quota
-        # The shares of principals that other processes have in use, see `set_elsewhere`.
-        self._elsewhere: dict[Share, int] = {}
-        self._must_check = quota is not None
+        self.full = False
         self._setting = setting
         self._noun = noun
         self._retry_after = retry_after
@@ -265,7 +239,7 @@ class ConcurrencyLimit:
         """
         for share in _shares(client, tool):
             most, counter = self._most_of.get(share[0]), self._counters.get(share)
-            used = (counter.count if counter else 0) + self._elsewhere.get(share, 0)
+            used = counter.count if counter else 0
             if most is not None and used + size > most:
                 if share[0] == "anonymous":
                     raise self._overloaded(
@@ -276,8 +250,6 @@ class ConcurrencyLimit:
                 raise self._overloaded(f" of one {share[0]}: {most}", setting, status=429)
         if self._total + size > self._most:
             raise self._overloaded(f": {self._most}", self._setting)
-        if self._quota is not None and client.principal is not None:
-            self._quota(client.principal)
 
     def _overloaded(self, bound: str, setting: str, *, status: int = 503) -> Overloaded:
         message = f"Too many {self._noun}{bound} (limit: {setting})"
@@ -297,13 +269,9 @@ class ConcurrencyLimit:
                     most = self._most_of.get(share[0])
                     if most is None:
                         continue
-                    if self._elsewhere:
-                        most -= self._elsewhere.get(share, 0)
                     counter = self._counters[share] = _Counter(share, most)
                 slots.append(counter)
             self._count(slots, size)
-        if self._opened is not None:
-            self._opened()
         return slots
 
     def release(self, slots: Slots, *, size: int = 1) -> None:
@@ -316,7 +284,7 @@ class ConcurrencyLimit:
                     del self._counters[counter.share]
 
     @contextmanager
-    def hold(self, client: ClientKey, *, size: int = 1) -> Iterator[None]:
+    def acquired(self, client: ClientKey, *, size: int = 1) -> Iterator[None]:
         """Check that *client* may open *size* more units; count them until the context is exited.
 
         Raises:
@@ -335,29 +303,7 @@ class ConcurrencyLimit:
             was_full = counter.count >= counter.most
             counter.count += size
             self._full_ones += (counter.count >= counter.most) - was_full
-        self.full = self._total >= self._most or self._full_ones > 0 or self._must_check
-
-    def principals(self) -> dict[str, int]:
-        """Return the number of open units of each principal."""
-        with self._lock:
-            counters = [*self._counters.values()]
-        return {each.share[1]: each.count for each in counters if each.share[0] == "principal"}
-
-    def set_elsewhere(self, counts: Mapping[str, int]) -> None:
-        """Set the number of units that each principal has open in other processes."""
-        most = self._most_of.get("principal")
-        if most is None:
-            return
-        with self._lock:
-            self._elsewhere = {("principal", name): count for name, count in counts.items()}
-            self._must_check = self._quota is not None or any(
-                count >= most for count in counts.values()
-            )
-            for share, counter in self._counters.items():
-                if share[0] == "principal":
-                    counter.most = most - self._elsewhere.get(share, 0)
-            self._full_ones = sum(each.count >= each.most for each in self._counters.values())
-            self._count((), 0)
+        self.full = self._total >= self._most or self._full_ones > 0
 
 
 def _shares(client: ClientKey, tool: str | None) -> Sequence[Share]:

@@ -17,6 +17,7 @@ from genmcp._core.request import Request
 from genmcp._mux.limits import Limits, replay_append
 from genmcp._mux.threads import Multimap
 from genmcp._wire import sse
+from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import InvalidRequest, StoreError
 from genmcp.protocol.params import RequestId
 from genmcp.stores.following import follow
@@ -45,10 +46,10 @@ class StoredEvent(msgspec.Struct, frozen=True, array_like=True):
     """
 
     index: int
-    message: bytes
+    data: bytes
     last: bool
     node: str = ""
-    calls: tuple[OpenCall, ...] = ()
+    pending_calls: tuple[OpenCall, ...] = ()
 
 
 _END: Final = StoredEvent(0, b"", last=True)
@@ -125,13 +126,14 @@ class Replay(msgspec.Struct, eq=False):
                     node = event.node
                     # An event that was being written when the call became a task names the call
                     # without its task.
-                    calls = {each.id: _newer(each, calls.get(each.id)) for each in event.calls}
+                    pending = event.pending_calls
+                    calls = {each.id: _newer(each, calls.get(each.id)) for each in pending}
                     if event.index > after + 1:
                         yield b": %d events have been dropped\n\n" % (event.index - after - 1)
                     if event.index > after:
                         after = event.index
-                        if event.message:
-                            yield sse.event(event.message, b"%b/%d" % (stream.encode(), after))
+                        if event.data:
+                            yield sse.event(event.data, b"%b/%d" % (stream.encode(), after))
                     if event.last:
                         return
             # Recovered messages have no event ids, and are not stored. Two processes that recover
@@ -174,8 +176,7 @@ class Replay(msgspec.Struct, eq=False):
                     if isinstance(item, LogEvent):
                         yield _decode(item.data)
             finally:
-                coming.cancel()
-                await asyncio.gather(coming, return_exceptions=True)
+                await cancel_and_wait(coming)
 
 
 def _newer(call: OpenCall, known: OpenCall | None) -> OpenCall:
@@ -185,17 +186,17 @@ def _newer(call: OpenCall, known: OpenCall | None) -> OpenCall:
 class StoredStream(msgspec.Struct, eq=False):
     """The stored copy of one response's stream. Created and used by that response only.
 
-    _calls: the requests that the response answers, each with the id of the task that it waits for.
-    They are stored with each event: if this process dies, another process uses them to send the
-    remaining responses. _client: the client that the events count towards.
+    _followed: by request of the response, the id of the task that it waits for. They are stored
+    with each event: if this process dies, another process uses them to send the remaining
+    responses. _client: the client that the events count towards.
     """
 
     _replay: Replay
     _log: str
-    _calls: dict[Request, str | None]
+    _followed: dict[Request, str | None]
     _client: str = ""
     # By request, the index of the event with its response.
-    _answered: dict[Request, int] = {}
+    _response_index: dict[Request, int] = {}
     # The index of the last event that was passed to the store.
     _stored: int = -1
     _begun: bool = False  # whether events are stored, and the end of the stream is not
@@ -213,7 +214,7 @@ class StoredStream(msgspec.Struct, eq=False):
         self._begun = True
         # Set before the write: each event names the calls that are open once it is stored.
         before, self._stored = self._stored, records[-1].index
-        events = [(each.index, each.message, each.last) for each in records]
+        events = [(each.index, each.data, each.last) for each in records]
         try:
             await self._write(*events, optional=True)
         except StoreError as error:
@@ -222,16 +223,16 @@ class StoredStream(msgspec.Struct, eq=False):
             logger.warning("the events of a stream cannot be stored: %s", error)
             return
         self._begun = not records[-1].last
-        for request in [each for each in self._answered if not self._is_open(each)]:
-            self._calls.pop(request, None)
-            del self._answered[request]
+        for request in [each for each in self._response_index if not self._is_open(each)]:
+            self._followed.pop(request, None)
+            del self._response_index[request]
 
     def set_task(self, request: Request, task: str | None) -> None:
         """Record that *request* waits for *task*; the record is stored with the next events."""
-        if request in self._calls:
-            self._calls[request] = task
+        if request in self._followed:
+            self._followed[request] = task
 
-    async def follow(self, request: Request, task: str) -> None:
+    async def follow(self, request: Request, task: str | None) -> None:
         """Record that *request* waits for *task*, so that another process can follow the task."""
         self.set_task(request, task)
         if self._begun:
@@ -240,13 +241,13 @@ class StoredStream(msgspec.Struct, eq=False):
             except StoreError as error:
                 logger.warning("the task that a stream waits for cannot be stored: %s", error)
 
-    def answered(self, request: Request, actions: Sequence[ExchangeAction]) -> None:
-        """Record that *request* was answered by *actions*."""
+    def responded(self, request: Request, actions: Sequence[ExchangeAction]) -> None:
+        """Record that *request* got its response by *actions*."""
         # It stays open until its response is stored: a slow client may delay that, and if the
         # process is killed in the meantime, another one has to answer the request. Without a record
         # the response is sent with the first event of the stream, or never.
         records = (each.index for each in actions if type(each) is StreamRecord)
-        self._answered[request] = next(records, 0)
+        self._response_index[request] = next(records, 0)
 
     async def end(self) -> None:
         """Store the end of the stream, so that a client that resumes it does not wait for more."""
@@ -272,7 +273,7 @@ class StoredStream(msgspec.Struct, eq=False):
         node = self._replay.node if node is None else node
         calls = tuple(
             OpenCall(each.id, each.method, task)
-            for each, task in self._calls.items()
+            for each, task in self._followed.items()
             if self._is_open(each)
         )
         stored = (StoredEvent(*each, node, calls) for each in events)
@@ -290,7 +291,7 @@ class StoredStream(msgspec.Struct, eq=False):
 
     def _is_open(self, request: Request) -> bool:
         """Return whether the response to *request* is not among the events given to the store."""
-        index = self._answered.get(request)
+        index = self._response_index.get(request)
         return index is None or index > self._stored
 
 

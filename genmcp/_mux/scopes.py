@@ -70,7 +70,7 @@ def check_named(server: Server, channel: Channel) -> None:
     """
     request = channel.request
     if request.method in _NAMING and (scopes := scopes_of(server, request, channel.access)):
-        channel._sink.require_scopes(scopes)
+        channel.context.caller.require_scopes(scopes)
 
 
 def refused(channel: Channel, error: InsufficientScope) -> InsufficientScope:
@@ -91,12 +91,11 @@ def has_waited(channel: Channel) -> bool:
 
     Its client must not repeat it from the beginning then: the first steps have taken effect.
     """
-    request, access, state = channel.request, channel.access, channel._state
+    request, access = channel.request, channel.access
     scopes = () if request.route is None else request.route.scopes
     if scopes and (access is None or access.missing(scopes)):
         return False  # no hook has run for this request, not even one that continues a call
-    waited = state is not None and state.continuation is not None
-    return waited or request.request_state is not None
+    return channel.context.continuation is not None or request.request_state is not None
 
 
 def log_insufficient(request: Request, access: Access | None, scopes: Sequence[str]) -> None:

@@ -21,6 +21,7 @@ from genmcp._mux.changes import Subscription, Subscriptions
 from genmcp._mux.limits import Limits, replay_append
 from genmcp._wire import sse
 from genmcp._wire.encoder import Encoder
+from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import (
     Conflict,
     LogTruncated,
@@ -172,7 +173,7 @@ class SessionStreams(msgspec.Struct, eq=False):
                                 following,
                                 asyncio.create_task(self._follow_resources(wanted)),
                             )
-                            before.cancel()
+                            await cancel_and_wait(before)
                         elif event.data == _ENDED or event.data.startswith(_TAKEN):
                             if begun:
                                 return
@@ -180,8 +181,7 @@ class SessionStreams(msgspec.Struct, eq=False):
                             unsent.discard(event.data)
                             yield event
             finally:
-                relay.cancel()
-                following.cancel()
+                await cancel_and_wait(relay, following)
 
     async def _relay(
         self, session: Session, subscription: Subscription, unsent: set[bytes], client: str

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Protocol
 
 import msgspec
 
-from genmcp._core.call import CallEvent
+from genmcp._core.call import CallEvent, Cancel
 from genmcp._core.client_key import ClientKey
 from genmcp._core.request import Request
 from genmcp._core.seal import Purpose, Seal
@@ -170,19 +170,19 @@ class CallRegistry(Multimap[str, Cancellable]):
         """
         for call in self.of(session):
             if id is None or id == call.request.id:
-                call.report_threadsafe(CallEvent.CANCEL)
+                call.report_threadsafe(Cancel())
 
 
 class CancelInSession(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
     """Cancels a call of a session.
 
-    id: the id of the call as JSON, because msgpack has no integers of more than 64 bits.
+    id_json: the id of the call as JSON, because msgpack has no integers of more than 64 bits.
     """
 
     bus_name: ClassVar[str] = "Cancel"
 
     session: str
-    id: bytes
+    id_json: bytes
 
 
 _encode: Final = msgspec.msgpack.Encoder().encode
@@ -298,7 +298,7 @@ class SessionBroadcast:
         return f"{self._bus.log_of(EVERYBODY)}#cancelled:{session}"
 
     def _on_cancel(self, message: "CancelInSession") -> None:
-        self._calls.cancel(message.session, _decode_id(message.id))
+        self._calls.cancel(message.session, _decode_id(message.id_json))
 
     async def _recover_cancelled(self) -> None:
         """Cancel the calls in this process that were cancelled by messages that it did not read."""

@@ -1,46 +1,41 @@
-"""The sinks of channels: the parts common to all, and the sink of a call that is a task.
+"""Calls that are tasks: their stored requests, and the sink that writes to their records.
 
 A call that is a task may be resumed without a request. Its channel is then rebuilt from the stored
 request, and its messages go to the record of the task.
 """
 
-from abc import abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, ClassVar
 
 import msgspec
 
 from genmcp._core.access import Access
-from genmcp._core.call import CallState
 from genmcp._core.client_key import ClientKey
 from genmcp._core.request import REQUEST_TYPES, ClientInfo, Request
 from genmcp._core.seal import Seal
+from genmcp._core.server_dispatch import reader_of
 from genmcp._mux.bus import MessageBus
 from genmcp._mux.limits import Limits
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.telemetry import Observers
 from genmcp._mux.threads import ThreadPool
-from genmcp._wire.jsonrpc import params_of
-from genmcp.channel import ChangeNotifier, Channel, Sink
+from genmcp.channel import CallContext, ChangeNotifier, Channel
 from genmcp.errors import CapabilityMissing, IllegalTransition, StoreError
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
-from genmcp.protocol.params import LoggingLevel, ProgressNotificationParams, RequestId
+from genmcp.protocol.params import ProgressNotificationParams, RequestId
 from genmcp.protocol.revisions.chain import LATEST, REVISIONS
-from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
 from genmcp.server import Server
 from genmcp.stores.store import Store
 from genmcp.tasks.attempt import NotRunnableHere
-from genmcp.tasks.retry import JobProgress, ProgressWriter
+from genmcp.tasks.progress import JobProgress, ProgressWriter
 from genmcp.tasks.service import TaskService
+from genmcp.tasks.values import restore_types, store_types
 
 
 class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """The parts of a mux that its calls and tasks need. The mux creates it before them.
-
-    outcome_of: returns the result of a call of a principal by its id.
-    """
+    """The parts of a mux that its calls and tasks need. The mux creates it before them."""
 
     server: Server
     store: Store
@@ -49,74 +44,9 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     assigns: dict[str, Any]
     bus: MessageBus
     sessions: Sessions
-    threads: ThreadPool
     changes: ChangeNotifier
+    threads: ThreadPool
     observers: Observers
-    outcome_of: Callable[[str, str | None], Awaitable[CallToolResult]]
-
-
-class MuxSink:
-    """The part of a channel's sink that all transports, and tasks, have in common.
-
-    By default no client waits: nothing is watched, and no stream is opened.
-    """
-
-    __slots__ = ()
-
-    @property
-    @abstractmethod
-    def services(self) -> Services:
-        """The parts of the mux."""
-
-    @property
-    @abstractmethod
-    def client_key(self) -> ClientKey:
-        """The client that the request counts towards."""
-
-    @property
-    def changes(self) -> ChangeNotifier:
-        """Notifies clients of changes of the server."""
-        return self.services.changes
-
-    async def level(self, request: Request) -> LoggingLevel | None:
-        """Return the request's own log level, or its session's."""
-        return await self.services.sessions.level_of(request)
-
-    async def outcome_of(self, id: str, principal: str | None) -> CallToolResult:
-        """Return the result of the call *id*."""
-        return await self.services.outcome_of(id, principal)
-
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Run a blocking *function* in the thread pool of the mux."""
-        client = self.client_key.client or None
-        return await self.services.threads.run(function, *arguments, client=client)
-
-    def require_scopes(self, scopes: Sequence[str]) -> None:
-        """Check nothing: the call was authorized when it began."""
-
-    def begin_stream(self) -> None:
-        """Make the response an event stream; does nothing here, where there is none."""
-
-    def release(self, retry: int) -> None:
-        """End the connection, if the client can resume the stream."""
-
-    def watch_client(self) -> None:
-        """Watch the connection from now on, so that a disconnect is reported at once."""
-
-    def route_resolved(self) -> None:
-        """Apply the policy of the route, which was resolved only after the hook had begun."""
-
-    async def promote(self) -> None:
-        """Make the call a task, while its hook continues."""
-
-    async def settle(self) -> None:
-        """Wait until a promotion that was started has succeeded or failed."""
-
-    async def following(self, task: str) -> None:
-        """Record that the call waits for the end of *task*."""
-
-    async def flush(self) -> None:
-        """Write notifications that are still pending."""
 
 
 class StoredAccess(msgspec.Struct, frozen=True, array_like=True):
@@ -148,11 +78,11 @@ class StoredAccess(msgspec.Struct, frozen=True, array_like=True):
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     """The stored form of a request, with everything needed to continue it.
 
-    params: the params as received, JSON. kept: the assigns copied from the host's request whose
-    keys are in the endpoint's `keep_assigns`. gone: the keys of the other copied assigns, which are
-    not stored. address: the peer address that an anonymous request counts towards. granted: the
-    access of the client; in a record of a release before it, only *principal* identifies the
-    client.
+    params: the params as received, JSON; *whole*: the message with them. kept: the assigns copied
+    from the host's request whose keys are in the endpoint's `keep_assigns`. gone: the keys of the
+    other copied assigns, which are not stored. address: the peer address that an anonymous request
+    counts towards. granted: the access of the client; in a record of a release before it, only
+    *principal* identifies the client.
     """
 
     id: RequestId
@@ -166,8 +96,10 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     kept: Mapping[str, Any]
     gone: Collection[str]
     address: str | None = None
-    # The last member: earlier releases skip it, and read the rest, while both run side by side.
+    # Earlier releases skip these, and read the rest, while both run side by side. They leave the
+    # step of a whole message, which they cannot read, to other processes.
     granted: StoredAccess | None = None
+    whole: bool = False
 
     @property
     def access(self) -> Access | None:
@@ -184,21 +116,25 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def of(cls, channel: Channel) -> "StoredRequest":
         """Return the request of *channel*, with those copied assigns that the endpoint keeps."""
-        request, copied, keep = channel.request, channel._copied or {}, channel._sink.keep
+        request, caller = channel.request, channel.context.caller
+        copied, keep = caller.copied or {}, caller.keep
         raw = request.raw
         return cls(
             id=request.id,
             method=request.method,
-            params=bytes(params_of(raw) if isinstance(raw, bytes) else raw),
+            params=bytes(raw),
             version=request.revision.version,
             info=request.client.info,
             capabilities=request.client.capabilities,
             session=request.session,
             principal=channel.principal,
-            kept={key: value for key, value in copied.items() if key in keep},
+            kept=store_types(
+                "keep_assigns", {key: value for key, value in copied.items() if key in keep}
+            ),
             gone=[key for key in copied if key not in keep],
-            address=channel._sink.client_key.address,
+            address=caller.client_key.address,
             granted=None if channel.access is None else StoredAccess.of(channel.access),
+            whole=isinstance(raw, bytes),
         )
 
     def pack(self) -> bytes:
@@ -232,20 +168,22 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             unknown = f"{self.version} is no longer supported"
             raise NotRunnableHere(unknown, unknown)
         method = revision.methods[self.method]
+        if self.whole:
+            params = reader_of(method)(self.params).params
+        else:
+            params = method.params_decoder.decode(self.params or b"{}")
         return REQUEST_TYPES.get(self.method, Request)(
             id=self.id,
             method=self.method,
-            params=revision.up(method.params_decoder.decode(self.params or b"{}")),
-            raw=msgspec.Raw(self.params),
+            params=revision.up(params),
+            raw=self.params if self.whole else msgspec.Raw(self.params),
             revision=revision,
             client=ClientInfo(self.version, self.info, self.capabilities),
             session=self.session,
         )
 
-    def channel(
-        self, server: Server, sink: Sink, static: Mapping[str, Any], own: Mapping[str, Any]
-    ) -> Channel:
-        """Return a channel for the same request, with *sink* for its notifications.
+    def channel(self, server: Server, context: CallContext, own: Mapping[str, Any]) -> Channel:
+        """Return a channel for the same request, with the assigns *own* of its hooks.
 
         Raises:
             NotRunnableHere: this process has no such component, or does not serve the revision.
@@ -256,9 +194,20 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             unknown = f"{self.method} {request.key} is not there any more"
             raise NotRunnableHere(unknown, unknown)
         request = msgspec.structs.replace(request, route=route)
-        channel = Channel(request, sink, self.access, static, self.kept)
-        channel._restore(own, self.gone)
-        return channel
+        context.restore(restore_types(own), self.gone)
+        return Channel(request, context, self.access)
+
+
+class TaskCaller(msgspec.Struct, frozen=True, eq=False):
+    """The caller of a call that is a task, which runs without a connection."""
+
+    client_key: ClientKey
+    copied: Mapping[str, Any] | None
+    keep: ClassVar[Collection[str]] = ()
+    detached: ClassVar[bool] = False
+
+    def require_scopes(self, scopes: Sequence[str]) -> None:
+        """Check nothing: the call was authorized when it began."""
 
 
 class StoredNotification(msgspec.Struct, frozen=True, array_like=True):
@@ -271,24 +220,18 @@ class StoredNotification(msgspec.Struct, frozen=True, array_like=True):
     params: bytes
 
 
-class TaskSink(msgspec.Struct, MuxSink, eq=False):
-    """The sink of a call that is a task: writes its progress and messages to the task's record.
+class TaskSink(msgspec.Struct, eq=False):
+    """The sink of a call that is the task *id*: writes its progress and messages to the record."""
 
-    client_key: the client that made the call.
-    """
-
-    keep: ClassVar[Collection[str]] = ()
-
-    services: Services
-    _tasks: TaskService
-    _call: CallState
-    client_key: ClientKey
+    _service: TaskService
+    _id: str
+    _fencing_token: int
     _progress_writer: ProgressWriter | None = None  # while there is progress to write
 
     @property
     def closed(self) -> bool:
-        """Whether the task was cancelled, or has ended."""
-        return self._call.discards_output
+        """False: whether the task was cancelled, or has ended, is known to the call."""
+        return False
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Store progress in the task, and log other notifications for its followers.
@@ -296,47 +239,52 @@ class TaskSink(msgspec.Struct, MuxSink, eq=False):
         Progress is written at a limited rate, and only the newest. If the store cannot be reached,
         the notification is lost, and the call continues.
         """
-        task = self._call.task
-        assert task is not None
         if isinstance(params, ProgressNotificationParams):
             return self._report(params)
         encoded = b"" if params is None else msgspec.json.encode(params)
         try:
-            said = msgspec.msgpack.encode(StoredNotification(method, encoded))
-            await self._tasks.records.log_message(task, said)
+            stored = msgspec.msgpack.encode(StoredNotification(method, encoded))
+            await self._service.records.log_message(self._id, stored)
         except (StoreError, IllegalTransition):
             return False
         return True
 
     def _report(self, params: ProgressNotificationParams) -> bool:
         """Schedule the write of progress; return False if the task has ended or was taken over."""
-        reporter = self._progress_writer
-        if reporter is None:
-            reporter = self._progress_writer = ProgressWriter(self._write)
-        if reporter.rejected:
+        writer = self._progress_writer
+        if writer is None:
+            writer = self._progress_writer = ProgressWriter(self._write)
+        if writer.rejected:
             return False
-        reporter.report(params.progress, params.total, params.message)
+        writer.report(params.progress, params.total, params.message)
         return True
 
     async def flush(self) -> None:
         """Write progress that is still pending."""
         # Sink and writer refer to each other: the cycle is broken here.
-        reporter, self._progress_writer = self._progress_writer, None
-        if reporter is None:
+        writer, self._progress_writer = self._progress_writer, None
+        if writer is None:
             return
-        left = await reporter.close()
-        if left != JobProgress() and not reporter.rejected:
+        left = await writer.close()
+        if left != JobProgress() and not writer.rejected:
             with suppress(StoreError, IllegalTransition):
                 await self._write(left)
 
     async def _write(self, newest: JobProgress) -> None:
-        call = self._call
-        assert call.task is not None
-        await self._tasks.progress(call.task, newest, fencing_token=call.fencing_token)
+        await self._service.progress(self._id, newest, fencing_token=self._fencing_token)
 
     async def ask(self, request: Request, method: str, params: Value) -> bytes:
         """Raise CapabilityMissing: the questions of a task are stored in its record."""
         raise CapabilityMissing({})
+
+    def watch_client(self) -> None:
+        """Watch nothing: no client waits for the result here."""
+
+    def begin_stream(self) -> None:
+        """Begin nothing: there is no stream."""
+
+    def release(self, retry: int) -> None:
+        """Close nothing: there is no connection."""
 
 
 async def forward_notification(packed: bytes, channel: Channel) -> None:

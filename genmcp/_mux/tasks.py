@@ -6,20 +6,20 @@ For another client, the process that holds its response follows the task to its 
 
 import logging
 import secrets
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
-from math import ceil
+from math import ceil, inf
 from typing import Any, ClassVar, cast
 
 import msgspec
 
-from genmcp._core.call import CallAction
+from genmcp._core.call import CallAction, WorkCancelled
 from genmcp._core.continuation import Continuation
 from genmcp._core.failures import tool_error
 from genmcp._core.seal import Purpose
-from genmcp._core.task import Task, run_id, slot_of
+from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import (
     Asking,
     Awaiting,
@@ -36,87 +36,47 @@ from genmcp._core.waiting import (
     Working,
     scheduled,
 )
-from genmcp._mux.bus import MessageBus
-from genmcp._mux.sinks import Services, StoredRequest
+from genmcp._mux.performing import report
+from genmcp._mux.sinks import Services, StoredRequest, TaskSink
 from genmcp._mux.waits import pending_requests
+from genmcp._wire.encoder import EncodedResult
 from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.channel import Channel
 from genmcp.errors import (
-    Conflict,
     IllegalTransition,
+    InsufficientScope,
     McpError,
+    Overloaded,
     StoreError,
     TaskNotFound,
-    UnknownFormat,
+    ToolError,
 )
-from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.tasks.attempt import finished_with_error
-from genmcp.tasks.engine import Engine
-from genmcp.tasks.external import ExternalQueue
-from genmcp.tasks.options import JobOptions
-from genmcp.tasks.records import HeldTask, Stored
+from genmcp.tasks.options import JobEnvironment, JobOptions
+from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import Resume, TaskService
 
 logger = logging.getLogger("genmcp")
 
 
 class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
-    """Cancels the call that runs as *task* in the recipient's process."""
+    """Cancels the call that runs as *task*, with *fencing_token*, in the recipient's process."""
 
     bus_name: ClassVar[str] = "Stop"
 
     task: str
-
-
-class RunningTasks:
-    """The calls that run as tasks in this process, each with a callback that cancels its hook.
-
-    Owned by `Tasks`. A process that cancels a task sends a message to the process that runs it. The
-    store may fail between the two writes, and that process may die: `stop_ended` is therefore also
-    called once per lease.
-    """
-
-    def __init__(self, bus: MessageBus, find: Callable[[str], Awaitable[Stored | None]]) -> None:
-        self._callbacks: dict[str, Callable[[], None]] = {}
-        self._find = find
-        bus.subscribe(StopTask, lambda message: self._stop(message.task), self.stop_ended)
-
-    def __len__(self) -> int:
-        return len(self._callbacks)
-
-    def add(self, id: str, stop: Callable[[], None]) -> None:
-        """Register the task *id*, which runs in this process; *stop* cancels its hook."""
-        self._callbacks[id] = stop
-
-    def discard(self, id: str) -> None:
-        """Forget the task *id*, which has ended."""
-        self._callbacks.pop(id, None)
-
-    def _stop(self, id: str) -> None:
-        if (stop := self._callbacks.get(id)) is not None:
-            stop()
-
-    async def stop_ended(self) -> None:
-        """Cancel the hooks of tasks whose records have ended: a message may have been lost."""
-        for id in [*self._callbacks]:
-            try:
-                stored = await self._find(id)
-            except UnknownFormat:  # of another release; repeated reads would not change that
-                continue
-            if stored is None or stored.task.ended:
-                self._stop(id)
+    fencing_token: int
 
 
 class Tasks:
     """The calls of one mux that are tasks, and the worker of their steps. Owned by the mux.
 
     running: the tasks with a hook that runs in this process. *namespace* separates the tasks of
-    several muxes that share a store. resume: continues a call after its wait. cancelled: notifies
-    the tool that a stored call was cancelled.
+    several muxes that share a store. resume: continues a call after its wait.
     """
 
     def __init__(
@@ -124,29 +84,29 @@ class Tasks:
         services: Services,
         namespace: str,
         *,
-        engine: Engine,
         jobs: JobOptions,
         external: Sequence[ExternalQueue],
         resume: Resume,
-        cancelled: Callable[[Task, bytes], Coroutine[Any, Any, None]],
     ) -> None:
         self._services = services
-        self._cancelled = cancelled
-        self.max_parts = jobs.max_parts
         self.service = TaskService(
             services.store,
-            engine,
             node=services.bus.node,
             resume=resume,
             external=external,
-            options=_options(services, jobs),
+            options=jobs,
+            environment=JobEnvironment(
+                assigns=lambda task: services.assigns,
+                in_thread=services.threads.run,
+                observer=services.observers,
+            ),
             namespace=namespace,
-            late_bytes=services.limits.late_results_bytes,
         )
         self.worker = self.service.worker
-        self.worker.busy = self._busy
-        self.running = RunningTasks(services.bus, self.service.records.find)
-        self.worker.checks.append(self.running.stop_ended)
+        self.running = running = self.service.running
+        services.bus.subscribe(
+            StopTask, lambda each: running.stop(each.task, each.fencing_token), running.stop_ended
+        )
 
     # Calls that become tasks.
 
@@ -155,200 +115,151 @@ class Tasks:
         """The state of a task that waits for an awaitable: it names this process."""
         return Awaiting(self._services.bus.node)
 
-    async def begin(self, channel: Channel, continuation: Continuation, work: StoredWork) -> Task:
-        """Store the call as a task that waits for *work*, start *work*, and return the task.
+    def id_of_work(self, continuation: Continuation) -> str:
+        """Return the id of a call as a task that waits for the work of *continuation*.
 
-        If the call is stored already, return its task, and start nothing. A repeated answer has the
-        same continuation, and therefore the same id, so that its work is started once.
+        A repeated answer has the same continuation, and therefore the same id, so that its work is
+        started once.
         """
-        keyed, suspended = channel._keyed, suspension_of(continuation, work)
-        call = StoredRequest.of(channel).pack()
-        if keyed is not None:
-            # From now on `keyed` frees the key, and a cancellation has to cancel the record.
-            channel._call.task, channel._call.unconfirmed = keyed.id, None
-            return await self._publish(channel, keyed, suspended, call)
-        step = str(continuation.step)
-        id = self._services.seal.mark(
-            Purpose.TASK, continuation.id, step, key_id=continuation.key_id
-        )
-        channel._call.task = id
-        return await self.service.create(self._made(channel, id, suspended), call)
+        step, key_id = str(continuation.step), continuation.key_id
+        return self._services.seal.mark(Purpose.TASK, continuation.id, step, key_id=key_id)
 
-    def new_id(self, channel: Channel) -> str:
-        """Return an id for the call as a task: unguessable, 160 random bits."""
-        keyed = channel._keyed
-        return secrets.token_urlsafe(20) if keyed is None else keyed.id
+    async def begin(self, channel: Channel, id: str, suspended: Suspended) -> Task:
+        """Store the call as the task *id*, start its work, and return the task.
 
-    async def promote(self, channel: Channel, id: str) -> Task | None:
-        """Store a call that runs or waits here as the task *id*.
-
-        Return None if the call has ended in the meantime, and the record of its idempotency key has
-        the outcome.
+        If the call is stored already, return its task, and start nothing.
         """
+        packed_request = StoredRequest.of(channel).pack()
+        return await self.service.create(self.new_task(channel, id, suspended), packed_request)
+
+    async def promote(self, channel: Channel, id: str) -> Task:
+        """Store a call that runs or waits here as the task *id*."""
         self._services.bus.open()
-        continuation, keyed = channel._call.continuation, channel._keyed
-        call = StoredRequest.of(channel).pack()
-        suspended = Suspended(0, b"", Running(self._services.bus.node))
+        continuation = channel.context.continuation
+        suspended = self.running_here
         if continuation is not None:
             suspended = suspension_of(continuation, self.awaiting)
-        if keyed is None:
-            return await self.service.create(self._made(channel, id, suspended), call)
-        try:
-            return await self._publish(channel, keyed, suspended, call)
-        except Conflict:
-            return None
+        packed_request = StoredRequest.of(channel).pack()
+        return await self.service.create(self.new_task(channel, id, suspended), packed_request)
 
-    async def withdraw(self, channel: Channel, id: str) -> None:
-        """Delete the record *id* of a call that ended before its client got the handle.
-
-        If another client got it, by the idempotency key, the task ends with the outcome of the
-        call.
-        """
-        call, keyed = channel._call, channel._keyed
-        if slot_of(id) == id:
-            await self.service.discard(id)
-        # Otherwise another call uses the key now, or this call waits for its client.
-        elif keyed and keyed.id == id and not isinstance(call.outcome, InputRequiredResult):
-            with suppress(IllegalTransition, TaskNotFound):
-                if call.outcome is None:
-                    await self.service.cancel(id, channel.principal)
-                else:
-                    ended = to_finished(call.outcome, raised=call.raised)
-                    await self.service.finish(id, ended, fencing_token=keyed.token)
-
-    async def _publish(
-        self, channel: Channel, keyed: HeldTask, suspended: Suspended, call: bytes
-    ) -> Task:
-        """Give clients the id of the private task of a keyed call.
-
-        Raises:
-            Conflict: the call has ended, or another call uses its key.
-        """
-        try:
-            ttl = channel.request.policy.result_ttl
-            return await self.service.keyed.publish(keyed, suspended, call, ttl)
-        except IllegalTransition as late:
-            # If the write was repeated, a worker may have claimed the step already.
-            try:
-                return await self.service.get(keyed.id, channel.principal)
-            except TaskNotFound:
-                raise Conflict(f"another call has the key now: {late}") from late
-
-    def _made(self, channel: Channel, id: str, suspended: Suspended) -> Task:
-        policy = channel.request.policy
-        return self.new_task(channel, id, suspended.work, policy.result_ttl, suspended)
+    @property
+    def running_here(self) -> Suspended:
+        """The state of a task whose hook `call` runs in this process."""
+        return Suspended(0, b"", Running(self._services.bus.node))
 
     def new_task(
-        self,
-        channel: Channel,
-        id: str,
-        work: Work,
-        ttl: float,
-        suspended: Suspended | None = None,
-        **fields: Any,
+        self, channel: Channel, id: str, suspended: Suspended, *, token: int = 0, **fields: Any
     ) -> Task:
-        """Return a new task for the call of *channel*, which waits for *work*."""
-        services, now = self._services, self._services.store.now()
-        work, due = scheduled(work, now)
+        """Return a new task for the call of *channel*, in the state *suspended*.
+
+        *token* is its fencing token.
+        """
+        services, now, policy = self._services, self._services.store.now(), channel.request.policy
+        work, due = scheduled(suspended.work, now)
         return Task(
             id=id,
             owner=channel.principal,
-            address=channel._sink.client_key.address,
+            address=channel.context.caller.client_key.address,
             tool=channel.request.key,
             node=services.bus.node,
             created=now,
             updated=now,
             due=due,
-            ttl=ttl,
-            on_lost=channel.request.policy.on_worker_lost,
-            step=0 if suspended is None else suspended.step,
-            continuation=b"" if suspended is None else suspended.continuation,
+            ttl=policy.result_ttl,
+            on_lost=policy.on_worker_lost,
+            step=suspended.step,
+            continuation=suspended.continuation,
             work=work,
+            fencing_token=token,
             trace=services.observers.trace_of(channel),
             **fields,
         )
 
     # Calls that are tasks.
 
+    async def perform(self, action: CallAction, channel: Channel) -> None:
+        """Perform *action* on the record of the call of *channel*, or on its tool."""
+        context = channel.context
+        match action:
+            case CallAction.WRITE_STEP:
+                assert context.continuation is not None
+                await self.park(channel, suspension_of(context.continuation, self.awaiting))
+            case CallAction.WRITE_RESULT | CallAction.LEAVE_RECORD:
+                await self._end(channel, abandoned=action is CallAction.LEAVE_RECORD)
+            case CallAction.UNREGISTER_TASK:
+                assert context.task is not None
+                await flush(channel)
+                self.running.discard(context.task, context.fencing_token)
+            case CallAction.CANCEL_WORK:
+                await self._cancel_work(channel)
+            case CallAction.NOTIFY_TOOL:
+                # The call of an idempotency key continues without its client.
+                if context.follows in (None, context.task):
+                    await notify(self._services.server.cancelled(channel))
+
     async def park(self, channel: Channel, suspended: Suspended) -> None:
         """Write to the record of the task which step the call of *channel* has reached."""
-        call = channel._call
-        assert call.task is not None
-        await channel._sink.flush()
-        task = await self.service.suspend(call.task, suspended, fencing_token=call.fencing_token)
-        call.fencing_token = task.fencing_token
+        context = channel.context
+        assert context.task is not None
+        await flush(channel)
+        await self.service.suspend(context.task, suspended, fencing_token=context.fencing_token)
 
-    async def ended(self, channel: Channel, actions: Collection[CallAction]) -> None:
-        """Perform the *actions* at the end of the hook of *channel*, a call that is a task.
+    async def _end(self, channel: Channel, *, abandoned: bool) -> None:
+        """Write the end of the hook of *channel*, a call that is a task, or abandon its record.
 
         An error of the store is logged: the client already has its response.
         """
-        call = channel._call
-        id, token = call.task, call.fencing_token
+        context = channel.context
+        id, token = context.task, context.fencing_token
         assert id is not None
+        await flush(channel)
         try:
-            await channel._sink.flush()
             # IllegalTransition: it was cancelled, or another process has taken it over.
             with suppress(IllegalTransition):
-                if CallAction.LEAVE_RECORD in actions:
+                if abandoned:
                     await self.service.abandon(id, fencing_token=token)
-                elif CallAction.WRITE_OUTCOME in actions:
-                    assert call.outcome is not None
-                    ended = to_finished(call.outcome, raised=call.raised)
+                else:
+                    assert context.result is not None
+                    ended = to_finished(context.result)
                     await self.service.finish(id, ended, fencing_token=token)
         except (StoreError, TaskNotFound) as error:  # it may have expired
             logger.warning("the end of task %s is not written yet: %s", id, error)
-        finally:
-            self.running.discard(id)
 
-    async def cancel(self, id: str, owner: str | None) -> None:
-        """Cancel a task in any process, and notify its tool. Does nothing if it has ended.
+    async def _cancel_work(self, channel: Channel) -> None:
+        """Cancel the stored call of *channel*, and its job."""
+        id = channel.context.task
+        if id is not None:
+            try:
+                was = await self.cancel(id, channel.principal, wait=False)
+                await report(channel, WorkCancelled(None if was is None else run_id(was)))
+            except TaskNotFound:  # it has expired
+                pass
+            except StoreError as error:  # its tool is notified nevertheless
+                logger.warning("task %s is not cancelled: %s", id, error)
+
+    async def cancel(self, id: str, owner: str | None, *, wait: bool = True) -> Task | None:
+        """Cancel a task in any process, and stop its hook; the tool is not notified.
+
+        Return the task as it was before; None if it had ended. *wait*: as for `TaskService.cancel`.
 
         Raises:
             TaskNotFound: the task does not exist.
         """
-        task = await self._cancel(id, owner)
-        # The process that a task is bound to cancels its hook, and notifies the tool after that.
-        if task is not None and task.bound_node is None:
-            call = await self.service.records.call(id)
-            if call is not None:
-                await _notify(self._cancelled(task, call))
-
-    async def cancel_work(self, channel: Channel) -> None:
-        """Cancel the stored call of *channel*, and its job."""
-        if channel.task is not None:
-            try:
-                was = await self._cancel(channel.task, channel.principal, private=True)
-                channel._call.run = None if was is None else run_id(was)
-            except TaskNotFound:  # it has expired
-                pass
-            except StoreError as error:  # its tool is notified nevertheless
-                logger.warning("task %s is not cancelled: %s", channel.task, error)
-
-    async def notify_tool(self, channel: Channel) -> None:
-        """Call `on_cancel` of the tool of *channel*."""
-        await _notify(self._services.server.cancelled(channel))
-
-    async def _cancel(self, id: str, owner: str | None, *, private: bool = False) -> Task | None:
-        """Cancel a task and stop its hook. Return it as it was before; None if it had ended."""
-        task = await self.service.cancel(id, owner, private=private)
+        task = await self.service.cancel(id, owner, wait=wait)
         if task is not None and (node := task.bound_node) is not None:
-            send = partial(self._services.bus.send, node, StopTask(id))
+            send = partial(self._services.bus.send, node, StopTask(id, task.fencing_token))
             try:
                 await send()
             except StoreError:  # the client need not wait: the record is cancelled
-                self.service.writer.retry.defer(id, send)
+                self.service.writer.retry.defer(send)
         return task
 
-    def _busy(self) -> bool:
-        return bool(self.running) or self.service.keyed.busy
-
-    async def outcome_of(self, id: str, owner: str | None) -> CallToolResult:
+    async def result_of(self, id: str, owner: str | None) -> CallToolResult:
         """Return the result of the task *id*, or a text for the model that explains its absence."""
         try:
             task = await self.service.get(id, owner)
             if task.ended:
-                return cast(CallToolResult, task_result(task, "tools/call"))
+                return cast(CallToolResult, task_result(task, "tools/call").decoded)
         except TaskNotFound:
             return tool_error(f"There is no call {id}, or its result has expired.")
         except McpError as error:
@@ -357,7 +268,7 @@ class Tasks:
 
     async def aclose(self) -> None:
         """Stop working on tasks. If the store ends with this process, jobs have no grace period."""
-        await self.service.aclose(within=None if self._services.store.durable else 0.0)
+        await self.service.aclose(within=inf if self._services.store.durable else 0.0)
 
 
 def suspension_of(continuation: Continuation, work: StoredWork | Awaiting | None) -> Suspended:
@@ -377,35 +288,40 @@ def suspension_of(continuation: Continuation, work: StoredWork | Awaiting | None
     return Suspended(continuation.step, continuation.pack(), waits_for)
 
 
-def _options(services: Services, options: JobOptions) -> JobOptions:
-    if not services.store.shared:  # no other process could have the code that this one lacks
-        options = msgspec.structs.replace(options, unknown_timeout=0.0)
-    return msgspec.structs.replace(
-        options,
-        assigns=lambda task: services.assigns,
-        in_thread=services.threads.run,
-        observer=services.observers,
-    )
+async def flush(channel: Channel) -> None:
+    """Write the notifications of *channel* that are pending, if its call is a task."""
+    if isinstance(channel.context.sink, TaskSink):
+        await channel.context.sink.flush()
 
 
-async def _notify(notifying: Coroutine[Any, Any, None]) -> None:
+def new_id() -> str:
+    """Return an id for a call that becomes a task: unguessable, 160 random bits."""
+    return secrets.token_urlsafe(20)
+
+
+async def notify(notifying: Coroutine[Any, Any, None]) -> None:
+    """Await *notifying*, which calls `on_cancel` of a tool, and log its error."""
     try:
         await notifying
     except Exception as error:  # the tool's own: nothing waits for it
         logger.error("on_cancel failed", exc_info=error)
 
 
-def to_finished(result: Result | McpError, *, raised: bool = False) -> Finished:
+def to_finished(result: Result | McpError, raised: BaseException | None = None) -> Finished:
     """Return the stored form of the *result* of a call.
 
-    *raised*: whether the hook has raised *result*, an error.
+    *raised*: the exception of the hook that has led to *result*, if any.
     """
+    # An error that asks its client to send the call again must not be the response to that.
+    frees_key = isinstance(result, Overloaded) or isinstance(raised, InsufficientScope)
+    frees_key = frees_key or (isinstance(raised, ToolError) and raised.retry)
     if isinstance(result, McpError):
-        return finished_with_error(result)
-    return Finished(result=msgspec.json.encode(result), raised=raised)
+        return msgspec.structs.replace(finished_with_error(result), frees_key=frees_key)
+    encoded = result.body if isinstance(result, EncodedResult) else msgspec.json.encode(result)
+    return Finished(result=encoded, raised=raised is not None, frees_key=frees_key)
 
 
-def task_result(task: Task, method: str) -> Result:
+def task_result(task: Task, method: str) -> EncodedResult:
     """Return the result of a *task* that has ended; *method* is that of its request.
 
     Raises:
@@ -416,8 +332,8 @@ def task_result(task: Task, method: str) -> Result:
         raise McpError(error.message, error.data, code=error.code)
     if task.result is None:
         raise McpError("The call was cancelled")
-    result: Any = msgspec.json.decode(task.result, type=LATEST.methods[method].result)
-    return cast(Result, result)
+    kind = cast(type[Result], LATEST.methods[method].result)
+    return EncodedResult(kind=kind, body=task.result)
 
 
 def create_task_result(task: Task, now: float) -> CreateTaskResult:

@@ -18,6 +18,7 @@ from genmcp._core.session import Session
 from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Suspended, Working
 from genmcp._mux.gauges import Gauges
+from genmcp._wire.encoder import EncodedResult
 from genmcp.channel import Channel
 from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.content import TextContent
@@ -258,6 +259,8 @@ class Observers(StepObserver):
         marks: Marks,
     ) -> None:
         """Notify all observers of the *outcome* of *request*; None: the request was cancelled."""
+        if isinstance(outcome, EncodedResult):
+            outcome = outcome.decoded
         failure = _failure(outcome, raised)
         for each, mark in reversed(marks):
             if failure is None:
@@ -267,7 +270,7 @@ class Observers(StepObserver):
 
     def trace_of(self, channel: Channel) -> Mapping[str, str] | None:
         """Return the trace context of the request of *channel*, None if no telemetry has one."""
-        for each, mark in channel._marks or ():
+        for each, mark in channel.context.marks:
             if trace := _call(each.trace_context, mark):
                 return cast(Mapping[str, str], trace)
         return None

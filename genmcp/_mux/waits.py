@@ -9,10 +9,11 @@ from weakref import ref
 
 import msgspec
 
-from genmcp._core.call import CallEvent
+from genmcp._core.call import AskClient, ClientAnswered
 from genmcp._core.continuation import AskedQuestion, Continuation
 from genmcp._core.outcome import Done, Failed, Outcome
-from genmcp.cancellation import cancel_requested
+from genmcp._mux.performing import report
+from genmcp.cancellation import cancel_and_wait, cancel_requested
 from genmcp.channel import Channel
 from genmcp.errors import (
     ArgumentFaults,
@@ -82,16 +83,14 @@ def answers_outcome(continuation: Continuation) -> Outcome:
 async def ask_client(continuation: Continuation, channel: Channel) -> Continuation | Failed:
     """Ask the client by requests of the server (legacy); return the answers, or the failure."""
     asking = [asyncio.ensure_future(_ask(each, channel)) for each in continuation.missing]
-    channel._call.advance(CallEvent.ASK)
+    await report(channel, AskClient(continuation))
     try:
         answers = await asyncio.gather(*asking)
     except WaitError as failure:
         return Failed(failure)
     finally:
-        channel._call.advance(CallEvent.ANSWERED)
-        for each in asking:
-            each.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
+        await report(channel, ClientAnswered())
+        await cancel_and_wait(*asking)
     return continuation.answered(dict(answers))
 
 
@@ -99,7 +98,7 @@ async def _ask(asked: AskedQuestion, channel: Channel) -> tuple[str, bytes]:
     question = unpack(asked.question)
     params = question.request.params or ListRootsRequestParams()
     try:
-        return asked.key, await channel._sink.ask(channel.request, question.method, params)
+        return asked.key, await channel.context.sink.ask(channel.request, question.method, params)
     except MissingCapability as error:
         raise CapabilityMissing(error.data["requiredCapabilities"]) from error
 

@@ -105,30 +105,41 @@ def allows_extra(source: Any) -> bool:
     return any(each.info.mode != "after" for each in validators)
 
 
-def decoder_of(source: Any, schema: Schema) -> Callable[[Raw | bytes], Any]:
+def decoder_of(
+    source: Any,
+    schema: Schema,
+    *,
+    known: Callable[[Raw | bytes], object] | None = None,
+    check_text: Callable[[Raw | bytes], None] | None = None,
+) -> Callable[[Raw | bytes], Any]:
     """Return the decoder of JSON text to *source*; *schema*, of the same type, explains faults.
 
-    It raises ArgumentFaults, and any exception of the code of the type.
+    It raises ArgumentFaults, and any exception of the code of the type. An empty text is an empty
+    object. *known* decodes the text a second time, and rejects unknown members. *check_text* is
+    called with a text that was rejected, and may raise a better error.
     """
-    if is_pydantic(source):
-        return decoder_of_pydantic(source)
-    typed = msgspec.json.Decoder(source).decode
+    of_pydantic = is_pydantic(source)
+    typed = decoder_of_pydantic(source) if of_pydantic else msgspec.json.Decoder(source).decode
+    # msgspec matches patterns with `re`, which may take exponential time. It only gets values that
+    # the linear engine of jsonschema-rs has accepted.
+    checks_first = not of_pydantic and schema.parts.uses("pattern")
 
     def decode(raw: Raw | bytes) -> Any:
+        text = raw or b"{}"
         try:
-            return typed(raw)
-        except msgspec.ValidationError as error:
-            faults = schema.check(msgspec.json.decode(raw), raw) or (decoding_fault(str(error)),)
+            if checks_first and (faults := schema.check(msgspec.json.decode(text), text)):
+                raise ArgumentFaults(faults)
+            value = typed(text)
+            if known is not None:
+                known(text)
+            return value
+        except (ArgumentFaults, ValueError, RecursionError) as error:
+            if check_text is not None:
+                check_text(text)
+            if not isinstance(error, msgspec.ValidationError):
+                raise
+            found = schema.check(msgspec.json.decode(text), text)
+            faults = found or (decoding_fault(str(error)),)
         raise ArgumentFaults(faults)
 
-    if not schema.parts.uses("pattern"):
-        return decode
-
-    def decode_matched(raw: Raw | bytes) -> Any:
-        # msgspec matches patterns with `re`, which may take exponential time. It only gets values
-        # that the linear engine of jsonschema-rs has accepted.
-        if faults := schema.check(msgspec.json.decode(raw), raw):
-            raise ArgumentFaults(faults)
-        return decode(raw)
-
-    return decode_matched
+    return decode

@@ -5,11 +5,11 @@ import logging
 from collections.abc import Callable, Iterable
 
 from genmcp._core.access import Access, InvalidToken, check_text
-from genmcp._core.outcome import check_json
 from genmcp._mux.mux import Mux
 from genmcp._transports.request import IN_PROCESS, HttpRequest, Scope
 from genmcp._wire.http import HeaderPolicy, Security, cors_headers, is_loopback
 from genmcp.errors import ConfigurationError, HttpRejected
+from genmcp.tasks.values import store_types
 
 logger = logging.getLogger("genmcp")
 
@@ -120,7 +120,7 @@ class Admission:
             http.copied = {key: state[key] for key in self._copied if key in state}
             http.keep = self._kept
             for key in self._kept:
-                check_json(f"keep_assigns: {key}", http.copied.get(key))
+                store_types(f"keep_assigns: {key}", http.copied.get(key))
 
     def _warn_of(self, peer: str) -> None:
         """Warn once that an endpoint without authentication is reached from another machine."""

@@ -69,7 +69,7 @@ class Console:
             status, body = 304, b""
         elif b"gzip" in http.table.get(b"accept-encoding", b""):
             headers, body = [*headers, (b"content-encoding", b"gzip")], self._zipped
-        http.answered = True
+        http.response_begun = True
         length = [(b"content-length", b"%d" % len(body))] if status == 200 else []
         with suppress(ClientLeft):
             start = {"type": START, "status": status, "headers": [*headers, *length]}

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 from genmcp._core.server import Reject
 from genmcp._core.server_dispatch import SESSION_HEADER, plain_request
-from genmcp._mux.mux import EncodedResponse, Mux, error_of, mux_of
+from genmcp._mux.mux import Mux, mux_of
+from genmcp._mux.responses import EncodedResponse, error_of
 from genmcp._transports.admission import Admission, Principal, authenticated, check_function
 from genmcp._transports.body import read_body
 from genmcp._transports.post import delete, get, post
@@ -57,7 +58,8 @@ class Endpoint:
             `scope["auth"]`.
         copy_assigns: keys of the request's state (`request.state` in Starlette) that are copied to
             `channel.assigns`.
-        keep_assigns: those of copy_assigns that are stored with a call; their values must be JSON.
+        keep_assigns: those of copy_assigns that are stored with a call; their values are JSON, or
+            structs, dataclasses, models and the like.
         heartbeat: seconds without output after which an open response sends a comment; default 15.
         grace: seconds that calls have to finish at shutdown; default 5.
         client_key: returns the key that an anonymous request counts towards, from its ASGI scope;
@@ -104,9 +106,9 @@ class Endpoint:
         self.console = console
         self._heartbeat = heartbeat
         self._shutdown = Shutdown(grace)
-        self._client_key = client_key
-        self._at_work: JobsAtWork | None = None
-        self._asleep = self.mux.store.durable  # no engine works on its jobs yet
+        self._find_client_key = client_key
+        self._durable = self.mux.store.durable
+        self._at_work: JobsAtWork | None = None  # only for a durable store
 
     def __repr__(self) -> str:
         return f"<Endpoint of {self.mux!r}>"
@@ -119,10 +121,10 @@ class Endpoint:
             await self._serve_other(scope, receive, send)
             return
         http = HttpRequest(
-            self.mux, self._shutdown, self._heartbeat, receive, send, scope, self._client_key
+            self.mux, self._shutdown, self._heartbeat, receive, send, scope, self._find_client_key
         )
         try:
-            if self.mux.tasks.worker.dormant or self._asleep:
+            if self.mux.tasks.worker.dormant or (self._durable and self._at_work is None):
                 self._wake()
             auth = self.authenticator
             if auth is not None and auth.document.matches(scope):
@@ -140,7 +142,7 @@ class Endpoint:
                 http.release_body()
             if http.unread is not None:
                 http.unread.queue(0)
-        if not http.answered:
+        if not http.response_begun:
             await _hang_up(http)
 
     def route(self, path: str) -> "Route":
@@ -195,7 +197,7 @@ class Endpoint:
         Starlette does not forward its lifespan to a route. Does nothing if the work has started, or
         if the store is not durable.
         """
-        if self.mux.tasks.worker.dormant or self._asleep:
+        if self.mux.tasks.worker.dormant or (self._durable and self._at_work is None):
             self._wake()
 
     async def check_store(self) -> None:
@@ -259,17 +261,16 @@ class Endpoint:
                 return
 
     def _wake(self) -> None:
-        """Start the engine on the jobs in the store, and register their release at shutdown."""
+        """Start to work on the jobs in the store, and register their release at shutdown."""
         worker, at_work = self.mux.tasks.worker, self._at_work
         lost = at_work is not None and at_work.gone  # its loop was closed without a shutdown
         if worker.dormant or lost:
             worker.wake()
-        if self._asleep or lost:
-            self._asleep = False
-            self._at_work = JobsAtWork(worker, self._shutdown, self._sleep)
+        if lost or (self._durable and at_work is None):
+            self._at_work = JobsAtWork(worker, self._shutdown, self._released)
 
-    def _sleep(self) -> None:
-        self._asleep, self._at_work = True, None
+    def _released(self) -> None:
+        self._at_work = None
 
 
 def route_to(app: "ASGIApp", path: str, *, name: str = "mcp", below: str = "") -> "Route":
@@ -316,7 +317,7 @@ def _opens_page(http: HttpRequest) -> bool:
 
 async def _no_console(http: HttpRequest) -> None:
     """Respond to a browser: 405, as to any GET without a session, in words for its user."""
-    http.answered = True
+    http.response_begun = True
     headers = [
         (b"allow", ", ".join(_METHODS).encode()),
         (b"cache-control", b"no-cache"),
@@ -371,15 +372,15 @@ async def _fail(http: HttpRequest, error: Exception) -> None:
     if isinstance(error, ClientLeft):
         return
     refusal = error_of(error)
-    if http.answered:
+    if http.response_begun:
         raise error
     method = http.method or http.table.get(b"mcp-method", b"").decode("latin-1") or None
     body = reject(http, Reject(refusal, True, http.id, method))
     insufficient = refusal if isinstance(refusal, InsufficientScope) else None
-    answer = EncodedResponse(body, refusal.status, refusal.headers, refusal=insufficient)
-    answer = http.as_whole(answer)
+    response = EncodedResponse(body, refusal.status, refusal.headers, refusal=insufficient)
+    response = http.as_whole(response)
     with suppress(ClientLeft):
-        await reply(http, answer.status, answer.message or b"", as_headers(answer.headers))
+        await reply(http, response.status, response.body or b"", as_headers(response.headers))
     # The traceback refers to the request, which may refer to the error: a reference cycle. Without
     # the traceback, a rejected request is freed at once, not by the garbage collector.
     error.__traceback__ = None

@@ -13,7 +13,7 @@ from genmcp._transports.endpoint import Endpoint, route_to
 from genmcp._transports.request import Receive, Scope, Send
 from genmcp._transports.shutdown import is_exiting, uvicorn_server
 from genmcp.errors import ConfigurationError, StoreError
-from genmcp.tasks.retry import LogThrottle
+from genmcp.tasks.log_throttle import LogThrottle
 
 if TYPE_CHECKING:
     from starlette.routing import Route
@@ -33,13 +33,13 @@ class Health:
     A process is *alive* if it responds: its event loop runs. It is *ready* if it is not shutting
     down, its store responds, and jobs of a durable store are delivered to it. Both respond with a
     JSON object that contains `status`, "ok" or "unavailable" (status 503), and `problems`, with a
-    text for each part that is not ready: `process`, `store` or `engine`. Neither contains
+    text for each part that is not ready: `process`, `store` or `worker`. Neither contains
     addresses, credentials or data; the reason of a problem is logged.
 
     Args:
         target: the endpoint, or the mux of a process without one.
         timeout: seconds that the store has to respond to one read. Default 2.
-        cache: seconds for which the state of store and engine is remembered, so that any number of
+        cache: seconds for which the state of store and worker is remembered, so that any number of
             probes costs one read. Default 1.
 
     Attributes:
@@ -120,7 +120,7 @@ class Health:
             # A balancer may send no request before the process is ready.
             self._endpoint.start()
         if (problem := self._mux.tasks.worker.problem) is not None:
-            found["engine"] = problem
+            found["worker"] = problem
         return found
 
     async def _alive(self) -> Mapping[str, str]:

@@ -21,11 +21,12 @@ from genmcp._mux.builtin_methods import TASKS_CHANGED, task_status_notification,
 from genmcp._mux.changes import Subscription
 from genmcp._mux.mux import Mux
 from genmcp._transports.request import ClientLeft, HttpRequest, wait_for_disconnect
-from genmcp._transports.running_call import Caller
+from genmcp._transports.running_call import LiveCaller
 from genmcp._transports.timers import TICK, TimerTable, start_eagerly
 from genmcp._transports.writing import perform
 from genmcp._wire import sse
 from genmcp._wire.sse import COMMENT
+from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import Overloaded
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.resources import SubscriptionFilter
@@ -59,7 +60,7 @@ class EventStream:
         self._farewell = closing_response
         self._in_use = in_use
         self._expiry: asyncio.TimerHandle | None = None
-        self._scope: asyncio.Timeout | None = None
+        self._ending: asyncio.Timeout | None = None
         self._writing = False
         self._wrote = 0.0  # when the last write ended, by the clock of the loop
         self._silence = http.heartbeat  # seconds that the timer was set to
@@ -72,8 +73,8 @@ class EventStream:
     hand_over = stop  # `Replay` calls it, by its protocol `Writer`
 
     def _end(self, *_: object) -> None:
-        if self._scope is not None and not self._scope.expired():
-            self._scope.reschedule(self._http.loop.time())
+        if self._ending is not None and not self._ending.expired():
+            self._ending.reschedule(self._http.loop.time())
 
     async def serve(self, source: AsyncGenerator[bytes, None]) -> None:
         """Respond with the events of *source*, which are in the wire format.
@@ -83,7 +84,7 @@ class EventStream:
                 seconds.
         """
         http = self._http
-        http.answered = True
+        http.response_begun = True
         # Some servers report a disconnect to `receive` only, others raise in `send` as well.
         watch = http.loop.create_task(wait_for_disconnect(http.receive))
         watch.add_done_callback(self._end)
@@ -95,7 +96,7 @@ class EventStream:
         try:
             try:
                 async with scope, aclosing(source):
-                    self._scope = scope
+                    self._ending = scope
                     # Only now: if the server has begun to exit, this stops the stream at once, and
                     # only an entered scope can be stopped.
                     http.shutdown.add(self.stop, idle=True)
@@ -108,21 +109,19 @@ class EventStream:
                 if not scope.expired():
                     raise
                 self._check_written()
-            self._scope = None
+            self._ending = None
             # Registered until this is sent, so that a shutdown waits for it: 2026-07-28,
             # basic/patterns, "Subscriptions", "Graceful Closure".
             http.hasten()
             await self._write(StreamEnd(self._farewell))
         finally:
-            self._scope = None
+            self._ending = None
             if self._expiry is not None:
                 self._expiry.cancel()
             timers.discard(self, self._silence)
             http.shutdown.discard(self.stop)
             ending = [watch] if self._comment is None else [watch, self._comment]
-            for task in ending:
-                task.cancel()
-            await asyncio.gather(*ending, return_exceptions=True)
+            await cancel_and_wait(*ending)
 
     def _watch_expiry(self) -> None:
         """End the stream when the access token expires."""
@@ -228,7 +227,7 @@ def without_params(request: Request) -> Request:
 
 @asynccontextmanager
 async def open_subscription(
-    caller: Caller, request: Request
+    caller: LiveCaller, request: Request
 ) -> AsyncGenerator[tuple[Request, AsyncGenerator[list[bytes], None]], None]:
     """Open the stream of *request* of *caller*, on any transport.
 
@@ -243,7 +242,7 @@ async def open_subscription(
     wanted = await _supported(caller, request)
     request = without_params(request)
     uris, ids = wanted.resource_subscriptions, wanted.task_ids or ()
-    with mux.streams.hold(client), mux.subscribed_bytes.hold(client, size=_size_of(wanted)):
+    with mux.streams.acquired(client), mux.subscribed_bytes.acquired(client, size=_size_of(wanted)):
         async with mux.server.watch_resources(uris or ()) as uris_heard:
             honored = None if uris is None else [*uris_heard]
             wanted = replace(wanted, resource_subscriptions=honored)
@@ -255,7 +254,7 @@ async def open_subscription(
                 yield request, messages
 
 
-async def _supported(caller: Caller, request: Request) -> SubscriptionFilter:
+async def _supported(caller: LiveCaller, request: Request) -> SubscriptionFilter:
     """Return the part of the filter of *request* that the server honors for *caller*."""
     mux = caller.mux
     wanted = await mux.builtin.honored(request, caller.access)

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from genmcp._core.access import Access
-from genmcp._core.call import CallEvent
+from genmcp._core.call import Cancel, Leave, StopServer
 from genmcp._core.client_key import LOCAL, ClientKey
 from genmcp._core.request import Request
 from genmcp._core.server import (
@@ -30,17 +30,19 @@ from genmcp._core.server import (
     StartRequest,
 )
 from genmcp._core.session import Session, new_session
-from genmcp._mux.mux import EncodedResponse, Mux, error_of
+from genmcp._mux.mux import Mux
+from genmcp._mux.responses import EncodedResponse, error_of
 from genmcp._transports.body import decode
 from genmcp._transports.listening import closing_response, open_subscription, without_params
 from genmcp._transports.request import reject
-from genmcp._transports.responder import BatchAnswers
-from genmcp._transports.running_call import RunningCall
+from genmcp._transports.responder import BatchLimits
+from genmcp._transports.running_call import NO_RESPONSE, RunningCall
 from genmcp._transports.shutdown import LAST_WORDS
 from genmcp._transports.timers import LatestProgress, RateLimiter
 from genmcp._wire import jsonrpc
 from genmcp._wire.jsonrpc import Message
 from genmcp._wire.lines import OversizedMessage
+from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.errors import InvalidRequest, StoreError, TooLarge
 from genmcp.protocol.params import (
@@ -72,6 +74,7 @@ class Pipe:
         self.client_key = client_key
         self.copied = copied
         self.keep = keep
+        self.detached = False  # a pipe cannot outlive its connection
 
     def require_scopes(self, scopes: Sequence[str]) -> None:
         """Check nothing: a pipe has one local user."""
@@ -104,47 +107,48 @@ class PipedCall(RunningCall[Pipe], eq=False):
         Raises:
             Overloaded: no slot is free; no response is sent.
         """
-        pipe, request = self.caller, self.request
-        if self.ended:
-            await pipe.respond(request, None)
+        if self.ended:  # cancelled before it began
+            await self.respond(NO_RESPONSE)
             return
         try:
-            begun = self.begin()
-            answer = begun if isinstance(begun, EncodedResponse) else await self.outcome(begun)
+            await self.complete()
         finally:
             self.ended = True
             if promotions := self.promotions():
                 await asyncio.wait(promotions)
-        if not self.has_handle:
-            await pipe.respond(request, answer.message)
 
-    def hold(self, channel: Channel) -> None:
+    def register(self, channel: Channel) -> None:
         """Register the call, and start its promotion timer."""
-        super().hold(channel)
-        self.limit()
+        super().register(channel)
+        self.start_timer()
 
     def cancel_call(self) -> None:
-        """Report CANCEL, at the request of the client: the hook is cancelled without a response.
+        """Report `Cancel`, at the request of the client: the hook is cancelled without a response.
 
         A call with a handle continues.
         """
-        if not self.has_handle:
+        if not self.responded:
             self.ended = True
-            self.report(CallEvent.CANCEL)
+            self.report(Cancel())
 
     def leave(self) -> None:
         """Report that the client has disconnected, which cancels the hook.
 
-        The event is LEAVE, or SHUTDOWN if the client has a handle: a process that serves one pipe
-        ends with its client. The task is then abandoned: another process resumes it, or marks it
-        as lost.
+        The event is `Leave`, or `StopServer` if the client has a handle: a process that serves one
+        pipe ends with its client. The task is then abandoned: another process resumes it, or marks
+        it as lost.
         """
-        self.report(CallEvent.SHUTDOWN if self.has_handle else CallEvent.LEAVE)
+        self.report(StopServer() if self.responded else Leave())
 
-    async def send_handle(self, answer: EncodedResponse) -> None:
-        """Send a handle while the hook runs on."""
-        await super().send_handle(answer)
-        await self.caller.respond(self.request, answer.message)
+    async def respond(self, response: EncodedResponse) -> None:
+        """Send *response*."""
+        self.ended = self.responded = True
+        await self.caller.respond(self.request, response.body)
+
+    async def send_handle(self, handle: EncodedResponse) -> None:
+        """Send *handle* while the hook runs on."""
+        await super().send_handle(handle)
+        await self.caller.respond(self.request, handle.body)
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification, in the revision of the request."""
@@ -202,7 +206,7 @@ class PipeConnection(Pipe):
         self._opened: Session | None = None
         self._calls: set[PipedCall] = set()
         self._tasks: set[Task] = set()
-        self._streams: dict[Task, Request] = {}  # those of `subscriptions/listen`
+        self._subscriptions: dict[Task, Request] = {}  # those of `subscriptions/listen`
         self._relay: Task | None = None  # sends the notifications of the session
         if mux.tasks.worker.dormant:
             mux.tasks.worker.wake()
@@ -236,7 +240,7 @@ class PipeConnection(Pipe):
             InvalidRequest: the revision of the session has no batches.
         """
         actions = self._server.receive_batch(batch, error_of)
-        rejects = [each for each in actions if isinstance(each, Reject) and each.answered]
+        rejects = [each for each in actions if isinstance(each, Reject) and each.responds]
         pipe = _Batch(self, [self._reject(each) for each in rejects])
         calls = [
             PipedCall(pipe, each.request) for each in actions if isinstance(each, StartRequest)
@@ -254,8 +258,8 @@ class PipeConnection(Pipe):
                 request.route is None and request.method == LISTEN
             ):
                 stream = self._start(self._listen(request))
-                self._streams[stream] = without_params(request)
-                stream.add_done_callback(self._streams.pop)
+                self._subscriptions[stream] = without_params(request)
+                stream.add_done_callback(self._subscriptions.pop)
             case StartRequest(request=request):
                 if request.method == "resources/subscribe" and self._relay is not None:
                     self._start_relay()
@@ -272,15 +276,15 @@ class PipeConnection(Pipe):
             case SessionReady():
                 self._start_relay()
             case CancelRequest(id=id):
-                for stream, listened in self._streams.items():
+                for stream, listened in self._subscriptions.items():
                     if listened.id == id:
                         stream.cancel()
                 for call in self._calls:
                     if call.request.id == id:
                         call.cancel_call()
-            case DeliverResponse(session=session, message=message):
-                self._start(self._deliver(session, message))
-            case Reject(answered=True):
+            case DeliverResponse(session=session, response=response):
+                self._start(self._deliver(session, response))
+            case Reject(responds=True):
                 self.put(self._reject(action))
 
     async def _deliver(self, session: Session, message: Message) -> None:
@@ -330,6 +334,8 @@ class PipeConnection(Pipe):
         try:
             await run()
         except Exception as error:
+            if call.responded:
+                raise
             action = Reject(error_of(error), True, request.id, request.method)
             await call.caller.respond(request, self._reject(action))
         finally:
@@ -350,7 +356,7 @@ class PipeConnection(Pipe):
     async def end(self, *, grace: float) -> None:
         """Give calls *grace* seconds to finish, and cancel those that have not."""
         self._stop_relay()
-        for stream, request in self._streams.items():
+        for stream, request in self._subscriptions.items():
             stream.cancel()
             # 2026-07-28, basic/patterns, "Subscriptions", "Graceful Closure".
             self.put(closing_response(self.mux, request))
@@ -360,9 +366,7 @@ class PipeConnection(Pipe):
         # The first wait is for the responses of the cancelled calls. Tasks that have ignored their
         # cancellation are then cancelled again.
         await _wait(self._tasks, LAST_WORDS)
-        for task in self._tasks:
-            task.cancel()
-        await _wait(self._tasks, LAST_WORDS)
+        await cancel_and_wait(*self._tasks, timeout=LAST_WORDS)
         self._progress.close()
         if self._opened is not None:
             with suppress(StoreError):
@@ -414,8 +418,8 @@ class _Batch(Pipe):
         super().__init__(connection.mux, connection.access, connection.client_key)
         self._connection = connection
         self._responses = responses
-        self._bounds = BatchAnswers(connection.mux, responses)
-        self._unanswered = 0
+        self._bounds = BatchLimits(connection.mux, responses)
+        self._pending = 0
         self._complete = asyncio.Event()
 
     async def run(self, call: PipedCall) -> None:
@@ -440,11 +444,11 @@ class _Batch(Pipe):
     async def respond(self, request: Request, message: bytes | None) -> None:
         """Add the response of one of the requests to the batch."""
         await self._connection.respond(request, None)
-        bounded = self._bounds.bounded(request, EncodedResponse(message)).message
+        bounded = self._bounds.bounded(request, EncodedResponse(message)).body
         if bounded is not None:
             self._responses.append(bounded)
-        self._unanswered -= 1
-        if not self._unanswered:
+        self._pending -= 1
+        if not self._pending:
             self._complete.set()
 
     async def finish(self, calls: Sequence[Task]) -> None:
@@ -452,8 +456,8 @@ class _Batch(Pipe):
 
         A call with a handle runs on after its response.
         """
-        self._unanswered += len(calls)
-        if self._unanswered:
+        self._pending += len(calls)
+        if self._pending:
             ended = asyncio.gather(*calls, return_exceptions=True)
             ended.add_done_callback(lambda _: self._complete.set())
             await self._complete.wait()

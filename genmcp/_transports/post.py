@@ -32,8 +32,8 @@ from genmcp._core.server_dispatch import (
 )
 from genmcp._core.session import Session
 from genmcp._core.task import LOST
-from genmcp._mux.mux import error_of
 from genmcp._mux.replay import OpenCall
+from genmcp._mux.responses import error_of
 from genmcp._mux.session_streams import LISTENER, to_wire
 from genmcp._mux.sinks import StoredRequest
 from genmcp._transports.listening import EventStream
@@ -43,7 +43,8 @@ from genmcp._transports.responder import Responder, serve_batch
 from genmcp._transports.writing import reply
 from genmcp._wire.http import check_get_headers
 from genmcp._wire.jsonrpc import ErrorBody, Message, encode_batch
-from genmcp.channel import Channel
+from genmcp.cancellation import cancel_and_wait
+from genmcp.channel import CallContext, Channel
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
 from genmcp.protocol.params import RequestParams
 from genmcp.stores.following import RETRY_DELAY
@@ -87,7 +88,7 @@ async def _respond(http: HttpRequest, session: Session | None, action: ServerAct
             session.revision, action.id, session.initialize_result(mux.server)
         )
         await reply(http, 200, body, headers)
-    elif isinstance(action, Reject) and action.answered and session is not None:
+    elif isinstance(action, Reject) and action.responds and session is not None:
         await reply(http, 200, reject(http, action, session.key, session.revision))
     else:
         await perform(http, action)
@@ -105,9 +106,9 @@ async def perform(http: HttpRequest, action: ServerAction) -> None:
         case Reject(error=error):
             # 2025-11-25, transports, "Sending Messages to the Server", point 4: an error status.
             raise error
-        case DeliverResponse(session=session, message=message):
+        case DeliverResponse(session=session, response=response):
             asked = http.mux.server_requests
-            await asked.deliver(session.key, http.principal, message, http.client_key.client)
+            await asked.deliver(session.key, http.principal, response, http.client_key.client)
         case CancelRequest(id=id):
             assert http.session is not None
             await http.mux.broadcast.cancel(http.session, id, http.client_key.client)
@@ -129,7 +130,7 @@ async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidReques
     rejections = [
         reject(http, each, session.key, session.revision)
         for each in actions
-        if isinstance(each, Reject) and each.answered
+        if isinstance(each, Reject) and each.responds
     ]
     for action in actions:
         if isinstance(action, CancelRequest | DeliverResponse):
@@ -156,7 +157,7 @@ async def get(http: HttpRequest) -> None:
     await http.mux.broadcast.catch_up()
     session = session_of(http)
     check_get_headers(http.table)
-    with http.mux.streams.hold(http.client_key):
+    with http.mux.streams.acquired(http.client_key):
         stream = EventStream(http)
         last = http.table.get(b"last-event-id")
         if last is None:
@@ -245,8 +246,7 @@ class Recovery(Pipe):
             while (message := await self._messages.get()) is not None:
                 yield message
         finally:
-            work.cancel()
-            await asyncio.gather(work, return_exceptions=True)
+            await cancel_and_wait(work)
 
     async def send(self, message: bytes) -> None:
         """Send *message*, waiting for room in the buffer."""
@@ -270,10 +270,10 @@ class Recovery(Pipe):
             if call.task is None:
                 lost = msgspec.json.decode(LOST, type=ErrorBody)
                 raise McpError(lost.message, code=lost.code)
-            answer = self.mux.respond(request, await self._followed(request, call.task))
+            response = self.mux.responses.encode(request, await self._followed(request, call.task))
         except Exception as error:  # the client must get a response in any case
-            answer = self.mux.failure(request, error)
-        await self.respond(request, answer.message)
+            response = self.mux.responses.failure(request, error)
+        await self.respond(request, response.body)
 
     async def _followed(self, request: Request, task: str) -> Any:
         while True:
@@ -281,7 +281,9 @@ class Recovery(Pipe):
                 kept = await self.mux.tasks.service.records.call(task)
                 if kept is not None:
                     request = StoredRequest.unpack(kept).request()
-                channel = Channel(request, PipedCall(self, request), self.access)
+                call, services = PipedCall(self, request), self.mux.call_services
+                context = CallContext(sink=call, caller=self, performer=call, services=services)
+                channel = Channel(request, context, self.access)
                 return await self.mux.continuations.followed(task, channel)
             except StoreError:
                 await asyncio.sleep(RETRY_DELAY)

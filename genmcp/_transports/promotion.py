@@ -6,27 +6,36 @@ repeated with the same id, since the record may have been written.
 
 import asyncio
 import logging
-from collections.abc import Collection, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import Any, Final, Protocol
 
 import msgspec
 
-from genmcp._core.call import CallAction, CallEvent, CallPhase
+from genmcp._core.call import (
+    CallAction,
+    CallEvent,
+    CallPhase,
+    CancelTask,
+    Found,
+    Promote,
+    RecordDeleted,
+    Refused,
+    StoreFailed,
+    Written,
+)
 from genmcp._core.continuation import Continuation
 from genmcp._core.request import RESULT_TOOL
 from genmcp._core.task import Task
 from genmcp._mux.continuations import has_tasks
-from genmcp._mux.mux import EncodedResponse, Mux
+from genmcp._mux.mux import Mux
+from genmcp._mux.performing import perform
+from genmcp._mux.responses import EncodedResponse
 from genmcp._mux.sinks import TaskSink
-from genmcp._mux.tasks import (
-    create_task_result,
-    still_running_result,
-    suspension_of,
-)
+from genmcp._mux.tasks import create_task_result, new_id, still_running_result, suspension_of
 from genmcp._transports.timers import TimerTable
-from genmcp.channel import Channel
-from genmcp.errors import Conflict, IllegalTransition, StoreError, StoreUnavailable, TaskNotFound
+from genmcp.channel import Channel, Performer
+from genmcp.errors import IllegalTransition, StoreError, TaskNotFound
 from genmcp.protocol.value import Result
 
 logger = logging.getLogger("genmcp")
@@ -38,8 +47,15 @@ _LONGEST: Final = 5.0
 
 _HELD: Final = "This takes longer than a call is held"
 
+PROMOTES: Final = (
+    *(CallAction.RESTART_TIMER, CallAction.RETRY_SOON, CallAction.RETRY_LATER),
+    *(CallAction.WRITE_RECORD, CallAction.READ_RECORD, CallAction.REGISTER_TASK),
+    *(CallAction.SEND_HANDLE, CallAction.UPDATE_STEP, CallAction.DELETE_RECORD),
+)
+"""The actions that a `Promotion` performs."""
 
-class Promotable(Protocol):
+
+class Promotable(Performer, Protocol):
     """A running call."""
 
     def report(self, event: CallEvent) -> None:
@@ -48,21 +64,17 @@ class Promotable(Protocol):
     def report_threadsafe(self, event: CallEvent) -> None:
         """Call `report` in the loop of the call. May be called from any thread."""
 
-    def perform(self, actions: Collection[CallAction]) -> None:
-        """Perform those of *actions* that need no await."""
-
-    async def send_handle(self, answer: EncodedResponse) -> None:
-        """Send *answer*, a handle, while the hook runs on."""
+    async def send_handle(self, handle: EncodedResponse) -> None:
+        """Send *handle* while the hook runs on."""
 
 
 class Promotion(msgspec.Struct, eq=False):
     """How a call becomes a task while its hook runs. Owned by the call.
 
     Its timer has the length `Tool.promote_after` for a client with the tasks extension, and
-    `Tool.max_hold` for any other client. It performs the actions of `_core/call.py` on the timer,
-    the record and the handle.
+    `Tool.max_hold` for any other client.
 
-    writing: the asyncio.Task of the last write, read or deletion of the record.
+    working: the asyncio.Tasks of writes, reads and deletions of the record.
     """
 
     _mux: Mux
@@ -70,12 +82,12 @@ class Promotion(msgspec.Struct, eq=False):
     _channel: Channel
     _as_task: bool
     _timers: TimerTable
-    _task: Task | None = None  # as it was written or read
-    _step: Continuation | None = None  # as it was written
-    _reached: Continuation | None = None  # when the handle was sent
-    writing: "asyncio.Task[None] | None" = None
+    working: "list[asyncio.Task[None]]" = []
+    _record: str | None = None  # of the record that was begun last
+    _written: Continuation | None = None  # the step in it; None also if that is unknown
+    _reached: Continuation | None = None  # the step when it was known to be written
     _seconds: float = 0.0
-    _delay: float = _AGAIN
+    _retry_delay: float = _AGAIN
 
     @classmethod
     def of(cls, mux: Mux, call: Promotable, channel: Channel) -> "Promotion | None":
@@ -85,149 +97,151 @@ class Promotion(msgspec.Struct, eq=False):
         if not as_task and policy.max_hold is None:
             return None
         promotion = cls(mux, call, channel, as_task, TimerTable.of(asyncio.get_running_loop()))
-        promotion.perform(CallAction.RESTART_TIMER)
+        promotion._restart_timer()
         return promotion
 
     def expire(self) -> None:
         """Report that the time of the call has passed."""
-        self._call.report(CallEvent.PROMOTE)
+        # A repeated write has the id of the first one, which may have succeeded unnoticed.
+        self._call.report(Promote(self._channel.context.unconfirmed or new_id()))
 
     def stop_timer(self) -> None:
         """Stop the timer: the hook has ended, or the promotion has begun."""
         self._timers.discard(self, self._seconds)
 
-    def perform(self, action: CallAction) -> None:
-        """Perform *action*, if it concerns the timer or the record; start writes and reads."""
-        if action is CallAction.RESTART_TIMER:
-            policy = self._channel.request.policy
-            self._start_timer((policy.promote_after if self._as_task else policy.max_hold) or 0.0)
-        elif action is CallAction.RETRY_SOON:
-            self._start_timer(_AGAIN)
-        elif action is CallAction.RETRY_LATER:
-            self._start_timer(self._delay)
-            self._delay = min(2 * self._delay, _LONGEST)
-        elif action is CallAction.WRITE_RECORD:
-            self._start(self._run(self._write()))
-        elif action is CallAction.READ_RECORD:
-            self._start(self._run(self._read()))
-        # A write that is still in flight deletes the record when it ends. To delete it here would
-        # come first, and leave the record that is written after that.
-        elif action is CallAction.DELETE_RECORD and self._is_left_over:
-            self._start(self._delete())
+    async def perform(self, action: CallAction, channel: Channel) -> None:
+        """Perform *action*: itself, or by the call. Writes and reads are only started."""
+        match action:
+            case CallAction.RESTART_TIMER:
+                self._restart_timer()
+            case CallAction.RETRY_SOON:
+                self._start_timer(_AGAIN)
+            case CallAction.RETRY_LATER:
+                self._start_timer(self._retry_delay)
+                self._retry_delay = min(2 * self._retry_delay, _LONGEST)
+            case CallAction.WRITE_RECORD:
+                self._start(self._write())
+            case CallAction.READ_RECORD:
+                self._start(self._read())
+            case CallAction.REGISTER_TASK:
+                self._register_task()
+            case CallAction.SEND_HANDLE:
+                handle = channel.context.handle
+                assert handle is not None
+                await self._call.send_handle(self._mux.responses.encode(channel.request, handle))
+            case CallAction.UPDATE_STEP:
+                await self._update_step()
+            case CallAction.DELETE_RECORD:
+                await self._delete()
+            case _:
+                await self._call.perform(action, channel)
 
-    @property
-    def _is_left_over(self) -> bool:
-        return self._channel._call.unconfirmed is not None and (
-            self.writing is None or self.writing.done()
-        )
-
-    def _start(self, work: Coroutine[Any, Any, None]) -> None:
-        self.stop_timer()
-        self.writing = asyncio.get_running_loop().create_task(work)
+    def _restart_timer(self) -> None:
+        policy = self._channel.request.policy
+        self._start_timer((policy.promote_after if self._as_task else policy.max_hold) or 0.0)
 
     def _start_timer(self, seconds: float) -> None:
         self._seconds = seconds
         self._timers.add(self, seconds)
 
-    async def _run(self, work: Coroutine[Any, Any, CallEvent]) -> None:
-        """Await *work* on the record, report its outcome, and perform the actions that result.
+    def _start(self, access: Coroutine[Any, Any, CallEvent]) -> None:
+        self.stop_timer()
+        self._channel.context.promoting = self._work(self._run(access))
+
+    def _work(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
+        task = asyncio.get_running_loop().create_task(work)
+        self.working = [*(each for each in self.working if not each.done()), task]
+        return task
+
+    async def _run(self, access: Coroutine[Any, Any, CallEvent]) -> None:
+        """Await *access* to the store, report its end, and perform the actions that result.
 
         The asyncio.Task of the call may be cancelled meanwhile; this one is not.
         """
+        context = self._channel.context
         try:
-            event = await work
+            event = await access
         except StoreError as error:
-            again = not isinstance(error, Conflict)
-            event = CallEvent.FAILED if again else CallEvent.REFUSED
-            level = logging.WARNING if again else logging.ERROR
-            logger.log(level, "a call cannot become a task%s: %s", " yet" if again else "", error)
+            event = StoreFailed(context.unconfirmed)
+            logger.warning("a call cannot become a task yet: %s", error)
         except Exception as error:
-            event = CallEvent.REFUSED
+            event = Refused()
             logger.error("a call cannot become a task: %s", error, exc_info=error)
-        for action in self._channel._call.advance(event):
-            try:
-                if action is CallAction.SEND_HANDLE:
-                    await self._send_handle()
-                elif action is CallAction.DELETE_RECORD:
-                    await self._delete()
-                elif action is CallAction.WRITE_STEP:
-                    await self._park()
-                else:
-                    self._call.perform((action,))
-            except Exception as error:  # such as that of the host's `send`: the others follow
-                logger.error("the promotion of a call has failed: %s", error, exc_info=error)
-        if self._channel._call.phase is CallPhase.OVER:  # it has ended meanwhile: see `perform`
-            await self._delete()
+        context.promoting = None
+        try:
+            # Not by the call: it may have ended, and dropped its promotion.
+            await perform(self, iter(context.advance(event)), self._channel)
+        except Exception as error:  # such as that of the host's `send`
+            logger.error("the promotion of a call has failed: %s", error, exc_info=error)
 
     async def _write(self) -> CallEvent:
-        """Write the record, and return WRITTEN or REFUSED.
-
-        A repeated write has the id of the first one, which may have succeeded without a response.
-        """
-        call, tasks = self._channel._call, self._mux.tasks
-        self._step = None if call.unconfirmed else call.continuation
-        call.unconfirmed = id = call.unconfirmed or tasks.new_id(self._channel)
-        self._task = task = await tasks.promote(self._channel, id)
-        if task is None:  # the call has ended meanwhile, and so has its record
-            return CallEvent.REFUSED
+        """Write the record; return `Written`, or an event of its failure."""
+        context, tasks = self._channel.context, self._mux.tasks
+        id = context.unconfirmed
+        assert id is not None
+        # A repeated write may find the record as the first one has written it, with another step.
+        self._written = None if id == self._record else context.continuation
+        self._record = id
+        task = await tasks.promote(self._channel, id)
         # An earlier attempt wrote it, although the store reported a failure, and another process
         # has ended the task as lost in the meantime. The next attempt uses a new id.
         if task.ended:
-            call.unconfirmed = None
-            raise StoreUnavailable(f"task {id} has ended")
-        return CallEvent.WRITTEN
+            logger.warning("a call cannot become a task yet: task %s has ended", id)
+            return StoreFailed(None)
+        return Written(task.id, task.fencing_token, self._handle_of(task))
 
     async def _read(self) -> CallEvent:
-        """Read the record of the task that the call follows; return FOUND or REFUSED."""
+        """Read the record of the task that the call follows; return `Found` or `Refused`."""
         channel = self._channel
-        assert channel._call.follows is not None
+        assert channel.context.follows is not None
         try:
-            self._task = await self._mux.tasks.service.get(channel._call.follows, channel.principal)
+            task = await self._mux.tasks.service.get(channel.context.follows, channel.principal)
         except TaskNotFound as error:
             logger.debug("a task that is followed has no handle: %s", error)
-            return CallEvent.REFUSED
-        return CallEvent.FOUND
+            return Refused()
+        return Found(self._handle_of(task))
 
-    async def _send_handle(self) -> None:
-        """Send the handle, after which the output of a call that runs on goes to the record."""
-        channel, mux, task = self._channel, self._mux, self._task
-        assert task is not None
-        call = channel._call
+    def _handle_of(self, task: Task) -> Result:
         if self._as_task:
-            handle: Result = create_task_result(task, mux.store.now())
-        else:
-            found = mux.find("tools/call", RESULT_TOOL)
-            tool = None if found is None else RESULT_TOOL
-            handle = still_running_result(_HELD, task.id, tool=tool)
-        call.handle, self._reached = handle, call.continuation
-        if call.phase is CallPhase.TASK:
-            call.task, call.fencing_token, call.unconfirmed = task.id, task.fencing_token, None
-            channel._sink = TaskSink(
-                mux.services, mux.tasks.service, call, channel._sink.client_key
-            )
-            mux.tasks.running.add(
-                task.id, partial(self._call.report_threadsafe, CallEvent.TASK_CANCEL)
-            )
-        await self._call.send_handle(mux.respond(channel.request, handle))
+            return create_task_result(task, self._mux.store.now())
+        found = self._mux.find("tools/call", RESULT_TOOL)
+        return still_running_result(_HELD, task.id, tool=None if found is None else RESULT_TOOL)
 
-    async def _park(self) -> None:
+    def _register_task(self) -> None:
+        context, tasks = self._channel.context, self._mux.tasks
+        assert context.task is not None
+        self._reached = context.continuation
+        context.sink = TaskSink(tasks.service, context.task, context.fencing_token)
+        stop = partial(self._call.report_threadsafe, CancelTask())
+        tasks.running.add(context.task, context.fencing_token, stop)
+
+    async def _update_step(self) -> None:
         """Write the step that the call has reached, unless it is the one in the record."""
-        call, tasks = self._channel._call, self._mux.tasks
+        context, tasks = self._channel.context, self._mux.tasks
         reached = self._reached  # a later step is written by the hook itself
-        if call.phase is CallPhase.TASK and reached is not None and reached is not self._step:
+        is_task = context.phase is CallPhase.TASK
+        if is_task and reached is not None and reached is not self._written:
             try:
                 await tasks.park(self._channel, suspension_of(reached, tasks.awaiting))
             except IllegalTransition:
-                logger.debug("task %s was resumed elsewhere", call.task)
+                logger.debug("task %s was resumed elsewhere", context.task)
             except StoreError as error:
-                logger.warning("the step of task %s is not written: %s", call.task, error)
+                logger.warning("the step of task %s is not written: %s", context.task, error)
+
+    def start_deletion(self) -> None:
+        """Delete the record in an asyncio.Task, since the host may cancel that of the call."""
+        # A write that is still in flight deletes the record when it ends. To delete it here would
+        # come first, and leave the record that is written after that.
+        context = self._channel.context
+        if context.unconfirmed is not None and context.promoting is None:
+            self._work(self._delete())
 
     async def _delete(self) -> None:
         """Delete the record. If the store fails, the task fails as lost after a lease."""
-        call = self._channel._call
-        id, call.unconfirmed = call.unconfirmed, None
+        id = self._channel.context.unconfirmed
         if id is not None:
+            self._channel.context.advance(RecordDeleted())
             try:
-                await self._mux.tasks.withdraw(self._channel, id)
+                await self._mux.tasks.service.discard(id)
             except StoreError as error:
                 logger.warning("the record of a call that has ended is left: %s", error)

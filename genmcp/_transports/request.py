@@ -22,10 +22,11 @@ from genmcp._core.client_key import ClientKey, address_of, key_of
 from genmcp._core.request import Request
 from genmcp._core.server import Reject
 from genmcp._mux.limits import Slots
-from genmcp._mux.mux import EncodedResponse, Mux
+from genmcp._mux.mux import Mux
+from genmcp._mux.responses import EncodedResponse
 from genmcp._mux.scopes import log_insufficient, scopes_of
 from genmcp._mux.telemetry import Rejection
-from genmcp._transports.running_call import Caller
+from genmcp._transports.running_call import LiveCaller
 from genmcp._transports.shutdown import LAST_WORDS, Shutdown
 from genmcp._transports.timers import AdjustableTimeout
 from genmcp.errors import ConfigurationError, InsufficientScope
@@ -70,7 +71,7 @@ class UnreadResponse(msgspec.Struct, eq=False):
     _http: "HttpRequest"
     client_key: ClientKey
     _queued: int = 0
-    _pending: list[bytes] = []
+    _unwritten: list[bytes] = []
     _deadline: AdjustableTimeout | None = None
     _drop: Callable[[], object] | None = None
     _closed: bool = False
@@ -83,7 +84,7 @@ class UnreadResponse(msgspec.Struct, eq=False):
                 `Limits.write_timeout` seconds.
         """
         http = self._http
-        self._pending = pending
+        self._unwritten = pending
         self._deadline = AdjustableTimeout(self._patience)
         http.shutdown.add(http.hasten)
         try:
@@ -99,7 +100,7 @@ class UnreadResponse(msgspec.Struct, eq=False):
         finally:
             http.shutdown.discard(http.hasten)
             self._deadline = None
-            self._pending = []
+            self._unwritten = []
             self._count()
 
     def queue(self, size: int, drop: Callable[[], object] | None = None) -> None:
@@ -127,7 +128,7 @@ class UnreadResponse(msgspec.Struct, eq=False):
 
     def _close(self) -> None:
         self._closed = True
-        self._pending.clear()
+        self._unwritten.clear()
         if self._drop is not None:
             self._drop()
         abort(self._http)
@@ -150,7 +151,7 @@ class UnreadResponse(msgspec.Struct, eq=False):
             return
         size = self._queued
         if self._deadline is not None:
-            size += sum(map(len, self._pending)) + PIECE
+            size += sum(map(len, self._unwritten)) + PIECE
         self._http.mux.unsent_bytes.count(self, size, was_read=was_read)
 
 
@@ -161,11 +162,12 @@ class HttpRequest(msgspec.Struct, eq=False):
     accepts event streams. access: the content of the client's access token, or the access that the
     host application gave; principal: its identity. copied: the assigns copied from the host's
     request; keep: the keys of those that may be stored. id, method: those of the JSON-RPC request,
-    once they are known. session: the key of the legacy session. answered: whether the response has
-    begun. detached: whether the client has closed the connection. body_size: the bytes of the body
-    that count towards the client's share. unread: the response, once its client has kept a write
-    waiting. hastened: whether the client has only `LAST_WORDS` seconds to read. challenger: writes
-    the challenges of an endpoint that authenticates its clients. loop, thread: those that serve it.
+    once they are known. session: the key of the legacy session. response_begun: whether the
+    response has begun. detached: whether the client has closed the connection. body_size: the bytes
+    of the body that count towards the client's share. unread: the response, once its client has
+    kept a write waiting. hastened: whether the client has only `LAST_WORDS` seconds to read.
+    challenger: writes the challenges of an endpoint that authenticates its clients. loop, thread:
+    those that serve it.
     """
 
     mux: Mux
@@ -185,7 +187,7 @@ class HttpRequest(msgspec.Struct, eq=False):
     id: RequestId | None = None
     method: str | None = None
     session: str | None = None
-    answered: bool = False
+    response_begun: bool = False
     body_size: int = 0
     detached: bool = False
     unread: UnreadResponse | None = None
@@ -279,22 +281,22 @@ class HttpRequest(msgspec.Struct, eq=False):
         if refused:
             raise InsufficientScope(*needed)
 
-    def as_whole(self, answer: EncodedResponse) -> EncodedResponse:
-        """Return *answer* as a whole HTTP response: a challenge, if the client lacks scopes.
+    def as_whole(self, response: EncodedResponse) -> EncodedResponse:
+        """Return *response* as a whole HTTP response: a challenge, if the client lacks scopes.
 
         2026-07-28, authorization, "Runtime Insufficient Scope Errors". It is sent on every
         revision: clients read the status before the message.
         """
-        error = answer.refusal
+        error = response.refusal
         if error is None:
-            return answer
+            return response
         status, code, text = 403, "insufficient_scope", error.message
         if self.access is None:
             status, code, text = 401, "", "The operation needs an access token"
         challenge = self.challenge(code, text, error.scopes)
         body = msgspec.json.encode({"error": code or "unauthorized", "error_description": text})
         headers = {"www-authenticate": challenge, "cache-control": "no-store"}
-        return msgspec.structs.replace(answer, message=body, status=status, headers=headers)
+        return msgspec.structs.replace(response, body=body, status=status, headers=headers)
 
     def enter(self, session: str) -> None:
         """Make the request count towards the legacy session with this key as well."""
@@ -347,7 +349,7 @@ Serve = Callable[[HttpRequest], Awaitable[None]]
 
 
 def reject(
-    caller: Caller, action: Reject, session: str | None = None, revision: Revision = LATEST
+    caller: LiveCaller, action: Reject, session: str | None = None, revision: Revision = LATEST
 ) -> bytes:
     """Report a rejected message to telemetry; return the error response."""
     rejection = Rejection(

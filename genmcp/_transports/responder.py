@@ -21,13 +21,15 @@ from typing import Any, Final
 
 from genmcp._core.request import Request
 from genmcp._core.server import LISTEN, Reject
-from genmcp._mux.mux import EncodedResponse, Mux
+from genmcp._mux.mux import Mux
+from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.listening import listen
 from genmcp._transports.request import ClientLeft, Headers, HttpRequest, as_headers, reject
-from genmcp._transports.running_call import NO_ANSWER, RunningCall, unfinished
+from genmcp._transports.running_call import NO_RESPONSE, RunningCall, unfinished
 from genmcp._transports.stream import OpenResponse, ResponseWriter
 from genmcp._transports.timers import TICK, TimerTable, drive
 from genmcp._transports.writing import reply
+from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.errors import CapabilityMissing, Overloaded, TooLarge
 from genmcp.protocol.params import (
@@ -46,12 +48,13 @@ _LOOK: Final = 0.5
 class Responder(RunningCall[HttpRequest], eq=False):
     """A call that a POST request makes. Owned by the POST.
 
-    response: the open response, from when the call is open or sends something on the way; the calls
-    of a batch share one.
+    open_response: made when the call is open, or sends something before its response; the calls of
+    a batch share one. batch_limits: those of that batch.
     """
 
-    response: OpenResponse | None = None
-    _pending: TimerTable | None = None
+    open_response: OpenResponse | None = None
+    batch_limits: "BatchLimits | None" = None
+    _timers: TimerTable | None = None
     _turn: float = 0.0
 
     def serve(self) -> Awaitable[None]:
@@ -64,75 +67,83 @@ class Responder(RunningCall[HttpRequest], eq=False):
             return listen(self.caller, request)
         begun = self.begin()
         if isinstance(begun, EncodedResponse):
-            if self.response is None:
+            if self.open_response is None:
                 return self._reply(begun)
-            return self._serve(_answered(begun))
-        return self._serve(self.outcome(begun))
+            return self._serve(self.respond(begun))
+        return self._serve(self.finish(begun))
 
-    def _reply(self, answer: EncodedResponse) -> Coroutine[Any, Any, None]:
-        """Send *answer* as the whole response."""
+    def _reply(self, response: EncodedResponse) -> Coroutine[Any, Any, None]:
+        """Send *response* as the whole response."""
         self.ended = True
         http = self.caller
         headers: Headers = ()
-        if answer.headers:
-            answer = http.as_whole(answer)
-            headers = as_headers(answer.headers)
-        return reply(http, answer.status, answer.message or b"", headers)
+        if response.headers:
+            response = http.as_whole(response)
+            headers = as_headers(response.headers)
+        return reply(http, response.status, response.body or b"", headers)
 
-    async def _serve(self, outcome: Awaitable[EncodedResponse]) -> None:
-        """Await the *outcome* of the hook, and respond."""
+    async def _serve(self, work: Awaitable[None]) -> None:
+        """Await *work*, which ends the hook and responds."""
         try:
-            answer = await outcome
-            if self.response is None and answer.message is not None:
-                await self._reply(answer)
-            else:
-                await self._respond(answer)
+            await work
         except asyncio.CancelledError:
-            # The host, or the hook itself, has cancelled; CANCEL_HOOK is handled in `outcome`. The
+            # The host, or the hook itself, has cancelled; CANCEL_HOOK is handled in `finish`. The
             # client still waits for a response, and gets an error.
-            if not self.caller.answered:
-                self.respond(self.cancelled_answer())
+            if not self.caller.response_begun:
+                self.put(self.cancelled_response())
                 await _finish_at_once(self.opened())
             raise
         finally:
             self.ended = True
-            response = self.response
+            response = self.open_response
             if response is not None:
                 promotions = self.promotions()
                 if promotions or not response.ended:
                     await response.end(promotions)
 
-    async def _respond(self, answer: EncodedResponse) -> None:
-        """Send *answer*, as one JSON body if nothing else was sent."""
-        response = self.opened()
-        if not response.is_unused or answer.message is None:
-            response.writer.pause()
-            self.respond(answer)
-            await response.finish()
-            return
-        response.check()
-        sending = self._reply(answer)
+    async def respond(self, response: EncodedResponse) -> None:
+        """Send *response*, as one JSON body if nothing else was sent."""
+        opened = self.open_response
+        if opened is None and response.body is not None:
+            self.responded = True
+            await self._reply(response)
+        elif self.batch_limits is not None:
+            self.put(self.batch_limits.bounded(self.request, response))
+        elif opened is not None and opened.is_unused and response.body is not None:
+            self.responded = True
+            await self._respond_whole(opened, response)
+        else:
+            opened = self.opened()
+            opened.writer.pause()
+            self.put(response)
+            await opened.finish()
+
+    async def _respond_whole(self, opened: OpenResponse, response: EncodedResponse) -> None:
+        """Send *response* as the whole response of a call that is open."""
+        opened.check()
+        sending = self._reply(response)
         try:
             waited = sending.send(None)
         except StopIteration:
-            response.close()
+            opened.close()
             return
         # The client has not read the response yet. Nothing more is sent, so that the heartbeat and
         # the watch for a disconnect end now.
-        response.close()
+        opened.close()
         await drive(sending, waited)
 
-    def respond(self, answer: EncodedResponse) -> None:
-        """Send *answer* through the open response, unless the client got a handle."""
-        if not self.has_handle:
-            self.opened().writer.answer(self.request, answer)
+    def put(self, response: EncodedResponse) -> None:
+        """Pass *response* to the open response, unless the client got one, or a handle."""
+        if not self.responded:
+            self.responded = True
+            self.opened().writer.respond(self.request, response)
 
-    def cancelled_answer(self) -> EncodedResponse:
-        """Return the answer of a call that its host, or its hook, has cancelled."""
+    def cancelled_response(self) -> EncodedResponse:
+        """Return the response to a call that its host, or its hook, has cancelled."""
         return self.interrupted or unfinished(self, self.channel, "The request was cancelled")
 
     def overloaded(self, error: Overloaded) -> EncodedResponse:
-        """Return the answer of a request that found no slot, with the status of *error*."""
+        """Return the response to a request that found no slot, with the status of *error*."""
         http, request = self.caller, self.request
         action = Reject(error, True, request.id, request.method)
         message = reject(http, action, request.session, request.revision)
@@ -141,47 +152,47 @@ class Responder(RunningCall[HttpRequest], eq=False):
 
     # Pending and open.
 
-    def hold(self, channel: Channel) -> None:
+    def register(self, channel: Channel) -> None:
         """Register the call as pending; open it now if a tick is longer than its timers permit."""
-        super().hold(channel)
-        if self.response is None and _may_be_pending(channel.request):
-            self._pending = timers = TimerTable.of(self.caller.loop)
+        super().register(channel)
+        if self.open_response is None and _may_be_pending(channel.request):
+            self._timers = timers = TimerTable.of(self.caller.loop)
             timers.add(self, TICK)
         else:
             self._open_call()
 
     def end(self, cancelled: asyncio.CancelledError | None = None) -> None:
         """Return the slot of the call, and remove it from the pending ones."""
-        if self._pending is not None:
-            self._pending.discard(self, TICK)
-            self._pending = None
+        if self._timers is not None:
+            self._timers.discard(self, TICK)
+            self._timers = None
         super().end(cancelled)
 
     def expire(self) -> None:
         """Open the call: it has been pending for a tick."""
-        self._pending = None
+        self._timers = None
         self._open_call()
 
     def _open_call(self) -> None:
-        self.opened().hold(self)
-        self.limit()
+        self.opened().keep_open(self)
+        self.start_timer()
 
     def opened(self) -> OpenResponse:
         """Return the open response, which the first use makes; a pending call becomes open."""
-        if self.response is None:
-            self.response = OpenResponse(self.caller, (self.request,))
-        if self._pending is not None:
-            self._pending.discard(self, TICK)
-            self._pending = None
+        if self.open_response is None:
+            self.open_response = OpenResponse(self.caller, (self.request,))
+        if self._timers is not None:
+            self._timers.discard(self, TICK)
+            self._timers = None
             self._open_call()
-        return self.response
+        return self.open_response
 
     # The sink of the channel.
 
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self.ended or (self.response is not None and self.response.closed)
+        return self.ended or (self.open_response is not None and self.open_response.closed)
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification; return whether the client accepts an event stream."""
@@ -254,18 +265,18 @@ class Responder(RunningCall[HttpRequest], eq=False):
         if not self.closed:  # a thread may be late
             step(self.opened().writer, *arguments)
 
-    async def following(self, task: str) -> None:
+    async def note_followed(self, task: str | None) -> None:
         """Store with the events of the response that the call waits for *task*."""
-        if self.response is not None and not self.response.is_unused:
-            await self.response.writer.following(self.request, task)
+        if self.open_response is not None and not self.open_response.is_unused:
+            await self.open_response.writer.following(self.request, task)
 
-    async def send_handle(self, answer: EncodedResponse) -> None:
-        """Send a handle; if it is the whole response, before the promotion continues."""
-        await super().send_handle(answer)
-        response = self.opened()
-        response.writer.answer(self.request, answer)
-        if response.closed:  # so that a disconnect does not matter any more
-            await response.writer.finish()
+    async def send_handle(self, handle: EncodedResponse) -> None:
+        """Send *handle*; if it is the whole response, before the promotion continues."""
+        opened = self.opened()
+        opened.writer.respond(self.request, handle)
+        await super().send_handle(handle)
+        if opened.closed:  # so that a disconnect does not matter any more
+            await opened.writer.finish()
 
 
 async def _finish_at_once(response: OpenResponse) -> None:
@@ -273,10 +284,6 @@ async def _finish_at_once(response: OpenResponse) -> None:
     response.hasten()
     with suppress(ClientLeft, asyncio.CancelledError):
         await response.finish()
-
-
-async def _answered(answer: EncodedResponse) -> EncodedResponse:
-    return answer
 
 
 def _may_be_pending(request: Request) -> bool:
@@ -298,18 +305,12 @@ async def serve_batch(
 ) -> None:
     """Respond to *requests*, each hook in a task of its own, and with the errors *rejections*."""
     response = OpenResponse(http, requests, len(requests) + len(rejections))
-    answers = BatchAnswers(http.mux, rejections)
-    calls = [Responder(http, request, response=response) for request in requests]
-    left = dict.fromkeys(calls)
+    limits = BatchLimits(http.mux, rejections)
+    calls = [
+        Responder(http, request, open_response=response, batch_limits=limits)
+        for request in requests
+    ]
     members: set[asyncio.Task[None]] = set()
-
-    async def answer_member(call: Responder) -> None:
-        try:
-            call.respond(await answers.answer(call, response))
-            del left[call]
-            await asyncio.sleep(0)  # let requests of other clients run between two members
-        finally:
-            answers.turns.release()
 
     try:
         for message in rejections:
@@ -317,32 +318,51 @@ async def serve_batch(
         # The asyncio.Task of a request is made when the semaphore admits the request. A client may
         # send many batches whose first requests wait, and tasks for all others would take memory.
         for call in calls:
-            await answers.turns.acquire()
-            members.add(asyncio.create_task(answer_member(call)))
+            await limits.turns.acquire()
+            members.add(asyncio.create_task(_serve_member(call, response, limits)))
         for ended in await asyncio.gather(*members, return_exceptions=True):
             # A hook that has cancelled itself does not cancel the others.
             if isinstance(ended, Exception):
                 raise ended
-        for call in left:
-            call.respond(call.cancelled_answer())
+        for call in calls:
+            call.put(call.cancelled_response())
         await response.finish()
     except asyncio.CancelledError:
-        for call in left:
-            call.respond(call.cancelled_answer())
+        for call in calls:
+            call.put(call.cancelled_response())
         await _finish_at_once(response)
         raise
     finally:
-        for member in members:
-            member.cancel()
         try:
-            await asyncio.gather(*members, return_exceptions=True)
+            await cancel_and_wait(*members)
         finally:  # a host may cancel again and again
             promotions = [each for call in calls for each in call.promotions()]
             await response.end(promotions)
 
 
-class BatchAnswers:
-    """The limits on the requests and answers of one batch. Owned by the response to the batch.
+async def _serve_member(call: Responder, response: OpenResponse, limits: "BatchLimits") -> None:
+    """Run *call*, a member of a batch, which holds one of the turns in *limits*.
+
+    It is not started if the *response* or the session has ended, if the server is shutting down, or
+    if the response is full.
+    """
+    mux, request = call.caller.mux, call.request
+    try:
+        if call.closed or request.session in mux.broadcast:
+            call.put(NO_RESPONSE)
+        elif response.stopping:
+            call.put(mux.responses.encode(request, Overloaded("The server is shutting down")))
+        elif limits.full:  # not started, so the client can retry it
+            call.put(mux.responses.encode(request, limits.overflow()))
+        else:
+            await call.complete()
+        await asyncio.sleep(0)  # let requests of other clients run between two members
+    finally:
+        limits.turns.release()
+
+
+class BatchLimits:
+    """The limits on the requests and responses of one batch. Owned by the response to the batch.
 
     rejections: the errors of members that are not valid requests; they count towards
     `Limits.max_result_bytes`. turns: the semaphore (`Limits.batch_concurrency`) that each running
@@ -354,40 +374,23 @@ class BatchAnswers:
         self._mux = mux
         self._left = mux.limits.max_result_bytes - sum(map(len, rejections))
 
-    async def answer(self, call: Responder, response: OpenResponse) -> EncodedResponse:
-        """Start *call*, which holds a turn; return its answer.
-
-        It is not started if the *response* or the session has ended, if the server is shutting
-        down, or if the response is full.
-        """
-        request, ended = call.request, self._mux.broadcast
-        if call.closed or request.session in ended:
-            return NO_ANSWER
-        if response.stopping:
-            return self._mux.respond(request, Overloaded("The server is shutting down"))
-        if self.full:  # not started, so the client can retry it
-            return self._mux.respond(request, self.overflow())
-        begun = call.begin()
-        answer = begun if isinstance(begun, EncodedResponse) else await call.outcome(begun)
-        return self.bounded(request, answer)
-
     @property
     def full(self) -> bool:
         """Whether the response has reached `Limits.max_result_bytes`."""
         return self._left <= 0
 
     def overflow(self) -> TooLarge:
-        """Return the error for a request with an answer that does not fit."""
+        """Return the error for a request with a response that does not fit."""
         most = self._mux.limits.max_result_bytes
         return TooLarge(
-            f"The answers of this batch are larger than {most} bytes (limit: max_result_bytes)"
+            f"The responses of this batch are larger than {most} bytes (limit: max_result_bytes)"
         )
 
-    def bounded(self, request: Request, answer: EncodedResponse) -> EncodedResponse:
-        """Return *answer*, or an error if it does not fit; after that nothing fits any more."""
-        size = len(answer.message or b"")
+    def bounded(self, request: Request, response: EncodedResponse) -> EncodedResponse:
+        """Return *response*, or an error if it does not fit; after that nothing fits any more."""
+        size = len(response.body or b"")
         if size > self._left:
             self._left = 0
-            return self._mux.respond(request, self.overflow())
+            return self._mux.responses.encode(request, self.overflow())
         self._left -= size
-        return answer
+        return response

@@ -10,6 +10,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterable
 from contextvars import Context
+from math import inf
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -82,13 +83,13 @@ class _Open:
         self._over = False
         self._closed = asyncio.Event()
         self._loop = loop
-        self._stopping: asyncio.Task[None] | None = None
+        self._stop_task: asyncio.Task[None] | None = None
         # The timer may outlive the request that made it, and must not keep the request's context.
         self._timer = loop.call_later(_POLL, self._poll, context=Context())
 
     def _poll(self) -> None:
         if is_exiting(uvicorn_server()):
-            self._stopping = self._loop.create_task(self.stop())
+            self._stop_task = self._loop.create_task(self.stop())
         else:
             self._timer = self._loop.call_later(_POLL, self._poll, context=Context())
 
@@ -112,10 +113,8 @@ class _Open:
             await self._closed.wait()
 
     def close(self) -> None:
-        self._closed.set()
+        self._closed.set()  # which ends `_stop_task`, too
         self._timer.cancel()
-        if self._stopping is not None:
-            self._stopping.cancel()
 
 
 def is_exiting(server: object | None) -> bool:
@@ -159,11 +158,11 @@ class JobsAtWork:
     def __init__(self, worker: TaskWorker, shutdown: Shutdown, ended: Callable[[], object]) -> None:
         self._worker = worker
         self._shutdown = shutdown
-        self._ended = ended
+        self._on_end = ended
         self._loop = asyncio.get_running_loop()
         self._over = False
-        self._within: float | None = None
-        self._resting: asyncio.Task[None] | None = None
+        self._within = inf
+        self._releasing: asyncio.Task[None] | None = None
         self._delay: _Delay | None = None
         worker.use(self)
         shutdown.add(self.stop, idle=True)
@@ -189,8 +188,8 @@ class JobsAtWork:
 
     def stop(self) -> None:
         """Start the release of the jobs to other processes."""
-        if self._resting is None:
-            self._resting = self._loop.create_task(self._rest())
+        if self._releasing is None:
+            self._releasing = self._loop.create_task(self._release())
 
     def end(self) -> None:
         """Unregister; may be called from any event loop."""
@@ -205,11 +204,11 @@ class JobsAtWork:
             if self._delay is not None:
                 self._delay.release()
             self._shutdown.discard(self.stop)
-            self._ended()
+            self._on_end()
 
-    async def _rest(self) -> None:
+    async def _release(self) -> None:
         try:
-            await self._worker.rest(self, within=self._within)
+            await self._worker.release(self, within=self._within)
         finally:
             self._end()
 

@@ -77,7 +77,7 @@ class SseEndpoint:
         check_get_headers(http.table)
         mux = http.mux
         mux.broadcast.open()
-        with mux.streams.hold(http.client_key):
+        with mux.streams.acquired(http.client_key):
             session, id = mux.sessions.open_new(anonymous_params(REVISION), http.principal)
             opening = sse.endpoint(f"{path}?{_PARAMETER}={id}".encode())
             client, ttl = http.client_key.client, mux.limits.session_ttl
@@ -89,7 +89,7 @@ class SseEndpoint:
             finally:
                 for call in self._calls.of(session.key):
                     # The task of a client with a handle is not cancelled by a disconnect.
-                    if cancels_on_disconnect(call.route) and not call.has_handle:
+                    if cancels_on_disconnect(call.route) and not call.responded:
                         call.leave()
                 with suppress(StoreError):
                     await mux.store.apply(Delete(_record(session)))
@@ -138,7 +138,7 @@ class SseEndpoint:
         except McpError as error:
             action = Reject(error, True, http.id, http.method)
             response = reject(http, action, session.key, session.revision)
-        if not http.answered:
+        if not http.response_begun:
             await reply(http, 202)
         await stream.send(response)
 
@@ -174,7 +174,7 @@ class _Stream(Pipe):
             return
         error = await self._append(message)
         if isinstance(error, OverShare | StoreFull):
-            instead = self.mux.failure(request, error).message
+            instead = self.mux.responses.failure(request, error).body
             assert instead is not None
             await self._append(instead, new=False)
 

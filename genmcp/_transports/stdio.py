@@ -24,6 +24,7 @@ from genmcp._mux.mux import Mux, mux_of
 from genmcp._transports.pipe import PipeConnection
 from genmcp._transports.shutdown import LAST_WORDS
 from genmcp._wire.lines import LineReader, frame
+from genmcp.cancellation import cancel_and_wait
 from genmcp.server import Server
 
 T = TypeVar("T")
@@ -39,8 +40,8 @@ _WITHOUT_BLOCKING: Final = getattr(select, "PIPE_BUF", 0)
 class Streams(NamedTuple):
     """Two file descriptors: where messages come from, and where they go."""
 
-    reader: int
-    writer: int
+    input: int
+    output: int
 
 
 async def serve_stdio(
@@ -76,8 +77,8 @@ def private_streams() -> Iterator[Streams]:
     finally:
         if sys.stdout is not None:
             sys.stdout.flush()
-        os.dup2(streams.reader, 0)
-        os.dup2(streams.writer, 1)
+        os.dup2(streams.input, 0)
+        os.dup2(streams.output, 1)
         for each in (nothing, *streams):
             os.close(each)
 
@@ -91,9 +92,9 @@ async def serve_streams(
 ) -> None:
     """Serve as `serve_stdio` does, over other *streams*, which are left open."""
     mux = mux_of(target)
-    reader = DescriptorReader(streams.reader)
+    reader = DescriptorReader(streams.input)
     writer = DescriptorWriter(
-        streams.writer, mux.limits, on_drain=lambda: connection.flush(), on_close=reader.close
+        streams.output, mux.limits, on_drain=lambda: connection.flush(), on_close=reader.close
     )
     connection = PipeConnection(mux, writer, principal=principal)
     lines = LineReader(mux.limits.max_body_bytes)
@@ -170,9 +171,9 @@ class DescriptorWriter:
         self._on_drain = on_drain
         self._on_close = on_close
         self._loop = asyncio.get_running_loop()
-        self._ready: list[bytes] = []
+        self._lines: list[bytes] = []
         self._size = 0
-        self._writer: asyncio.Task[None] | None = None
+        self._writing: asyncio.Task[None] | None = None
         self._room = asyncio.Event()
         self._closed = False
         # Only for a pipe does POSIX guarantee that a small write does not block after `poll` has
@@ -200,27 +201,26 @@ class DescriptorWriter:
         if self._closed:
             return
         line = frame(message)
-        self._ready.append(line)
+        self._lines.append(line)
         self._size += len(line)
-        if self._writer is None and len(self._ready) == 1:
+        if self._writing is None and len(self._lines) == 1:
             self._loop.call_soon(self._write)
 
     async def finish(self, seconds: float) -> None:
         """Write the rest of the buffer, if it is read within *seconds*."""
         self._write()
-        if (writer := self._writer) is not None:
+        if (writer := self._writing) is not None:
             await asyncio.wait([writer], timeout=seconds)
             self._closed = True
-            writer.cancel()
-            await asyncio.wait([writer])
+            await cancel_and_wait(writer)
         self._closed = True
 
     def _write(self) -> None:
         """Write the buffer: at once if that cannot block, else in a thread."""
-        if self._writer is not None or not self._ready or self._closed:
+        if self._writing is not None or not self._lines or self._closed:
             return
         if self._size <= self._small and self._poll.poll(0):
-            data = b"".join(self._ready)
+            data = b"".join(self._lines)
             try:
                 done = os.write(self._descriptor, data)
             except BlockingIOError:
@@ -229,15 +229,15 @@ class DescriptorWriter:
                 self._give_up()
                 return
             self._size -= done
-            self._ready = [data[done:]] if self._size else []
-        if self._ready:
-            self._writer = self._loop.create_task(self._write_on())
+            self._lines = [data[done:]] if self._size else []
+        if self._lines:
+            self._writing = self._loop.create_task(self._write_on())
 
     async def _write_on(self) -> None:
         try:
-            while self._ready and not self._closed:
-                was_full, data = self.full, memoryview(b"".join(self._ready))
-                self._ready.clear()
+            while self._lines and not self._closed:
+                was_full, data = self.full, memoryview(b"".join(self._lines))
+                self._lines.clear()
                 while data:
                     async with asyncio.timeout(self._limits.write_timeout):
                         writing: asyncio.Future[int] = self._loop.create_future()
@@ -258,11 +258,11 @@ class DescriptorWriter:
                 )
             self._give_up()
         finally:
-            self._writer = None
+            self._writing = None
 
     def _give_up(self) -> None:
         self._closed = True
-        self._ready.clear()
+        self._lines.clear()
         self._room.set()
         self._on_close()
 

@@ -1,7 +1,7 @@
 """Responses that stay open: the third of the three levels in `_transports/responder.py`.
 
 An `OpenResponse` watches for the disconnect, and sends heartbeats. Its `ResponseWriter`, with the
-exchange and the stored events, is created on first use: when a message is sent before the answer,
+exchange and the stored events, is created on first use: when a message is sent before the response,
 or when the exchange has to decide what follows from an event, such as a disconnect.
 """
 
@@ -13,18 +13,17 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.call import CallEvent, CallPhase
+from genmcp._core.call import CallEvent, CallPhase, Leave, StopServer
 from genmcp._core.exchange import (
     Exchange,
     ExchangeAction,
     ExchangeState,
-    StreamHead,
     StreamRecord,
     exchange_for,
 )
 from genmcp._core.request import Request, cancels_on_disconnect
-from genmcp._mux.mux import EncodedResponse
 from genmcp._mux.replay import StoredStream, log_of
+from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.request import (
     UNCOUNTED,
     ClientLeft,
@@ -41,6 +40,7 @@ from genmcp._transports.timers import (
     start_eagerly,
 )
 from genmcp._transports.writing import perform
+from genmcp.cancellation import cancel_and_wait
 
 # Milliseconds after which a client resumes a stream that ends with this process: a load balancer
 # needs a moment to notice, and a restarted server to start.
@@ -59,7 +59,7 @@ class OpenResponse(msgspec.Struct, eq=False):
 
     _http: HttpRequest
     _requests: Sequence[Request]
-    _batch: int = 0
+    _batch_size: int = 0
     calls: list[RunningCall[HttpRequest]] = []
     stopping: bool = False
     ended: bool = False
@@ -85,17 +85,17 @@ class OpenResponse(msgspec.Struct, eq=False):
             resumable = http.streams and requests[0].session is not None
             stream = secrets.token_urlsafe(9) if resumable else None
             exchange = exchange_for(
-                requests, streams=http.streams, stream=stream, batch=self._batch
+                requests, streams=http.streams, stream=stream, batch=self._batch_size
             )
             now = http.loop.time()
             self._writer = ResponseWriter(http, self, requests, exchange, spoke=now)
-            if exchange.batch:  # the stored events count answers that precede the stream
+            if exchange.batch:  # the stored events count responses that precede the stream
                 self._writer.store()
             if self._watch is not None:
                 self._writer.start()
         return self._writer
 
-    def hold(self, call: RunningCall[HttpRequest]) -> None:
+    def keep_open(self, call: RunningCall[HttpRequest]) -> None:
         """Keep the response open for *call*, which waits."""
         self.calls.append(call)
         if self._writer is not None:
@@ -116,7 +116,7 @@ class OpenResponse(msgspec.Struct, eq=False):
             call.report(event)
 
     def stop(self) -> None:
-        """Report SHUTDOWN to the calls, which are cancelled, and shorten the time for writing.
+        """Report `StopServer` to the calls, which are cancelled, and shorten the time for writing.
 
         A call that only follows a task needs no error: its client resumes the stream at another
         process, which follows the task to its end, as it would after the death of this process.
@@ -125,7 +125,7 @@ class OpenResponse(msgspec.Struct, eq=False):
         self.stopping = True
         if self._http.mux.store.durable and all(map(_follows_task, self.calls)):
             self.writer.hand_on()
-        self.report(CallEvent.SHUTDOWN)
+        self.report(StopServer())
 
     def hasten(self) -> None:
         """Give the client `LAST_WORDS` seconds to read the messages that wait."""
@@ -153,20 +153,19 @@ class OpenResponse(msgspec.Struct, eq=False):
         except Exception:
             # A defect of the host, which `check` raises again in the task of the POST. Nothing can
             # be sent, whatever the exchange would decide for a disconnect: the calls are cancelled.
-            self.report(CallEvent.LEAVE)
+            self.report(Leave())
             raise
         self.leave()
 
     def leave(self) -> None:
-        """Handle a disconnect of the client: report LEAVE if the exchange says that it cancels."""
+        """Handle a disconnect of the client: report `Leave` if it cancels the calls."""
         if self.ended:
             return
         self._http.detached = True
-        exchange = self.writer.exchange
         # A provider's tool may be resolved after the exchange was made: read `on_disconnect` again.
-        exchange.cancels |= any(cancels_on_disconnect(call.route) for call in self.calls)
-        if exchange.leave():
-            self.report(CallEvent.LEAVE)
+        cancels = any(cancels_on_disconnect(call.route) for call in self.calls)
+        if self.writer.exchange.leave(cancels=cancels):
+            self.report(Leave())
 
     def check(self) -> None:
         """Raise the exception that the host's `receive` has raised in the watch, if any."""
@@ -200,13 +199,13 @@ class OpenResponse(msgspec.Struct, eq=False):
         """Close the response; wait for the *promotions*, the writer and the stored events."""
         self.close()
         writer, self._writer = self._writer, None
-        tasks = list(promotions)
         if writer is not None:
-            self._http.answered = writer.begun
-            tasks += writer.close()
+            self._http.response_begun = writer.begun
         try:
-            if tasks:  # a host may cancel this, but not the writes and deletions
-                await asyncio.wait(tasks)
+            if writer is not None:
+                await writer.close()
+            if promotions:  # a host may cancel this, but not the writes and deletions
+                await asyncio.wait(promotions)
         finally:
             if writer is not None:
                 await writer.end()
@@ -215,22 +214,22 @@ class OpenResponse(msgspec.Struct, eq=False):
 class ResponseWriter(msgspec.Struct, eq=False):
     """Sends the messages of one response as fast as its client reads. Owned by the response.
 
-    The exchange decides which bytes are sent for answers, notifications and disconnects. The writer
-    has an asyncio.Task only while messages wait to be sent.
+    The exchange decides which bytes are sent for responses, notifications and disconnects. The
+    writer has an asyncio.Task only while messages wait to be sent.
 
     spoke: the time at which the last message was sent, or the writer was made, by the clock of the
     loop. begun: whether any message was sent.
     """
 
     _http: HttpRequest
-    _response: OpenResponse
+    _open_response: OpenResponse
     _requests: Sequence[Request]
     exchange: Exchange
     spoke: float
     begun: bool = False
-    _ready: list[ExchangeAction] = []
+    _actions: list[ExchangeAction] = []
     _size: int = 0
-    _task: "asyncio.Task[None] | None" = None
+    _writing: "asyncio.Task[None] | None" = None
     _read: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
     _progress: LatestProgress | None = None
     _logs: RateLimiter | None = None
@@ -290,25 +289,25 @@ class ResponseWriter(msgspec.Struct, eq=False):
         self._handed_on = self.exchange.state is ExchangeState.DETACHED
         self._push(actions)
 
-    def answer(self, request: Request, answer: EncodedResponse) -> None:
-        """Send the answer to *request*."""
+    def respond(self, request: Request, response: EncodedResponse) -> None:
+        """Send the response to *request*."""
         if self.exchange.closed or self._handed_on:
             return
         if self._progress is not None:
             self._progress.finish(request)
         http, exchange = self._http, self.exchange
-        if answer.headers and not exchange.batch:
+        if response.headers and not exchange.batch:
             if exchange.state is ExchangeState.WAITING:
-                answer = http.as_whole(answer)
-            http.headers = [*http.headers, *as_headers(answer.headers)]
-        actions = exchange.answer(answer.message, answer.status)
+                response = http.as_whole(response)
+            http.headers = [*http.headers, *as_headers(response.headers)]
+        actions = exchange.respond(response.body, response.status)
         if self._kept is not None:
-            self._kept.answered(request, actions)
-        self._push(actions, len(answer.message or b""))
+            self._kept.responded(request, actions)
+        self._push(actions, len(response.body or b""))
 
     def refuse(self, message: bytes) -> None:
-        """Send the error *message* that answers an invalid member of a batch."""
-        self._push(self.exchange.answer(message))
+        """Send the error *message* that is the response to an invalid member of a batch."""
+        self._push(self.exchange.respond(message))
 
     # The stored events.
 
@@ -322,16 +321,15 @@ class ResponseWriter(msgspec.Struct, eq=False):
         log, client = log_of(session, stream), http.client_key.client
         self._kept = StoredStream(http.mux.replay, log, calls, client)
         self._kept.add(self)
-        for call in self._response.calls:
+        for call in self._open_response.calls:
             self.follow(call)
 
     def follow(self, call: RunningCall[HttpRequest]) -> None:
         """Store, with the events of the response, the id of the task that *call* waits for."""
-        state = call.channel and call.channel._state
-        if self._kept is not None and state:
-            self._kept.set_task(call.request, state.follows)
+        if self._kept is not None and call.channel is not None:
+            self._kept.set_task(call.request, call.channel.context.follows)
 
-    async def following(self, request: Request, task: str) -> None:
+    async def following(self, request: Request, task: str | None) -> None:
         """Store, with the events of the response, that *request* waits for *task*."""
         if self._kept is not None:
             await self._kept.follow(request, task)
@@ -340,20 +338,20 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     def _push(self, actions: list[ExchangeAction], size: int = 0) -> None:
         """Send *actions*, of about *size* bytes, together with those already waiting."""
-        if actions and self._kept is None and type(actions[0]) is StreamHead:
+        if actions and self._kept is None and type(actions[0]) is StreamRecord:
             self.store()
-        self._ready += actions
+        self._actions += actions
         self._size += size
         if self._size > UNCOUNTED:
-            self._http.queue(self._size, self._response.leave)
+            self._http.queue(self._size, self._open_response.leave)
         self._wake()
 
     def _wake(self) -> None:
-        if self._ready and self._started and self._task is None:
-            self._task = self._http.loop.create_task(self._write())
+        if self._actions and self._started and self._writing is None:
+            self._writing = self._http.loop.create_task(self._write())
 
     def start(self) -> None:
-        """Start to send; before, messages are collected, so that a plain answer can stay JSON."""
+        """Start to send; before, messages are collected, so that a plain response can stay JSON."""
         self._started = True
         self._wake()
 
@@ -380,13 +378,13 @@ class ResponseWriter(msgspec.Struct, eq=False):
         """
         self._started = False
         self._closing = True
-        if self._task is not None:
-            await self._task
-        if self._ready:
+        if self._writing is not None:
+            await self._writing
+        if self._actions:
             await self._flush()
 
-    def close(self) -> "list[asyncio.Task[None]]":
-        """Send nothing more; return the asyncio.Task that has to be waited for, if any."""
+    async def close(self) -> None:
+        """Send nothing more."""
         self._started = False
         self._closing = True
         if self._progress is not None:
@@ -394,11 +392,8 @@ class ResponseWriter(msgspec.Struct, eq=False):
         if self._kept is not None:
             self._kept.discard(self)
         self._read.set()
-        task = self._task
-        if task is None or task.done():
-            return []
-        task.cancel()
-        return [task]
+        if self._writing is not None and not self._writing.done():
+            await cancel_and_wait(self._writing)
 
     async def end(self) -> None:
         """End the stored stream, so that no client waits for it, or hand it on."""
@@ -406,16 +401,16 @@ class ResponseWriter(msgspec.Struct, eq=False):
             await (self._kept.hand_on() if self._handed_on else self._kept.end())
 
     async def _write(self) -> None:
-        while self._ready:
+        while self._actions:
             await self._flush()
-        self._task = None  # unless `send` has raised: `finish` raises that
+        self._writing = None  # unless `send` has raised: `finish` raises that
 
     async def _flush(self) -> None:
         """Send everything that waits; treat a client that reads too slowly as disconnected."""
         try:
             await self._perform()
         except Exception as error:
-            self._response.leave()
+            self._open_response.leave()
             if not isinstance(error, ClientLeft):
                 raise  # a defect of the host, which gets it back
         finally:
@@ -425,12 +420,12 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
     async def _perform(self) -> None:
         http = self._http
-        actions, self._ready = self._ready, []
+        actions, self._actions = self._actions, []
         self._size = 0
         if self._kept is not None:
             records = [action for action in actions if type(action) is StreamRecord]
             if records:
-                # Before they are sent, since a client may resume from any event it has received.
+                # Those of all messages that wait are stored at once, before the first of them.
                 await self._kept.keep(records)
         self.begun = True
         writing = perform(http, actions)
@@ -443,5 +438,4 @@ class ResponseWriter(msgspec.Struct, eq=False):
 
 def _follows_task(call: RunningCall[HttpRequest]) -> bool:
     """Return whether *call* waits for a task, and its own code runs in no process."""
-    state = None if call.channel is None else call.channel._state
-    return state is not None and state.phase is CallPhase.FOLLOWING
+    return call.channel is not None and call.channel.context.phase is CallPhase.FOLLOWING

@@ -27,6 +27,7 @@ __all__ = [
     "Timed",
     "TimerTable",
     "drive",
+    "run_at_once",
     "start_eagerly",
 ]
 
@@ -161,12 +162,12 @@ class RateLimiter(msgspec.Struct):
 class LatestProgress(msgspec.Struct):
     """The latest progress of each request that cannot be sent now; earlier progress is dropped.
 
-    limiter: limits how many notifications are sent. send: sends one; None after `close`.
+    limiter: limits how many notifications are sent. put: sends one; None after `close`.
     """
 
     _limiter: RateLimiter
-    _send: Callable[[bytes], None] | None
-    _kept: dict[Request, bytes] = {}
+    _put: Callable[[bytes], None] | None
+    _latest: dict[Request, bytes] = {}
     _timer: asyncio.TimerHandle | None = None
 
     def offer(self, request: Request, message: bytes, *, room: bool) -> None:
@@ -174,35 +175,35 @@ class LatestProgress(msgspec.Struct):
 
         Until then, *message* replaces an earlier one of the same *request*.
         """
-        self._kept[request] = message
+        self._latest[request] = message
         if room:
             self.flush()
 
     def flush(self) -> None:
         """Send the kept progress, since there is room again, or as soon as the rate permits it."""
-        if self._kept and self._timer is None:
+        if self._latest and self._timer is None:
             if wait := self._limiter.turn():
-                self._timer = asyncio.get_running_loop().call_later(wait, self._send_kept)
+                self._timer = asyncio.get_running_loop().call_later(wait, self._put_latest)
             else:
-                self._send_kept()
+                self._put_latest()
 
     def finish(self, request: Request) -> None:
         """Send the kept progress of *request*, since its response is sent next."""
-        if self._send is not None and request in self._kept:
-            self._send(self._kept.pop(request))
+        if self._put is not None and request in self._latest:
+            self._put(self._latest.pop(request))
 
     def close(self) -> None:
         """Send nothing more."""
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._send = None
+        self._timer = self._put = None
 
-    def _send_kept(self) -> None:
+    def _put_latest(self) -> None:
         self._timer = None
-        if self._send is not None:
-            for message in self._kept.values():
-                self._send(message)
-        self._kept.clear()
+        if self._put is not None:
+            for message in self._latest.values():
+                self._put(message)
+        self._latest.clear()
 
 
 T = TypeVar("T")
@@ -231,6 +232,20 @@ def drive(work: Coroutine[Any, Any, T], waited: Any) -> Generator[Any, Any, T]:
         del waited
 
 
+def run_at_once(work: Coroutine[Any, Any, None]) -> None:
+    """Run *work*, which does not wait.
+
+    Raises:
+        RuntimeError: it waits, which is a defect; it is closed.
+    """
+    try:
+        work.send(None)
+    except StopIteration:
+        return
+    work.close()
+    raise RuntimeError(f"{work!r} waits")
+
+
 if sys.version_info >= (3, 12):
 
     def start_eagerly(
@@ -257,11 +272,11 @@ class AdjustableTimeout:
     An asyncio.timeout is made at the first wait of the coroutine. Most coroutines end before.
     """
 
-    __slots__ = ("_seconds", "_timeout")
+    __slots__ = ("_running", "_seconds")
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._timeout: asyncio.Timeout | None = None
+        self._running: asyncio.Timeout | None = None
 
     async def bound(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* in the current asyncio.Task, and cancel it at the deadline.
@@ -275,13 +290,13 @@ class AdjustableTimeout:
             result: T = done.value
             return result
         try:
-            async with asyncio.timeout(self._seconds) as self._timeout:
+            async with asyncio.timeout(self._seconds) as self._running:
                 return await drive(work, waited)
         finally:
-            self._timeout = None
+            self._running = None
 
     def hasten(self, seconds: float) -> None:
         """Move the deadline to *seconds* from now."""
         self._seconds = seconds
-        if self._timeout is not None and not self._timeout.expired():
-            self._timeout.reschedule(asyncio.get_running_loop().time() + seconds)
+        if self._running is not None and not self._running.expired():
+            self._running.reschedule(asyncio.get_running_loop().time() + seconds)

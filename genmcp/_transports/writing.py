@@ -43,7 +43,7 @@ def reply(
     Raises:
         ClientLeft: as for `write`.
     """
-    http.answered = True
+    http.response_begun = True
     head = [(b"content-length", b"%d" % len(body)), *http.headers, *headers]
     if body:
         head.append(_JSON)

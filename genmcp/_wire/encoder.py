@@ -10,9 +10,21 @@ from genmcp.errors import McpError, ResourceNotFound
 from genmcp.protocol.capabilities import Implementation
 from genmcp.protocol.params import SERVER_INFO
 from genmcp.protocol.revisions.revision import Revision
-from genmcp.protocol.value import Value
+from genmcp.protocol.value import Result, Value
 
 _json = msgspec.json.Encoder()
+
+
+class EncodedResult(Result, kw_only=True):
+    """A result of type *kind*, as the JSON in which it was stored. It is sent as it is."""
+
+    kind: type[Result]
+    body: bytes
+
+    @property
+    def decoded(self) -> Result:
+        """The result itself."""
+        return msgspec.json.decode(self.body, type=self.kind)
 
 
 class Encoder:
@@ -48,6 +60,10 @@ class Encoder:
         *cursor* replaces the `next_cursor` of a page. A result with the cache scope `public` is
         encoded once as long as it is the same object, also with different cursors.
         """
+        # A `_meta` of its own has to be joined with that of the head. In a text, the quotation mark
+        # before the colon would be escaped.
+        if isinstance(value, EncodedResult) and (not revision.modern or b'"_meta":' in value.body):
+            value = value.decoded
         key = None
         if getattr(value, "cache_scope", "") == "public":
             key = revision.version, id(value), cursor is None
@@ -58,7 +74,7 @@ class Encoder:
         # principal gets another sealed cursor.
         page = value if cursor is None else replace(value, next_cursor=None)
         if revision.modern:
-            body = _json.encode(page)
+            body = page.body if isinstance(page, EncodedResult) else _json.encode(page)
             head = self._complete
             if getattr(page, "meta", None) is not None or (
                 getattr(page, "result_type", "complete") != "complete"

@@ -1,32 +1,31 @@
 """Authorization of a server: verification of the access tokens that clients send (OAuth 2.1)."""
 
-from typing import TYPE_CHECKING, Any
-
-from genmcp._core.access import AuthorizationUnavailable, InvalidToken
-from genmcp.auth.bearer import Bearer, Verifier
-from genmcp.auth.dpop import Dpop
-from genmcp.auth.introspection import AnyOf, Introspection
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from genmcp.auth.jwt import Jwt
-else:
+    from genmcp._core.access import AuthorizationUnavailable as AuthorizationUnavailable
+    from genmcp._core.access import InvalidToken as InvalidToken
+    from genmcp.auth.bearer import Bearer as Bearer
+    from genmcp.auth.bearer import Verifier as Verifier
+    from genmcp.auth.introspection import Introspection as Introspection
+    from genmcp.auth.jwt import Jwt as Jwt
 
-    def __getattr__(name: str) -> Any:
-        """Import `Jwt` at its first access: it needs an extra."""
-        if name != "Jwt":
-            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-        from genmcp.auth.jwt import Jwt
+# Imported at the first access: `Jwt` needs an extra, and a client with a login needs none of the
+# server, but other modules of this folder.
+_LATER: Final = {
+    "AuthorizationUnavailable": "genmcp._core.access",
+    "Bearer": "genmcp.auth.bearer",
+    "Introspection": "genmcp.auth.introspection",
+    "InvalidToken": "genmcp._core.access",
+    "Jwt": "genmcp.auth.jwt",
+    "Verifier": "genmcp.auth.bearer",
+}
 
-        return Jwt
 
-
-__all__ = [
-    "AnyOf",
-    "AuthorizationUnavailable",
-    "Bearer",
-    "Dpop",
-    "Introspection",
-    "InvalidToken",
-    "Jwt",
-    "Verifier",
-]
+def __getattr__(name: str) -> Any:
+    """Import the value of *name* at its first access (PEP 562)."""
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_LATER[name]), name)
+    return value

@@ -2,7 +2,9 @@
 
 import logging
 import re
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import ceil
 from typing import Any, Final
 from urllib.parse import parse_qsl
@@ -11,19 +13,17 @@ import msgspec
 
 from genmcp._core.access import Access, AuthorizationUnavailable, InvalidToken
 from genmcp._core.auth.challenges import bearer_challenge
-from genmcp._core.auth.dpop import InvalidProof
 from genmcp._core.server import Reject
 from genmcp._transports.admission import in_process_access
 from genmcp._transports.body import decode, read_body
 from genmcp._transports.request import Headers, HttpRequest, Scope, reject
 from genmcp._transports.writing import reply
 from genmcp._wire.jsonrpc import Message
-from genmcp.auth.bearer import Bearer, Verifier
+from genmcp.auth.bearer import Bearer, ProofChecker, bound_verifier
 from genmcp.auth.document import ResourceDocument
-from genmcp.auth.dpop import check_unbound
 from genmcp.auth.verdicts import SYSTEM_CLOCK, Verdicts
 from genmcp.errors import HttpRejected, McpError
-from genmcp.tasks.retry import LogThrottle
+from genmcp.tasks.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 
@@ -35,8 +35,14 @@ _REASONS: Final = 32
 _LOG_INTERVAL: Final = 10.0
 """Seconds between two records for one reason: strangers must not fill the log."""
 
-_ONE_ADDRESS: Final = 1 / 8
-"""The part of `max_verifications` that the clients at one address can use up."""
+_MAX_TOKEN: Final = 8 * 1024
+"""Bytes of a token. Common servers refuse larger heads anyway."""
+
+_MAX_VERIFICATIONS: Final = 100
+"""Tokens that are verified at once. Those that were verified a moment ago do not count."""
+
+_ONE_ADDRESS: Final = ceil(_MAX_VERIFICATIONS / 8)
+"""The part of it that the clients at one address can use up."""
 
 _WITHOUT_CREDENTIALS: Final = "unauthorized"
 
@@ -44,20 +50,21 @@ _KEYS: Final = {"tools/call": "name", "prompts/get": "name", "resources/read": "
 """The methods that name a component, and the member of their params that names it."""
 
 
+@dataclass(eq=False)
 class Refusal(Exception):
-    """A request is refused. *error* is the code of RFC 6750, 3.1, empty without credentials.
+    """A request is refused.
 
-    scopes: those that the operation needs besides those of the endpoint.
+    Args:
+        status: the HTTP status.
+        error: the code of RFC 6750, 3.1, empty without credentials.
+        description: the reason in words.
+        scopes: those that the operation needs besides those of the endpoint.
     """
 
-    def __init__(
-        self, status: int, error: str, description: str, scopes: Sequence[str] = ()
-    ) -> None:
-        super().__init__(description)
-        self.status = status
-        self.error = error
-        self.description = description
-        self.scopes = scopes
+    status: int
+    error: str
+    description: str
+    scopes: Sequence[str] = ()
 
 
 class Authenticator:
@@ -75,16 +82,11 @@ class Authenticator:
         lists = {"issuers": tuple(bearer.issuers), "scopes": tuple(bearer.scopes)}
         self.bearer = bearer = msgspec.structs.replace(bearer, **lists)
         self.document = ResourceDocument(bearer.resource, bearer.metadata)
-        self._dpop = bearer.proofs
-        self._verifier = _verifier_of(bearer)
-        self._verdicts = Verdicts(
-            self._verify,
-            seconds=getattr(self._verifier, "cache", 0.0),
-            max_entries=bearer.max_verdicts,
-            clock=SYSTEM_CLOCK,
-        )
-        # The address of each verification. Counters would need a lock: loops are in threads.
-        self._verifying: dict[object, str | None] = {}
+        self._verifier = bound_verifier(bearer.verify, bearer.resource, bearer.issuers)
+        self._proofs: ProofChecker | None = getattr(self._verifier, "proofs", None)
+        seconds = getattr(self._verifier, "cache", 0.0)
+        self._verdicts = Verdicts(self._verify, seconds=seconds, clock=SYSTEM_CLOCK)
+        self._verifying: Counter[str | None] = Counter()  # by the address
         self._throttles: dict[str, LogThrottle] = {}
 
     def knows(self, http: HttpRequest) -> bool:
@@ -92,13 +94,15 @@ class Authenticator:
 
         Without a wait, since nearly all requests have a known token.
         """
-        if http.scope["query_string"]:
+        if self._proofs is not None or http.scope["query_string"]:
             return False
         token = http.table.get(b"authorization", b"")
         if token[:7].lower() != b"bearer ":
             return False
         access = self._verdicts.find(token[7:])
-        if access is None or access.missing(self.bearer.scopes) or self._binds(access):
+        if access is None or access.missing(self.bearer.scopes):
+            return False
+        if access.claims.get("cnf") is not None:  # refused, unless with a proof
             return False
         http.authenticate(access)
         http.challenger = self
@@ -117,8 +121,8 @@ class Authenticator:
             if access is not None:
                 access = self.bearer.complete(access)
             else:
-                scheme, token = credentials_of(http.scope, self.bearer.max_token_bytes)
-                if scheme == "dpop" and self._dpop is None:
+                scheme, token = credentials_of(http.scope)
+                if scheme == "dpop" and self._proofs is None:
                     token = None  # RFC 6750, 3.1: another scheme is as none
                 if token is None and self.bearer.optional:
                     return True
@@ -136,7 +140,10 @@ class Authenticator:
             return False
         except AuthorizationUnavailable as error:
             self._log("unavailable", "access tokens cannot be verified: %s", str(error))
-            await _reply_unavailable(http, error)
+            # No challenge: after one, clients throw good tokens away.
+            text = "Access tokens cannot be verified now"
+            down = Refusal(503, "temporarily_unavailable", text)
+            await _reply(http, down, [(b"retry-after", b"%d" % error.retry_after)])
             return False
         return True
 
@@ -152,20 +159,18 @@ class Authenticator:
             scopes: the scopes of the operation; those of the endpoint are added.
         """
         needed = (*self.bearer.scopes, *scopes)
-        further = {"realm": self.bearer.realm, "resource_metadata": self.document.url(scope)}
-        dpop = self._dpop
-        if dpop is None:
-            return bearer_challenge(error, description, needed, **further)
-        algorithms = " ".join(dpop.algorithms)
-        proven = error if dpop.required or scheme_of(scope) == "dpop" else ""
-        challenge = bearer_challenge(
-            proven, description, needed, "DPoP", algs=algorithms, **further
-        )
-        if dpop.required:
+        found = {"resource_metadata": self.document.url(scope)}
+        proofs = self._proofs
+        if proofs is None:
+            return bearer_challenge(error, description, needed, **found)
+        algorithms = " ".join(proofs.algorithms)
+        proven = error if proofs.required or scheme_of(scope) == "dpop" else ""
+        challenge = bearer_challenge(proven, description, needed, "DPoP", algs=algorithms, **found)
+        if proofs.required:
             return challenge
         # Bearer first: some clients read the first challenge only. The error belongs to the scheme
         # that the request had.
-        plain = bearer_challenge("" if proven else error, description, needed, **further)
+        plain = bearer_challenge("" if proven else error, description, needed, **found)
         return f"{plain}, {challenge}"
 
     async def _verified(self, http: HttpRequest, scheme: str, token: str) -> Access:
@@ -177,50 +182,55 @@ class Authenticator:
         """
         try:
             access = await self._verdicts.verify(token, http.client_key.address)
-            if scheme == "dpop" and self._dpop is not None:
-                await self._dpop.check(http, access, token, self.bearer.resource)
+            if scheme == "dpop" and self._proofs is not None:
+                await self._proofs.check(http, access, token, self.bearer.resource)
             else:
-                check_unbound(access, self._dpop)
+                self._check_unbound(access)
             return access
-        except InvalidProof as error:
-            self._log(error.reason, "a DPoP proof was refused: %s", str(error))
-            raise Refusal(401, error.code, error.reason) from None
         except InvalidToken as error:
             self._log(error.reason, "an access token was refused: %s", str(error))
-            raise Refusal(401, "invalid_token", error.reason) from None
+            raise Refusal(401, error.code, error.reason) from None
+
+    def _check_unbound(self, access: Access) -> None:
+        """Check that a token with the scheme `Bearer` may be sent in this way (RFC 9449, 7.2).
+
+        Raises:
+            InvalidToken: it is bound to a key, so that another client may have stolen it; or tokens
+                without a key are not accepted.
+        """
+        if access.claims.get("cnf") is None:
+            if self._proofs is not None and self._proofs.required:
+                raise InvalidToken("only tokens that are bound to a key are accepted here (DPoP)")
+        elif self._proofs is None:
+            raise InvalidToken("the token is bound to a key, and DPoP is not supported here")
+        else:
+            raise InvalidToken("the token is bound to a key: send it with the scheme DPoP")
 
     async def _verify(self, token: str, address: str | None) -> Access:
         """Verify *token*, which a client at *address* has sent; None is one in this process."""
         # Here, where requests with the same token wait for one verification: a client that begins
         # with many requests must not reach the limit alone.
-        addresses, most = [*self._verifying.values()], self.bearer.max_verifications
         # A stranger with random tokens leaves room for the new tokens of others.
-        alone = address is not None and addresses.count(address) >= ceil(_ONE_ADDRESS * most)
-        if len(addresses) >= most or alone:
-            part = "an eighth of " if alone else ""
-            raise AuthorizationUnavailable(
-                f"{len(addresses)} tokens are being verified (limit: {part}max_verifications)",
-                retry_after=1,
-            )
-        verification = object()
-        self._verifying[verification] = address
+        alone = address is not None and self._verifying[address] >= _ONE_ADDRESS
+        if alone or self._verifying.total() >= _MAX_VERIFICATIONS:
+            text = f"{self._verifying.total()} tokens are being verified"
+            text += f", {_ONE_ADDRESS} of one address" if alone else ""
+            raise AuthorizationUnavailable(text, retry_after=1)
+        self._verifying[address] += 1
         try:
             return self.bearer.complete(await self._verifier.verify(token))
         finally:
-            del self._verifying[verification]
+            self._verifying[address] -= 1
+            if not self._verifying[address]:
+                del self._verifying[address]
 
     async def _refuse(self, http: HttpRequest, refusal: Refusal) -> None:
         """Respond with the status and challenge of *refusal*."""
         challenge = self.challenge(http.scope, refusal.error, refusal.description, refusal.scopes)
         headers = [(b"www-authenticate", challenge.encode("ascii"))]
-        if refusal.error == "use_dpop_nonce" and self._dpop is not None:
-            headers.append((b"dpop-nonce", self._dpop.nonce(http).encode("ascii")))
+        if refusal.error == "use_dpop_nonce" and self._proofs is not None:
+            headers.append((b"dpop-nonce", self._proofs.nonce(http).encode("ascii")))
         await _reply(http, refusal, headers)
-
-    def _binds(self, access: Access) -> bool:
-        """Return whether a request with *access* needs a proof, and thus `admits`."""
-        required = self._dpop is not None and self._dpop.required
-        return required or access.claims.get("cnf") is not None
 
     def _log(self, reason: str, message: str, detail: str) -> None:
         if reason not in self._throttles and len(self._throttles) >= _REASONS:
@@ -259,13 +269,13 @@ async def _scopes_named(http: HttpRequest) -> Sequence[str]:
     return tuple(found)
 
 
-def credentials_of(scope: Scope, max_bytes: int) -> tuple[str, str | None]:
+def credentials_of(scope: Scope) -> tuple[str, str | None]:
     """Return the scheme of a request, `bearer` or `dpop`, and its access token or None.
 
     Raises:
         Refusal: the request contains it in another way, or twice, or is malformed (RFC 6750, 3.1:
             `invalid_request`).
-        HttpRejected: it is larger than *max_bytes*.
+        HttpRejected: it is too large.
     """
     query = scope["query_string"].decode("latin-1")
     if query and any(name == "access_token" for name, _ in parse_qsl(query, True)):
@@ -278,32 +288,11 @@ def credentials_of(scope: Scope, max_bytes: int) -> tuple[str, str | None]:
     if scheme not in ("bearer", "dpop"):
         return scheme, None  # RFC 6750, 3.1: another scheme is as none
     token = values[0].strip().partition(b" ")[2].strip()
-    if len(token) > max_bytes:
-        raise HttpRejected(
-            f"The access token is larger than {max_bytes} bytes (option: max_token_bytes)",
-            status=431,
-        )
+    if len(token) > _MAX_TOKEN:
+        raise HttpRejected(f"The access token is larger than {_MAX_TOKEN} bytes", status=431)
     if not _TOKEN.fullmatch(token):
         raise Refusal(400, "invalid_request", "The Authorization header has no access token")
     return scheme, token.decode("ascii")
-
-
-def _verifier_of(bearer: Bearer) -> Verifier:
-    """Return the verifier of *bearer*, which learns its resource and issuers."""
-    verifier = bearer.verify
-    if verifier is None:
-        from genmcp.auth.jwt import Jwt  # needs an extra
-
-        verifier = Jwt()
-    bind = getattr(verifier, "bind", None)
-    bound: Verifier = verifier if bind is None else bind(bearer.resource, bearer.issuers)
-    return bound
-
-
-async def _reply_unavailable(http: HttpRequest, error: AuthorizationUnavailable) -> None:
-    # No challenge: after one, clients throw good tokens away.
-    refusal = Refusal(503, "temporarily_unavailable", "Access tokens cannot be verified now")
-    await _reply(http, refusal, [(b"retry-after", b"%d" % error.retry_after)])
 
 
 async def _reply(http: HttpRequest, refusal: Refusal, headers: Headers) -> None:

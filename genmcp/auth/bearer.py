@@ -1,8 +1,7 @@
 """The access tokens that an endpoint accepts: the option `auth=` of `Endpoint`."""
 
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -10,18 +9,17 @@ from msgspec.structs import replace
 from genmcp._core.access import Access, check_text, checked_scopes
 from genmcp._core.auth.metadata import ResourceMetadata, check_public_url
 from genmcp._transports.admission import check_function
-from genmcp.auth.dpop import Dpop
+from genmcp._transports.request import HttpRequest
 from genmcp.errors import ConfigurationError
-
-_REALM: Final = re.compile(r"[\x20-\x7e]+")
 
 
 class Verifier(Protocol):
     """Verifies access tokens: `Jwt`, `Introspection`, or an object of yours.
 
-    A verifier may have two more members. `cache`: the seconds that the result of `verify` may be
-    used for further requests with the same token, until it expires; without it, each request is
+    A verifier may have more members. `cache`: the seconds that the result of `verify` may be used
+    for further requests with the same token, until it expires; without it, each request is
     verified. `bind(resource, issuers)`: returns the verifier for the options of a `Bearer`.
+    `proofs`: a `ProofChecker`; without it, tokens that are bound to a key are refused.
     """
 
     async def verify(self, token: str) -> Access:
@@ -31,6 +29,29 @@ class Verifier(Protocol):
             InvalidToken: the token is not valid here; the client gets HTTP 401.
             AuthorizationUnavailable: the token cannot be verified now; the client gets HTTP 503.
         """
+
+
+class ProofChecker(Protocol):
+    """Checks that a client has the key of its token: `genmcp.auth.extensions.dpop`.
+
+    Attributes:
+        algorithms: the accepted algorithms of proofs.
+        required: whether tokens that are not bound to a key are refused.
+    """
+
+    algorithms: Sequence[str]
+    required: bool
+
+    async def check(self, http: HttpRequest, access: Access, token: str, resource: str) -> None:
+        """Check the proof of a request with the scheme `DPoP`.
+
+        Raises:
+            InvalidToken: there is no valid proof. `code` is that of the challenge.
+            AuthorizationUnavailable: the proof cannot be checked now.
+        """
+
+    def nonce(self, http: HttpRequest) -> str:
+        """Return a new nonce, for a response whose challenge has the code `use_dpop_nonce`."""
 
 
 class Bearer(msgspec.Struct, frozen=True):
@@ -56,18 +77,8 @@ class Bearer(msgspec.Struct, frozen=True):
             and subject. It becomes the only identity: `access.subject`, without an issuer.
         optional: whether requests without a token are accepted, as anonymous ones; default False.
             A token that is not valid is refused in any case.
-        dpop: whether tokens that are bound to a key of the client are accepted, with a proof for
-            each request (RFC 9449): "accepted", "required" (no others are), or a `Dpop` with more
-            options. Default None: such tokens are refused.
         about: further members of the metadata, such as `resource_name` and
             `resource_documentation`; `scopes_supported` to announce others than *scopes*.
-        realm: the `realm` of challenges. Default: none.
-        max_token_bytes: the maximum size of a token (HTTP 431); default 8 KiB.
-        max_verifications: the number of tokens that are verified at once (HTTP 503); default 100.
-            Tokens that were verified a moment ago do not count. The clients at one address can
-            have an eighth of them.
-        max_verdicts: the number of verified tokens that are kept, by digest, for the time that the
-            verifier allows; default 10,000. The oldest are verified again.
 
     Raises:
         ConfigurationError: an option is wrong; the message names it.
@@ -80,12 +91,7 @@ class Bearer(msgspec.Struct, frozen=True):
     implies: Mapping[str, Collection[str]] = {}
     principal: Callable[[Access], str] | None = None
     optional: bool = False
-    dpop: Literal["accepted", "required"] | Dpop | None = None
     about: Mapping[str, Any] = {}
-    realm: str | None = None
-    max_token_bytes: int = 8 * 1024
-    max_verifications: int = 100
-    max_verdicts: int = 10_000
 
     def __post_init__(self) -> None:
         check_public_url("resource", self.resource)
@@ -101,8 +107,7 @@ class Bearer(msgspec.Struct, frozen=True):
                 raise ConfigurationError(f"issuers: {issuer!r} must have no query (RFC 8414, 2)")
         checked_scopes("scopes", self.scopes)
         checked_scopes("about", self.about.get("scopes_supported", ()))
-        checked_scopes("implies", self.implies.keys())
-        for scopes in self.implies.values():
+        for scopes in (self.implies.keys(), *self.implies.values()):
             checked_scopes("implies", scopes)
         if self.verify is not None and (
             isinstance(self.verify, type) or not callable(getattr(self.verify, "verify", None))
@@ -112,28 +117,12 @@ class Bearer(msgspec.Struct, frozen=True):
             )
         if self.principal is not None:
             check_function("principal", self.principal)
-        if self.realm is not None and not _REALM.fullmatch(self.realm):
-            raise ConfigurationError(f"realm must be ASCII text, unlike {self.realm!r}")
-        if self.dpop not in (None, "accepted", "required") and not isinstance(self.dpop, Dpop):
-            raise ConfigurationError(
-                f"dpop must be 'accepted', 'required' or a Dpop, not {self.dpop!r}"
-            )
-        for option in ("max_token_bytes", "max_verifications", "max_verdicts"):
-            if getattr(self, option) < 1:
-                raise ConfigurationError(f"{option} must be positive")
         _ = self.metadata
-
-    @property
-    def proofs(self) -> Dpop | None:
-        """The option `dpop` as a `Dpop`."""
-        if isinstance(self.dpop, str):
-            return Dpop(required=self.dpop == "required")
-        return self.dpop
 
     @property
     def metadata(self) -> bytes:
         """The protected resource metadata (RFC 9728, 2): a JSON object."""
-        proofs = self.proofs
+        proofs: ProofChecker | None = getattr(self.verify, "proofs", None)
         document = ResourceMetadata(
             resource=self.resource,
             authorization_servers=self.issuers,
@@ -188,3 +177,18 @@ class Bearer(msgspec.Struct, frozen=True):
         access = replace(access, issuer="", subject=identity)
         check_text(access)
         return access
+
+
+def bound_verifier(verify: Verifier | None, resource: str, issuers: Sequence[str]) -> Verifier:
+    """Return *verify*, by default `Jwt()`, for tokens of *issuers* for *resource*.
+
+    Raises:
+        ConfigurationError: its options do not fit them.
+    """
+    if verify is None:
+        from genmcp.auth.jwt import Jwt  # needs an extra
+
+        verify = Jwt()
+    bind = getattr(verify, "bind", None)
+    bound: Verifier = verify if bind is None else bind(resource, issuers)
+    return bound

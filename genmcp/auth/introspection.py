@@ -1,101 +1,88 @@
-"""Opaque access tokens: token introspection (RFC 7662), and several verifiers in one."""
+"""Opaque access tokens: token introspection (RFC 7662)."""
 
 from base64 import b64encode
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any
-from urllib.parse import quote_plus
+from copy import copy
+from urllib.parse import quote_plus, urlencode
 
-from genmcp._core.access import Access, AuthorizationUnavailable, InvalidToken
-from genmcp._core.auth.claims import Rules, check_introspection, parse_object
+from genmcp._core.access import Access, AuthorizationUnavailable
+from genmcp._core.auth.claims import Rules, check_introspection
 from genmcp._core.auth.metadata import check_public_url
-from genmcp.auth.bearer import Verifier
-from genmcp.auth.verdicts import SYSTEM_CLOCK, Clock, check_options
+from genmcp._core.auth.steps import Fetch
+from genmcp._core.auth.strict_json import strict_object
+from genmcp.auth.fetcher import VERIFIER_TIMEOUT, Fetcher
+from genmcp.auth.verdicts import SYSTEM_CLOCK, Clock, check_lists
 from genmcp.errors import ConfigurationError
 
 
-@dataclass(frozen=True)
 class Introspection:
     """Verifies access tokens by a request to the authorization server (RFC 7662).
 
-    A token that is revoked is refused once *cache* seconds have passed. If the authorization server
-    cannot be reached, or its response is an error, clients get HTTP 503 and keep their tokens.
+    The `Bearer` has a single issuer. A token that is revoked is refused once *cache* seconds have
+    passed. If the authorization server cannot be reached, or its response is an error, clients get
+    HTTP 503 and keep their tokens.
 
     Args:
         url: the introspection endpoint: HTTPS, or HTTP on a loopback address.
         client_id: the id of this server at the authorization server.
         secret: its secret.
         audiences: values of `aud` that are accepted besides the resource of the `Bearer`.
-        issuer: the issuer of the tokens, one of those of the `Bearer`. Needed if there are several.
-        leeway: seconds by which the clocks of issuer and server may differ; default 30.
-        unchecked_audience: accept tokens for any audience, and without one.
         clients: the ids of the clients whose tokens are accepted; default any client.
+        unchecked_audience: accept tokens for any audience, and without one.
         cache: seconds that a verified token is accepted without another request; default 30.
-        timeout: seconds for a request; default 5.
 
     Raises:
         ConfigurationError: an option is wrong; the message names it.
     """
 
-    url: str
-    client_id: str
-    secret: str = field(repr=False)
-    audiences: Sequence[str] = field(default=(), kw_only=True)
-    issuer: str | None = field(default=None, kw_only=True)
-    leeway: float = field(default=30, kw_only=True)
-    unchecked_audience: bool = field(default=False, kw_only=True)
-    clients: Sequence[str] = field(default=(), kw_only=True)
-    cache: float = field(default=30, kw_only=True)
-    timeout: float = field(default=5, kw_only=True)
-
-    def __post_init__(self) -> None:
-        check_public_url("url", self.url)
-        lists = {"audiences": self.audiences, "clients": self.clients}
-        check_options(lists, self.timeout, leeway=self.leeway, cache=self.cache)
-        if not self.client_id or not self.secret:
+    def __init__(
+        self,
+        url: str,
+        client_id: str,
+        secret: str,
+        *,
+        audiences: Sequence[str] = (),
+        clients: Sequence[str] = (),
+        unchecked_audience: bool = False,
+        cache: float = 30,
+    ) -> None:
+        check_public_url("url", url)
+        check_lists(audiences=audiences, clients=clients)
+        if not cache >= 0:
+            raise ConfigurationError(f"cache must not be negative, unlike {cache!r}")
+        if not client_id or not secret:
             raise ConfigurationError("Introspection needs a client_id and a secret")
-
-    async def verify(self, token: str) -> Access:
-        """Fail: only `bind` knows the resource. A `Bearer` calls it."""
-        raise ConfigurationError("Introspection verifies tokens as the verify= of a Bearer")
+        self._url = url
+        self._audiences = None if unchecked_audience else audiences
+        self._clients = clients
+        self.cache = cache
+        # RFC 6749, 2.3.1: form-encoded before Basic, so that neither has a colon.
+        pair = f"{quote_plus(client_id)}:{quote_plus(secret)}"
+        self._headers = (
+            ("Accept", "application/json"),
+            ("Content-Type", "application/x-www-form-urlencoded"),
+            ("Authorization", f"Basic {b64encode(pair.encode()).decode()}"),
+        )
+        self._rules: Rules | None = None
+        self._unix = SYSTEM_CLOCK.unix
 
     def bind(
         self, resource: str, issuers: Sequence[str], clock: Clock = SYSTEM_CLOCK
-    ) -> "IntrospectionVerifier":
-        """Return the verifier for tokens for *resource*.
+    ) -> "Introspection":
+        """Return the verifier for tokens for *resource*. A `Bearer` calls it.
 
         Raises:
-            ConfigurationError: the options do not fit *issuers*.
+            ConfigurationError: there are several issuers.
         """
-        issuer = self.issuer or (issuers[0] if len(issuers) == 1 else None)
-        if issuer is None or issuer not in issuers:
-            raise ConfigurationError(
-                f"Introspection: issuer= must be one of the issuers, {', '.join(issuers)}"
-            )
-        audiences = None if self.unchecked_audience else (resource, *self.audiences)
-        rules = Rules(
-            issuers=(issuer,),
-            audiences=audiences,
-            clients=tuple(self.clients),
-            leeway=self.leeway,
-            default_issuer=issuer,  # optional in a response, as `exp` is
-            requires_expiry=False,
+        if len(issuers) != 1:
+            raise ConfigurationError("Introspection is for a single issuer")
+        audiences = None if self._audiences is None else (resource, *self._audiences)
+        bound = copy(self)
+        bound._unix = clock.unix
+        bound._rules = Rules(
+            issuers=issuers, audiences=audiences, clients=self._clients, introspected=True
         )
-        return IntrospectionVerifier(self, rules, clock)
-
-
-class IntrospectionVerifier:
-    """Verifies the tokens of one issuer for one resource. Made by `Introspection.bind`."""
-
-    def __init__(self, options: Introspection, rules: Rules, clock: Clock) -> None:
-        self.cache = options.cache
-        self._url = options.url
-        self._timeout = options.timeout
-        self._rules = rules
-        self._unix = clock.unix
-        # RFC 6749, 2.3.1: form-encoded before Basic, so that neither has a colon.
-        pair = f"{quote_plus(options.client_id)}:{quote_plus(options.secret)}"
-        self._credentials = f"Basic {b64encode(pair.encode()).decode()}"
+        return bound
 
     async def verify(self, token: str) -> Access:
         """Return the content of *token*.
@@ -104,82 +91,19 @@ class IntrospectionVerifier:
             InvalidToken: the token is not active, or not for this resource.
             AuthorizationUnavailable: the response is unusable or missing.
         """
-        from genmcp.auth.fetch import fetch  # imports httpx
-
-        document = await fetch(
-            self._url,
-            form={"token": token, "token_type_hint": "access_token"},
-            headers={"authorization": self._credentials},
-            timeout=self._timeout,
-        )
-        if document.status != 200:
-            # Also 401, which is about our own credentials (RFC 7662, 2.3).
-            raise AuthorizationUnavailable(f"{self._url}: HTTP {document.status}")
+        assert self._rules is not None  # by `bind`
+        form = urlencode({"token": token, "token_type_hint": "access_token"}).encode()
+        fetcher = Fetcher(timeout=VERIFIER_TIMEOUT)
         try:
-            response: dict[str, Any] = parse_object(document.body, "introspection")
-        except InvalidToken:
-            raise AuthorizationUnavailable(f"{self._url}: the response is malformed") from None
-        return check_introspection(response, self._rules, self._unix())
-
-
-class AnyOf:
-    """Accepts the tokens that one of several verifiers accepts: `AnyOf(Jwt(), Introspection(...))`.
-
-    They are tried in order. A verifier with the method `accepts(token)` is tried only with tokens
-    of its form, so that an opaque token does not count as a failed signature. If none accepts a
-    token but one of them is unavailable, the token is not verified, and its client gets HTTP 503.
-
-    A verified token is accepted without another verification for the shortest `cache` of them.
-
-    Args:
-        verifiers: the verifiers, two or more.
-    """
-
-    def __init__(self, *verifiers: Verifier) -> None:
-        if len(verifiers) < 2:
-            raise ConfigurationError("AnyOf takes two verifiers or more")
-        self._verifiers = verifiers
-        self.cache: float = min(getattr(each, "cache", 0.0) for each in verifiers)
-
-    def __repr__(self) -> str:
-        return f"AnyOf({', '.join(map(repr, self._verifiers))})"
-
-    def bind(self, resource: str, issuers: Sequence[str]) -> "AnyOf":
-        """Return the same for the options of a `Bearer`."""
-        bound = []
-        for verifier in self._verifiers:
-            bind = getattr(verifier, "bind", None)
-            bound.append(verifier if bind is None else bind(resource, issuers))
-        return AnyOf(*bound)
-
-    async def verify(self, token: str) -> Access:
-        """Return the content of *token*, as the first verifier finds it that accepts it.
-
-        Raises:
-            InvalidToken: none accepts it; the reason has that of each one that was tried.
-            AuthorizationUnavailable: none accepts it, and one was unavailable.
-        """
-        refused: list[InvalidToken] = []
-        unavailable: list[AuthorizationUnavailable] = []
-        for verifier in self._verifiers:
-            accepts = getattr(verifier, "accepts", None)
-            if accepts is not None and not accepts(token):
-                continue
-            try:
-                return await verifier.verify(token)
-            except InvalidToken as error:
-                refused.append(error)
-            except AuthorizationUnavailable as error:
-                unavailable.append(error)
-        try:
-            if unavailable:
-                raise unavailable[0]
-            raise InvalidToken(
-                "; ".join(dict.fromkeys(each.reason for each in refused))
-                or "the token has an unknown form",
-                "; ".join(each.detail for each in refused if each.detail),
-            )
+            step = Fetch(url=self._url, method="POST", headers=self._headers, body=form)
+            response = await fetcher.fetch(step)
         finally:
-            # They refer to this frame: a reference cycle.
-            refused.clear()
-            unavailable.clear()
+            await fetcher.close()
+        try:
+            if response.status != 200:
+                # Also 401, which is about our own credentials (RFC 7662, 2.3).
+                raise ValueError(response.error or f"HTTP {response.status}")
+            members = strict_object(response.body)
+        except ValueError as error:
+            raise AuthorizationUnavailable(f"{self._url}: {error}") from None
+        return check_introspection(members, self._rules, self._unix())

@@ -7,13 +7,12 @@ accepted: a closed list of algorithms, a strict form of the token, and keys of a
 
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
-from cryptography.x509 import load_pem_x509_certificate
 
 from genmcp._core.access import InvalidToken
 from genmcp._core.auth.claims import check_header, parse_object
@@ -35,7 +34,9 @@ ASYMMETRIC: Final = (
 """The algorithms of signatures with a key pair that are supported."""
 
 SYMMETRIC: Final = ("HS256", "HS384", "HS512")
-"""The algorithms with a secret that both sides have; never used beside published keys."""
+"""The algorithms with a secret that both sides have; a published key is never one."""
+
+_ALL: Final = (*ASYMMETRIC, *SYMMETRIC)
 
 KeyData: TypeAlias = str | bytes | Mapping[str, Any]
 """A key as PEM text, or as a JWK: a mapping, or its JSON text."""
@@ -53,13 +54,6 @@ _REQUIRED: Final = {
     "RSA": ("kty", "n", "e"),
     "EC": ("kty", "crv", "x", "y"),
     "OKP": ("kty", "crv", "x"),
-}
-_DEFAULTS: Final = {
-    "P-256": "ES256",
-    "P-384": "ES384",
-    "P-521": "ES512",
-    "Ed25519": "EdDSA",
-    "Ed448": "EdDSA",
 }
 # Raised by joserfc and cryptography for malformed keys and tokens.
 _MALFORMED: Final = (
@@ -82,20 +76,18 @@ class _AllowedAlgorithms(jws.JWSRegistry):
         return self.algorithms[name]
 
 
-class Jws:
+class Jws(NamedTuple):
     """A signed token in parts. Nothing in it is trusted before `verify` has returned True.
 
     Args:
         header: the protected header.
         payload: the payload, as signed.
+        compact: the token as joserfc has read it.
     """
 
-    __slots__ = ("_compact", "header", "payload")
-
-    def __init__(self, header: Mapping[str, Any], payload: bytes, compact: Any) -> None:
-        self.header = header
-        self.payload = payload
-        self._compact = compact
+    header: Mapping[str, Any]
+    payload: bytes
+    compact: Any
 
     def __repr__(self) -> str:
         return "<Jws>"  # neither payload nor signature belong into a log
@@ -106,16 +98,15 @@ class Key:
 
     Args:
         key: the key of joserfc.
-        algorithms: limits the algorithms; the default are all that fit the type and curve of the
-            key, its `alg`, `use` and `key_ops`.
     """
 
     __slots__ = ("_key", "algorithms", "kid")
 
-    def __init__(self, key: jwk.Key, algorithms: Iterable[str] = ASYMMETRIC) -> None:
+    def __init__(self, key: jwk.Key) -> None:
         self._key = key
         self.kid = key.kid if isinstance(key.kid, str) else None
-        self.algorithms = frozenset(name for name in algorithms if _fits(key, name))
+        # Those that fit its type, size and curve, its `alg`, `use` and `key_ops`.
+        self.algorithms = frozenset(name for name in _ALL if _fits(key, name))
 
     def __repr__(self) -> str:
         return f"<Key {self.kid!r}>"
@@ -143,11 +134,11 @@ class Key:
 
     @property
     def default_algorithm(self) -> str:
-        """The algorithm to sign with: the `alg` of the key, or the usual one of its type."""
-        name = self._key.alg or _DEFAULTS.get(str(self._key.get("crv")), "RS256")
-        if name not in self.algorithms:
-            raise ConfigurationError(f"The key {self.kid!r} fits no algorithm of signatures")
-        return name
+        """The algorithm to sign with: the first of `ASYMMETRIC` that fits."""
+        for name in ASYMMETRIC:
+            if name in self.algorithms:
+                return name
+        raise ConfigurationError(f"The key {self.kid!r} fits no algorithm of signatures")
 
 
 def decode(token: str) -> Jws:
@@ -179,7 +170,7 @@ def verify(signed: Jws, keys: Iterable[Key], algorithms: Collection[str]) -> boo
     for key in keys:
         if name in key.algorithms:
             try:
-                if jws.validate_compact(signed._compact, key._key, registry=registry):
+                if jws.validate_compact(signed.compact, key._key, registry=registry):
                     return True
             except _MALFORMED:
                 continue
@@ -215,29 +206,23 @@ def sign(
     )
 
 
-def generate_key(algorithm: str = "ES256") -> Key:
-    """Return a new private key for *algorithm*: one of `ES256`, `ES384`, `EdDSA` or `RS256`."""
-    key: jwk.Key
-    if algorithm.startswith("ES"):
-        key = jwk.ECKey.generate_key({"256": "P-256", "384": "P-384"}[algorithm[2:]])
-    elif algorithm == "EdDSA":
-        key = jwk.OKPKey.generate_key("Ed25519")
-    else:
-        key = jwk.RSAKey.generate_key(_MIN_RSA_BITS)
-    return Key(key)
+def generate_key() -> Key:
+    """Return a new private key for ES256."""
+    return Key(jwk.ECKey.generate_key("P-256"))
 
 
 def read_key(data: KeyData) -> Key:
-    """Return the key in *data*: PEM (a private or public key, or a certificate) or a JWK.
+    """Return the key in *data*: PEM or a JWK.
 
     Raises:
         ConfigurationError: it is not a key for signatures. The message has no part of it.
     """
     try:
-        if isinstance(data, str | bytes) and _is_pem(data):
-            key = Key(_from_pem(data))
+        raw = data.encode() if isinstance(data, str) else data
+        if isinstance(raw, bytes) and b"-----BEGIN" in raw:
+            key = Key(_from_pem(raw))
         else:
-            key = Key(_from_jwk(_members(data)))
+            key = Key(_from_jwk(_members(raw)))
     except _MALFORMED as error:
         raise ConfigurationError(
             f"The key is neither PEM nor a JWK ({type(error).__name__})"
@@ -245,26 +230,6 @@ def read_key(data: KeyData) -> Key:
     if not key.algorithms:
         raise ConfigurationError(f"The key {key.kid!r} fits no algorithm of signatures")
     return key
-
-
-def read_secret(secret: str | bytes) -> Key:
-    """Return a key for the algorithms `SYMMETRIC` that the length of *secret* is enough for.
-
-    Raises:
-        ConfigurationError: it is shorter than 32 bytes (RFC 7518, 3.2), or a public key.
-    """
-    raw = secret.encode() if isinstance(secret, str) else secret
-    fitting = [name for name in SYMMETRIC if len(raw) * 8 >= int(name[2:])]
-    if not fitting:
-        raise ConfigurationError("The secret of tokens must have 32 bytes at least")
-    if b"-----BEGIN" in raw or b"ssh-" in raw:
-        raise ConfigurationError(
-            "A public key must not be used as the secret of tokens: pass keys="
-        )
-    try:
-        return Key(jwk.OctKey.import_key(raw), fitting)
-    except _MALFORMED:
-        raise ConfigurationError("The secret of tokens is a key of another type") from None
 
 
 def read_key_set(data: KeyData) -> list[Key]:
@@ -292,15 +257,6 @@ def read_key_set(data: KeyData) -> list[Key]:
     return keys
 
 
-def thumbprint(data: KeyData) -> str:
-    """Return the SHA-256 thumbprint of a key (RFC 7638)."""
-    return read_key(data).thumbprint
-
-
-def _is_pem(data: str | bytes) -> bool:
-    return ("-----BEGIN" in data) if isinstance(data, str) else (b"-----BEGIN" in data)
-
-
 def _members(data: KeyData) -> Mapping[str, Any]:
     if isinstance(data, Mapping):
         return data
@@ -308,28 +264,15 @@ def _members(data: KeyData) -> Mapping[str, Any]:
 
 
 def _from_jwk(members: Mapping[str, Any]) -> jwk.Key:
-    match members["kty"]:
-        case "RSA":
-            # Before joserfc reads it, which warns of a short key.
-            _check_rsa_size(int.from_bytes(urlsafe_b64decode(members["n"].encode())).bit_length())
-            return jwk.RSAKey.import_key(dict(members))
-        case "EC":
-            return jwk.ECKey.import_key(dict(members))
-        case "OKP":
-            return jwk.OKPKey.import_key(dict(members))
-        case _:
-            raise ValueError("the type of the key is not supported")
+    if members["kty"] == "RSA":
+        # Before joserfc reads it, which warns of a short key.
+        _check_rsa_size(int.from_bytes(urlsafe_b64decode(members["n"].encode())).bit_length())
+    return jwk.import_key(dict(members))
 
 
-def _from_pem(data: str | bytes) -> jwk.Key:
-    raw = data.encode() if isinstance(data, str) else data
-    native: Any
-    if b"PRIVATE KEY" in raw:
-        native = load_pem_private_key(raw, None)
-    elif b"CERTIFICATE" in raw:
-        native = load_pem_x509_certificate(raw).public_key()
-    else:
-        native = load_pem_public_key(raw)
+def _from_pem(raw: bytes) -> jwk.Key:
+    private = b"PRIVATE KEY" in raw
+    native: Any = load_pem_private_key(raw, None) if private else load_pem_public_key(raw)
     if isinstance(native, rsa.RSAPrivateKey | rsa.RSAPublicKey):
         _check_rsa_size(native.key_size)
         return jwk.RSAKey.import_key(native)
@@ -346,8 +289,10 @@ def _check_rsa_size(bits: int) -> None:
 def _fits(key: jwk.Key, name: str) -> bool:
     try:
         _AllowedAlgorithms.algorithms[name].check_key(key)
-        key.check_key_op("sign" if key.is_private and key.key_type != "oct" else "verify")
+        key.check_key_op("sign" if key.is_private else "verify")
     except _MALFORMED:
         return False
+    if isinstance(key, jwk.OctKey):
+        return len(key.raw_value) * 8 >= int(name[2:])  # RFC 7518, 3.2
     # joserfc takes each key of the type OKP for EdDSA, also one of X25519, which signs nothing.
     return name != "EdDSA" or key.get("crv") in ("Ed25519", "Ed448")

@@ -1,166 +1,209 @@
 """Signed access tokens (RFC 9068): verified with the published keys of their issuer."""
 
+import asyncio
+import logging
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from copy import copy
+from typing import Final
 
-from genmcp._core.access import Access, InvalidToken
+import msgspec
+
+from genmcp._core.access import Access, AuthorizationUnavailable, InvalidToken
 from genmcp._core.auth.claims import Rules, check_claims, check_type, parse_object
-from genmcp.auth.jose import (
-    ASYMMETRIC,
-    SYMMETRIC,
-    Jws,
-    Key,
-    KeyData,
-    decode,
-    read_key,
-    read_key_set,
-    read_secret,
-    verify,
-)
-from genmcp.auth.keys import PublishedKeys
-from genmcp.auth.verdicts import SYSTEM_CLOCK, Clock, check_options
+from genmcp._core.auth.fetching import NoDocument, check_url, get, get_document, shown
+from genmcp._core.auth.metadata import is_loopback_url, server_metadata_urls
+from genmcp._core.auth.steps import Fetched, FlowFailed, FlowOptions, Steps
+from genmcp.auth.fetcher import VERIFIER_TIMEOUT, Fetcher
+from genmcp.auth.jose import ASYMMETRIC, Jws, Key, KeyData, decode, read_key, read_key_set, verify
+from genmcp.auth.shared import SingleFlight
+from genmcp.auth.verdicts import SYSTEM_CLOCK, Clock, check_lists
 from genmcp.errors import ConfigurationError
 
+logger = logging.getLogger("genmcp")
 
-@dataclass(frozen=True)
+REFETCH: Final = 30.0
+"""Seconds between two fetches at least, when tokens have unknown keys."""
+
+_LIFETIME: Final = 300.0  # seconds that keys are used; an issuer may withdraw one
+_RETRY: Final = 5.0  # seconds after a fetch without a result, as long as there are no keys at all
+
+
+class _KeyLocation(msgspec.Struct):
+    """The metadata of an authorization server, as far as it is about keys.
+
+    A mistake in any other member is no reason to refuse all tokens.
+    """
+
+    issuer: str
+    jwks_uri: str | None = None
+
+
+class PublishedKeys:
+    """The keys of one issuer.
+
+    The first token fetches them. A token with an unknown `kid` fetches them again, since issuers
+    change their keys; but seldom, since any stranger can send one. While a fetch fails, the keys of
+    the last one are used.
+
+    Args:
+        issuer: the issuer, as in its metadata.
+        clock: the clocks.
+    """
+
+    def __init__(self, issuer: str, *, clock: Clock) -> None:
+        self._issuer = issuer
+        self._monotonic = clock.monotonic
+        self._keys: Sequence[Key] = ()
+        self._known = False  # whether a fetch has succeeded
+        self._stale_at = self._next_at = float("-inf")
+        self._failure = ""  # of the last fetch
+        self._flights: SingleFlight[None] = SingleFlight()
+
+    async def find(self, kid: str | None) -> Sequence[Key]:
+        """Return the keys that a token with *kid* may be signed with, maybe none.
+
+        Raises:
+            AuthorizationUnavailable: that is not known, since the last fetch has failed.
+        """
+        now = self._monotonic()
+        found = self._fitting(kid)
+        if found and (now < self._stale_at or now < self._next_at):
+            return found
+        await self.renew()
+        found = self._fitting(kid)
+        if not found and self._failure:
+            wait = max(1, round(self._next_at - self._monotonic()))
+            raise AuthorizationUnavailable(self._failure, retry_after=wait)
+        return found
+
+    async def renew(self) -> bool:
+        """Fetch the keys, unless that was done a moment ago; return whether it was done."""
+        # Nothing is known if the first fetch was cancelled.
+        due = self._monotonic() >= self._next_at or not (self._known or self._failure)
+        if not due and not self._flights.running(""):
+            return False
+        await self._flights.run("", self._fetch)
+        return True
+
+    def _fitting(self, kid: str | None) -> Sequence[Key]:
+        if kid is None:
+            return self._keys
+        # RFC 7515, 4.1.4: a hint. A key without one may be any.
+        return [key for key in self._keys if key.kid in (kid, None)]
+
+    async def _fetch(self) -> None:
+        # Before the wait: meanwhile, tokens with known keys do not wait.
+        self._next_at = self._monotonic() + REFETCH
+        try:
+            async with asyncio.timeout(VERIFIER_TIMEOUT):
+                document = await Fetcher(VERIFIER_TIMEOUT).run(find_keys(self._issuer))
+            keys = read_key_set(document.body)
+        except (FlowFailed, ValueError, TimeoutError) as error:
+            reason = str(error) or f"no response within {VERIFIER_TIMEOUT:g} s"
+            self._failure = f"the keys of the issuer {self._issuer} cannot be fetched: {reason}"
+            if self._known:
+                logger.warning("%s; those of the last fetch are used", self._failure)
+            else:
+                self._next_at = self._monotonic() + _RETRY
+        except asyncio.CancelledError:
+            # All clients have left. Others need not wait as long as after a result.
+            self._next_at = self._monotonic() + _RETRY
+            raise
+        else:
+            self._keys, self._known, self._failure = keys, True, ""
+            if not keys:
+                # The old ones are withdrawn. But that none is published must be an error of the
+                # issuer: clients keep their tokens.
+                self._failure = f"the issuer {self._issuer} publishes no key that can be used"
+            self._stale_at = self._monotonic() + _LIFETIME
+
+
+def find_keys(issuer: str) -> Steps[Fetched]:
+    """Fetch the JWK set that the first usable metadata document of *issuer* names.
+
+    Raises:
+        FlowFailed: there is none; the message has the reason for each place.
+    """
+    options = FlowOptions(url=issuer, now=time.time, random=str)
+    problems = []
+    tried = set()  # both forms of metadata usually name the same place
+    for url in server_metadata_urls(issuer):
+        try:
+            metadata = yield from get_document(options, url, _KeyLocation)
+            # RFC 8414, 3.3: identical, or else one issuer could speak for another.
+            if metadata.issuer != issuer:
+                raise NoDocument(f"is of the issuer {shown(metadata.issuer)}", url)
+            if metadata.jwks_uri is None:
+                raise NoDocument("has no jwks_uri", url)
+            place = check_url(options, metadata.jwks_uri, "jwks_uri")
+            if is_loopback_url(place) and not is_loopback_url(issuer):
+                raise NoDocument("has a jwks_uri on this machine", url)
+            if place not in tried:
+                tried.add(place)
+                return (yield from get(options, place))
+        except FlowFailed as problem:
+            problems.append(str(problem))
+    raise FlowFailed("; ".join(problems))
+
+
 class Jwt:
     """Verifies signed access tokens. The default of `Bearer(verify=)`; needs the extra `auth`.
 
     The keys are those that the metadata of each issuer refers to. They are fetched with the first
-    token, and used as long as their `Cache-Control` allows, between 5 minutes and a day, or an hour
-    without it.
+    token, and used for 5 minutes. Signatures are RS, PS or ES with 256, 384 or 512 bits, or EdDSA,
+    as the key allows.
 
     Args:
         audiences: values of `aud` that are accepted besides the resource of the `Bearer`, such as
             the id of an application at Entra.
-        algorithms: the accepted algorithms of signatures. Default: RS, PS and ES with 256, 384 and
-            512 bits, EdDSA; with *secret*, HS256.
-        keys: the keys of the issuer, a JWK set or PEM, in place of the published ones: nothing is
-            fetched. Only with a single issuer.
-        secret: the secret of the HS algorithms, in place of keys; 32 bytes at least. Any process
-            that can verify with it can issue tokens, too.
-        leeway: seconds by which the clocks of issuer and server may differ; default 30.
+        keys: the keys of the issuer, a JWK set, a JWK or PEM, in place of the published ones:
+            nothing is fetched. A JWK of the type `oct` is a secret for HS256, HS384 and HS512; any
+            process that can verify with it can issue tokens, too. Only with a single issuer.
+        clients: the ids of the clients whose tokens are accepted; default any client.
         unchecked_audience: accept tokens for any audience, also those for other servers of the
             issuer. Only for issuers that name none, such as Cognito; give *clients* then.
-        clients: the ids of the clients whose tokens are accepted; default any client.
-        issuers: those of the `Bearer` whose tokens are accepted, for a `Jwt` in an `AnyOf`; default
-            all of them.
-        cache: seconds that a verified token is accepted without another verification, until it
-            expires; default 60.
-        timeout: seconds for a fetch of the metadata and the keys of an issuer; default 5.
-        refetch: seconds between two fetches of the keys of an issuer at least, when tokens have
-            unknown keys; default 30.
 
     Raises:
         ConfigurationError: an option is wrong; the message names it.
     """
 
-    audiences: Sequence[str] = ()
-    algorithms: Sequence[str] | None = None
-    keys: KeyData | None = field(default=None, repr=False)
-    leeway: float = 30
-    secret: str | bytes | None = field(default=None, repr=False, kw_only=True)
-    unchecked_audience: bool = field(default=False, kw_only=True)
-    clients: Sequence[str] = field(default=(), kw_only=True)
-    issuers: Sequence[str] = field(default=(), kw_only=True)
-    cache: float = field(default=60, kw_only=True)
-    timeout: float = field(default=5, kw_only=True)
-    refetch: float = field(default=30, kw_only=True)
+    cache = 60.0  # seconds that a verified token is accepted without another verification
 
-    def __post_init__(self) -> None:
-        check_options(
-            {"audiences": self.audiences, "clients": self.clients, "issuers": self.issuers},
-            self.timeout,
-            leeway=self.leeway,
-            cache=self.cache,
-            refetch=self.refetch,
-        )
-        possible = ASYMMETRIC if self.secret is None else SYMMETRIC
-        if isinstance(self.algorithms, str) or (
-            self.algorithms is not None and not self.algorithms
-        ):
-            raise ConfigurationError(f"algorithms takes a list of names, not {self.algorithms!r}")
-        for name in self.algorithms or ():
-            if name not in possible:
-                # A public key must never serve as a secret (RFC 8725, 2.1).
-                kind = "a key" if self.secret is None else "a secret"
-                raise ConfigurationError(
-                    f"algorithms: {name!r} is not one for {kind}: {', '.join(possible)}"
-                )
-        if self.secret is not None and self.keys is not None:
-            raise ConfigurationError("keys and secret exclude each other")
-        self.static_keys()
+    def __init__(
+        self,
+        audiences: Sequence[str] = (),
+        keys: KeyData | None = None,
+        *,
+        clients: Sequence[str] = (),
+        unchecked_audience: bool = False,
+    ) -> None:
+        check_lists(audiences=audiences, clients=clients)
+        self._audiences = None if unchecked_audience else audiences
+        self._keys = None if keys is None else _given_keys(keys)
+        # A public key must never serve as a secret (RFC 8725, 2.1): published keys never do.
+        given = [key.algorithms for key in self._keys or ()]
+        self._algorithms = frozenset(ASYMMETRIC).union(*given)
+        self._clients = clients
+        self._rules: Rules | None = None
+        self._published: dict[str, PublishedKeys] = {}
+        self._unix = SYSTEM_CLOCK.unix
 
-    async def verify(self, token: str) -> Access:
-        """Fail: only `bind` knows the issuers. A `Bearer` calls it."""
-        raise ConfigurationError("Jwt verifies tokens as the verify= of a Bearer")
-
-    def bind(
-        self, resource: str, issuers: Sequence[str], clock: Clock = SYSTEM_CLOCK
-    ) -> "JwtVerifier":
-        """Return the verifier for tokens of *issuers* for *resource*.
+    def bind(self, resource: str, issuers: Sequence[str], clock: Clock = SYSTEM_CLOCK) -> "Jwt":
+        """Return the verifier for tokens of *issuers* for *resource*. A `Bearer` calls it.
 
         Raises:
             ConfigurationError: the options do not fit them.
         """
-        if unknown := [issuer for issuer in self.issuers if issuer not in issuers]:
-            raise ConfigurationError(
-                f"Jwt: {unknown[0]!r} is not among the issuers, {', '.join(issuers)}"
-            )
-        issuers = self.issuers or issuers
-        if len(issuers) > 1 and (self.keys is not None or self.secret is not None):
+        if len(issuers) > 1 and self._keys is not None:
             # With one list for all, each issuer could issue tokens in the name of the others.
-            raise ConfigurationError("keys and secret of Jwt are for a single issuer")
-        return JwtVerifier(self, resource, issuers, clock)
-
-    def static_keys(self) -> Sequence[Key] | None:
-        """Return the keys of the options *keys* or *secret*, or None for published ones."""
-        if self.secret is not None:
-            key = read_secret(self.secret)
-            if unfit := [name for name in self.allowed if name not in key.algorithms]:
-                raise ConfigurationError(f"secret: it is too short for {unfit[0]}")
-            return [key]
-        if self.keys is None:
-            return None
-        try:
-            keys = read_key_set(self.keys)
-        except ValueError:
-            keys = [read_key(self.keys)]
-        if not any(key.algorithms.intersection(self.allowed) for key in keys):
-            raise ConfigurationError(f"keys: none fits the algorithms {', '.join(self.allowed)}")
-        return keys
-
-    @property
-    def allowed(self) -> Sequence[str]:
-        """The accepted algorithms."""
-        return self.algorithms or (ASYMMETRIC if self.secret is None else SYMMETRIC[:1])
-
-
-class JwtVerifier:
-    """Verifies the signed tokens of some issuers for one resource. Made by `Jwt.bind`."""
-
-    def __init__(self, options: Jwt, resource: str, issuers: Sequence[str], clock: Clock) -> None:
-        self.cache = options.cache
-        self._algorithms = frozenset(options.allowed)
-        audiences = None if options.unchecked_audience else (resource, *options.audiences)
-        self._rules = Rules(
-            issuers=tuple(issuers),
-            audiences=audiences,
-            clients=tuple(options.clients),
-            leeway=options.leeway,
-        )
-        self._unix = clock.unix
-        self._static = options.static_keys()
-        self._published = {
-            issuer: PublishedKeys(
-                issuer, timeout=options.timeout, refetch=options.refetch, clock=clock
-            )
-            for issuer in issuers
-        }
-
-    def accepts(self, token: str) -> bool:
-        """Return whether *token* has the form of a signed token: whether it is worth a try."""
-        return token.startswith("ey") and token.count(".") == 2  # "ey" is '{"' in base64
+            raise ConfigurationError("keys of Jwt are for a single issuer")
+        audiences = None if self._audiences is None else (resource, *self._audiences)
+        bound = copy(self)
+        bound._unix = clock.unix
+        bound._rules = Rules(issuers=issuers, audiences=audiences, clients=self._clients)
+        bound._published = {each: PublishedKeys(each, clock=clock) for each in issuers}
+        return bound
 
     async def verify(self, token: str) -> Access:
         """Return the content of *token*.
@@ -169,6 +212,7 @@ class JwtVerifier:
             InvalidToken: the token is not valid.
             AuthorizationUnavailable: the keys of its issuer cannot be fetched.
         """
+        assert self._rules is not None  # by `bind`
         signed = decode(token)
         check_type(signed.header)
         algorithm = signed.header["alg"]
@@ -183,8 +227,8 @@ class JwtVerifier:
         return access
 
     async def _verify(self, signed: Jws, issuer: str) -> bool:
-        if self._static is not None:
-            return verify(signed, self._static, self._algorithms)
+        if self._keys is not None:
+            return verify(signed, self._keys, self._algorithms)
         published = self._published[issuer]
         kid = signed.header.get("kid")
         keys = await published.find(kid)
@@ -196,3 +240,14 @@ class JwtVerifier:
         if any(key.kid == kid for key in keys if kid is not None) or not await published.renew():
             return False
         return verify(signed, await published.find(kid), self._algorithms)
+
+
+def _given_keys(data: KeyData) -> Sequence[Key]:
+    """Return the keys of the option `keys`."""
+    try:
+        keys: Sequence[Key] = read_key_set(data)
+    except ValueError:
+        keys = [read_key(data)]
+    if not keys:
+        raise ConfigurationError("keys: none of them can be used")
+    return keys

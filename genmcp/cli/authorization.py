@@ -6,26 +6,22 @@ line of their output to a function. No token is in any of them.
 
 import time
 from collections.abc import Callable, Iterator
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
+from msgspec.structs import replace
 
-from genmcp._core.auth.discovery import DiscoveredServer, find_resource
-from genmcp._core.auth.flow import RejectedAttempt, authorize, explain
+from genmcp._core.auth.discovery import find_resource
+from genmcp._core.auth.flow import RejectedAttempt, authorize, log_out
 from genmcp._core.auth.metadata import ResourceMetadata
 from genmcp._core.auth.record import Record, record_key
-from genmcp._core.auth.revocation import log_out
-from genmcp._core.auth.steps import Failure, FlowFailed, FlowFinding, Steps
+from genmcp._core.auth.steps import Failure, FlowEvent, FlowFailed
 from genmcp.cli.output import as_command_options, one_line
-from genmcp.client.auth.asking import UserPrompt
-from genmcp.client.auth.fetcher import Fetcher
-from genmcp.client.auth.oauth import OAuth, flow_options, redirect_uri_of
-from genmcp.client.auth.runner import FlowRunner
+from genmcp.client.auth.flows import FlowAuthorization, LoginNeeded
+from genmcp.client.auth.oauth import OAuth
 from genmcp.client.client import Client
 from genmcp.client.errors import Forbidden, Unauthorized
-from genmcp.client.options import ClientOptions
 
-T = TypeVar("T")
 WriteLine = Callable[[str], None]
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
@@ -37,24 +33,16 @@ class LoginRequest(msgspec.Struct, frozen=True, kw_only=True):
     Args:
         url: the URL of the MCP server.
         oauth: the settings of the login, and where its tokens are stored.
-        client: the options of the client that calls the server.
-        browser: whether to open a browser, beside printing the URL.
+        authorization: the authorization of the requests to the server by that login.
     """
 
     url: str
     oauth: OAuth
-    client: ClientOptions = ClientOptions()
-    browser: bool = True
+    authorization: FlowAuthorization
 
-    @property
-    def key(self) -> str:
-        """The name of the record."""
-        return record_key(self.url, self.oauth.name)
-
-    async def run(self, steps: Steps[T], prompt: UserPrompt | None = None) -> T:
-        """Run the steps of a flow for this login."""
-        fetcher = Fetcher(self.oauth.fetch_timeout)
-        return await FlowRunner(self.key, self.oauth.tokens, fetcher, prompt).run(steps)
+    async def load(self) -> Record | None:
+        """Return the stored record."""
+        return await self.oauth.tokens.load(record_key(self.url, self.oauth.name))
 
 
 async def log_in(request: LoginRequest, write: WriteLine) -> None:
@@ -64,16 +52,12 @@ async def log_in(request: LoginRequest, write: WriteLine) -> None:
         ClientError: the server cannot be reached.
         FlowFailed: the login failed.
     """
-    oauth = request.oauth
     rejection = await _probe(request)
     if rejection is None and await _find_login(request) is None:
         raise FlowFailed("the server asks for no login")
-    prompt = UserPrompt(
-        redirect_uri_of(oauth), timeout=oauth.login_timeout, browser=request.browser
-    )
-    record = await request.run(
-        authorize(flow_options(oauth, request.url, _ignore), rejection), prompt
-    )
+    # Without events: the error of a flow has its cause.
+    options = replace(request.authorization.options, on_event=lambda event: None)
+    record = await request.authorization.run(authorize(options, rejection), asks=True)
     write(f"logged in at {one_line(record.issuer)}")
     for label, text in _describe(record):
         write(f"  {label:<15}{text}")
@@ -81,7 +65,7 @@ async def log_in(request: LoginRequest, write: WriteLine) -> None:
 
 async def log_out_of(request: LoginRequest, write: WriteLine) -> bool:
     """Revoke the tokens, remove the record, and return whether all of it succeeded."""
-    outcome = await request.run(log_out(flow_options(request.oauth, request.url, _ignore)))
+    outcome = await request.authorization.run(log_out(request.authorization.options))
     if outcome.record is None or outcome.record.access_token is None:
         write(f"there is no login for {request.url}")
         return True
@@ -92,34 +76,33 @@ async def log_out_of(request: LoginRequest, write: WriteLine) -> bool:
 
 
 async def explain_login(request: LoginRequest, write: WriteLine) -> bool:
-    """Write the findings of each step of a login, and return whether it would succeed.
+    """Begin a login, write its events, and return whether it came to the user.
 
-    It registers and stores nothing, and opens no browser.
+    The user is not asked: the login registers and stores nothing before that.
 
     Raises:
         ClientError: the server cannot be reached.
     """
 
-    def observe(finding: FlowFinding) -> None:
-        for line in _finding_lines(finding):
+    def on_event(event: FlowEvent) -> None:
+        for line in _lines(event):
             write(line)
 
     failure = ""
     rejection = await _probe(request)
-    options = flow_options(request.oauth, request.url, observe)
+    options = replace(request.authorization.options, on_event=on_event)
     try:
         if rejection is None:
-            observe(FlowFinding("server", "answers without a token", request.url))
+            on_event(FlowEvent("server", "answers without a token", request.url))
             if await _find_login(request) is None:
                 write("The server asks for no login.")
                 return True
-        found = await request.run(explain(options, rejection))
-        for finding in _server_findings(found):
-            observe(finding)
-        failure = _missing_proof(request, rejection)
+        await request.authorization.run(authorize(options, rejection))
+    except LoginNeeded:
+        pass
     except FlowFailed as failed:
         failure = as_command_options(str(failed))
-    observe(_stored_finding(await request.oauth.tokens.get(request.key)))
+    on_event(_stored_event(await request.load()))
     if failure:
         write(f"A client cannot log in: {one_line(failure)}")
     else:
@@ -133,9 +116,8 @@ async def _find_login(request: LoginRequest) -> ResourceMetadata | None:
     Without such metadata it has no login. The rules of 2025-03-26, by which each server is its own
     authorization server, are for a server that demands a token.
     """
-    options = flow_options(request.oauth, request.url, _ignore)
     try:
-        return await request.run(find_resource(options, None))
+        return await request.authorization.run(find_resource(request.authorization.options, None))
     except FlowFailed as failed:
         if failed.failure is Failure.RESOURCE:  # another server of the same host
             return None
@@ -148,7 +130,7 @@ async def _probe(request: LoginRequest) -> RejectedAttempt | None:
     Raises:
         ClientError: the server cannot be reached, or responded with another error.
     """
-    client = Client(request.url, options=request.client)
+    client = Client(request.url)
     try:
         await client.open()
     except (Unauthorized, Forbidden) as error:
@@ -158,54 +140,22 @@ async def _probe(request: LoginRequest) -> RejectedAttempt | None:
     return None
 
 
-def _ignore(finding: FlowFinding) -> None:
-    """Report nothing: the error of a flow has its cause."""
+def _lines(event: FlowEvent) -> Iterator[str]:
+    """Yield the lines of an event, with the URL below the text."""
+    mark, text = ("ok", event.text) if event.ok else ("--", as_command_options(event.text))
+    yield f"{mark}  {event.topic:<22}{one_line(text)}"
+    if event.url:
+        yield f"{'':26}{one_line(event.url)}"
 
 
-def _missing_proof(request: LoginRequest, rejection: RejectedAttempt | None) -> str:
-    """Return why the server would reject the token of a login, "" if it would accept it."""
-    challenge = rejection.challenge if rejection else None
-    if challenge is None or challenge.scheme.lower() != "dpop" or request.oauth.dpop:
-        return ""
-    return "the server accepts only tokens that are bound to a key (--dpop)"
-
-
-def _finding_lines(finding: FlowFinding) -> Iterator[str]:
-    """Yield the lines of a finding, with the URL and the advice below the text."""
-    mark, text = ("ok", finding.text) if finding.ok else ("--", as_command_options(finding.text))
-    yield f"{mark}  {finding.topic:<22}{one_line(text)}"
-    for text in (finding.url, as_command_options(finding.advice)):
-        if text:
-            yield f"{'':26}{one_line(text)}"
-
-
-def _server_findings(found: DiscoveredServer) -> Iterator[FlowFinding]:
-    """Yield the findings in the metadata of the authorization server."""
-    server = found.server
-    methods = server.code_challenge_methods_supported or ()
-    listed = f"listed: {', '.join(methods) or 'none'}"
-    yield FlowFinding("PKCE", listed, ok="S256" in methods)
-    ways = {
-        "client id metadata documents": server.client_id_metadata_document_supported,
-        "dynamic registration": server.registration_endpoint is not None,
-        "--client-id": True,
-    }
-    text = ", ".join(way for way, possible in ways.items() if possible)
-    yield FlowFinding("registration ways", text)
-    endpoint = server.revocation_endpoint
-    yield FlowFinding(
-        "logout", "revokes the tokens" if endpoint else "only removes the tokens here"
-    )
-
-
-def _stored_finding(record: Record | None) -> FlowFinding:
+def _stored_event(record: Record | None) -> FlowEvent:
     if record is None:
-        return FlowFinding("stored", "none", ok=False)
+        return FlowEvent("stored", "none", ok=False)
     described = "; ".join(f"{label} {text}" for label, text in _describe(record))
     text = f"login at {record.issuer}; {described}"
     expired = record.expires is not None and record.expires <= time.time()
     usable = record.access_token is not None and (not expired or record.refresh_token is not None)
-    return FlowFinding("stored", text, ok=usable)
+    return FlowEvent("stored", text, ok=usable)
 
 
 def _describe(record: Record) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,6 @@ from genmcp.cli.target import load_mux
 from genmcp.errors import ConfigurationError, ContractError, StoreError, TaskNotFound
 from genmcp.stores import open_store
 from genmcp.stores.store import Store
-from genmcp.tasks.engine import engine_on
 from genmcp.tasks.inspection import TaskInspector, services_of
 from genmcp.tasks.service import TaskService
 
@@ -123,7 +122,7 @@ async def _open(
         mux = load_mux(options.app)
         _check_shared(mux.store)
         try:
-            inspector = TaskInspector(mux.tasks.service, mux.tasks.cancel)
+            inspector = TaskInspector(mux.tasks.service, mux.stored_calls.cancel)
             yield Deployment(mux.store, [inspector])
         finally:
             await mux.aclose()
@@ -166,7 +165,6 @@ def _check_shared(store: Store) -> None:
 def _inspector(store: Store, name: str) -> TaskInspector:
     service = TaskService(
         store,
-        engine_on(store),
         node=f"operator-{secrets.token_hex(4)}",
         resume=_resume,
         namespace=name,

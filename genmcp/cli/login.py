@@ -3,16 +3,15 @@
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import urlsplit
 
 import msgspec
-from msgspec.structs import replace
 
 from genmcp.cli.output import as_command_options, private_output, sanitize
-from genmcp.cli.parsing import PORT, SECONDS, Decorator, argument, command, option, options_as
-from genmcp.client.auth.base import Auth, Authorization, Authorizer, RejectedRequest
+from genmcp.cli.parsing import PORT, Decorator, argument, command, option, options_as
+from genmcp.client.auth.base import Auth, Authorization, Authorizer
 from genmcp.client.errors import ClientError
 from genmcp.client.options import HttpOptions
 from genmcp.errors import ConfigurationError
@@ -20,7 +19,9 @@ from genmcp.errors import ConfigurationError
 # What a login needs is imported by the functions that need it: most commands do not.
 if TYPE_CHECKING:
     from genmcp._core.auth.record import Record
+    from genmcp.auth.extensions.dpop_client import DpopAuth
     from genmcp.cli.authorization import LoginRequest, WriteLine
+    from genmcp.client.auth.oauth import OAuth
     from genmcp.client.auth.tokens import TokenStorage
 
 CLIENT_NAME: Final = "genmcp"
@@ -29,10 +30,7 @@ CLIENT_NAME: Final = "genmcp"
 TOKEN_VARIABLE: Final = "GENMCP_TOKEN"
 SECRET_VARIABLE: Final = "GENMCP_CLIENT_SECRET"
 
-_KEYRING: Final = "keyring"
-_TOKENS_HELP: Final = (
-    f"where logins are stored: a folder, or {_KEYRING!r} for the keyring of the system"
-)
+_TOKENS_HELP: Final = "the folder in which logins are stored"
 
 Work: TypeAlias = "Callable[[LoginRequest, WriteLine], Awaitable[bool | None]]"
 
@@ -55,7 +53,7 @@ auth_parameters: Final[Sequence[Decorator]] = (
         is_flag=True,
         help="authorize by the tokens of `genmcp login`, and log in if there are none",
     ),
-    option("--tokens", section=CONNECTION, metavar="WHERE", help=_TOKENS_HELP),
+    option("--tokens", section=CONNECTION, metavar="FOLDER", help=_TOKENS_HELP),
     option(
         "--token",
         section=CONNECTION,
@@ -85,12 +83,11 @@ class LoginOptions(ServerOptions, frozen=True, kw_only=True):
     dpop: bool = False
     no_browser: bool = False
     port: int = 0
-    login_timeout: float | None = None
 
 
 _server_parameters: Final[Sequence[Decorator]] = (
     argument("url", "the URL of the MCP server"),
-    option("--tokens", metavar="WHERE", help=_TOKENS_HELP),
+    option("--tokens", metavar="FOLDER", help=_TOKENS_HELP),
     option(
         "--client-id",
         metavar="ID",
@@ -136,7 +133,7 @@ _prompt_parameters: Final[Sequence[Decorator]] = (
     option(
         "--no-browser",
         is_flag=True,
-        help="print the URL only; the URL of the redirect can be pasted",
+        help="print the URL, for a browser on another machine; paste the URL of the redirect",
     ),
     option(
         "--port",
@@ -144,12 +141,6 @@ _prompt_parameters: Final[Sequence[Decorator]] = (
         default=0,
         metavar="N",
         help="the port of the redirect URI, for a client that is registered with one",
-    ),
-    option(
-        "--login-timeout",
-        type=SECONDS,
-        metavar="SECONDS",
-        help="how long the user may take (300)",
     ),
 )
 
@@ -205,8 +196,9 @@ def auth_of(arguments: AuthOptions, url: object, configured: Auth | None) -> Aut
     from genmcp.client.auth.oauth import OAuth
 
     tokens = _storage(arguments.tokens)
-    oauth = OAuth(CLIENT_NAME, tokens=tokens, **_options_of(_stored(tokens, url)))
-    return _attended(oauth)
+    stored = _stored(tokens, url)
+    oauth = OAuth(CLIENT_NAME, tokens=tokens, **_options_of(stored))
+    return _attended(_bound(oauth) if stored and stored.dpop_key else oauth)
 
 
 def _attended(auth: Auth | None) -> Auth | None:
@@ -214,47 +206,28 @@ def _attended(auth: Auth | None) -> Auth | None:
     is_interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
     if is_interactive or not isinstance(auth, Authorizer):
         return auth
-    from genmcp.client.auth.oauth import OAuth
-
-    return UnattendedLogin(auth) if isinstance(auth, OAuth) else auth
+    return UnattendedLogin(auth)
 
 
 class UnattendedLogin:
     """Authorization by stored tokens without a terminal, such as in a script.
 
+    The tokens are renewed as usual. In place of a login, a request fails with `Unauthorized` or
+    `Forbidden`.
+
     Args:
-        settings: those of the login, such as `OAuth`. Tokens are renewed as usual.
+        settings: those of the login, such as `OAuth`.
     """
 
     def __init__(self, settings: Authorizer) -> None:
         self._settings = settings
+        self.extension = getattr(settings, "extension", None)
 
     def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:
         """Return the authorization of a new connection to the server at *url*."""
-        return _UnattendedAuthorization(self._settings.authorization(url, http))
-
-
-class _UnattendedAuthorization(Authorization):
-    """Obtains tokens without a login. The caller gets `Unauthorized` or `Forbidden` instead."""
-
-    def __init__(self, inner: Authorization) -> None:
-        self._inner = inner
-
-    async def headers(self, method: str, url: str) -> Mapping[str, str]:
-        """Return the headers of the next request."""
-        return await self._inner.headers(method, url)
-
-    async def rejected(self, request: RejectedRequest) -> bool:
-        """Renew the token, but begin no login."""
-        return await self._inner.rejected(replace(request, foreground=False))
-
-    def answered(self, url: str, headers: Mapping[str, str]) -> None:
-        """Handle the headers of a response."""
-        self._inner.answered(url, headers)
-
-    async def close(self) -> None:
-        """Release the resources of the connection."""
-        await self._inner.close()
+        authorization = self._settings.authorization(url, http)
+        authorization.interactive = False
+        return authorization
 
 
 def _run(arguments: LoginOptions, work: Work) -> int:
@@ -282,7 +255,6 @@ def _request(arguments: LoginOptions) -> "LoginRequest":
         ConfigurationError: one of them is invalid.
     """
     from genmcp.cli.authorization import LoginRequest
-    from genmcp.client.auth.asking import DEFAULT_LOGIN_TIMEOUT
     from genmcp.client.auth.oauth import OAuth
 
     url = arguments.url
@@ -293,14 +265,12 @@ def _request(arguments: LoginOptions) -> "LoginRequest":
     if scheme not in ("http", "https"):
         raise ConfigurationError(f"{url!r} is not a URL: only servers over HTTP need a login")
     tokens = _storage(arguments.tokens)
-    options = _options_of(_stored(tokens, url))
+    stored = _stored(tokens, url)
+    options = _options_of(stored)
     if arguments.client_id not in (None, options.get("client_id")):
         options |= _client(arguments.client_id)
     if arguments.issuer is not None:
         options["issuer"] = arguments.issuer
-    timeout = arguments.login_timeout
-    if arguments.dpop:
-        options["dpop"] = True
     if options.get("secret") and not options["issuer"]:
         raise ConfigurationError(
             f"the secret in ${SECRET_VARIABLE} needs --issuer, the authorization server that "
@@ -312,19 +282,41 @@ def _request(arguments: LoginOptions) -> "LoginRequest":
         resource=None if arguments.no_resource else arguments.resource,
         assume_pkce=arguments.assume_pkce,
         tokens=tokens,
-        port=arguments.port,
-        login_timeout=DEFAULT_LOGIN_TIMEOUT if timeout is None else timeout,
+        redirect_uri=f"http://127.0.0.1:{arguments.port}/callback" if arguments.port else None,
+        ask=_paste if arguments.no_browser else None,
         **options,
     )
-    return LoginRequest(url=url, oauth=oauth, browser=not arguments.no_browser)
+    bound = arguments.dpop or (stored is not None and stored.dpop_key is not None)
+    authorization = (_bound(oauth) if bound else oauth).authorization(url)
+    return LoginRequest(url=url, oauth=oauth, authorization=authorization)
+
+
+def _bound(oauth: "OAuth") -> "DpopAuth":
+    """Return *oauth* with tokens that are bound to a key. Needs the extra `auth`."""
+    from genmcp.auth.extensions.dpop_client import DpopAuth
+
+    return DpopAuth(oauth)
+
+
+def _paste(url: str) -> str:
+    """Let the user paste the URL of the redirect, which their browser shows with an error."""
+    from genmcp._core.auth.steps import FlowFailed
+    from genmcp.client.auth.asking import show
+
+    show(url)
+    sys.stderr.write("The browser shows an error after that. Paste its URL here:\n")
+    sys.stderr.flush()
+    pasted = sys.stdin.readline().strip()
+    if not pasted:
+        raise FlowFailed("no URL was pasted")
+    return pasted
 
 
 def _options_of(stored: "Record | None") -> dict[str, Any]:
     """Return the options of `OAuth` that a stored login was made with."""
-    if stored is None:
+    if stored is None or stored.client.dynamic:
         return {}
-    client = {} if stored.client.dynamic else _client(stored.client.id, stored.issuer)
-    return {**client, "dpop": stored.dpop_key is not None}
+    return _client(stored.client.id, stored.issuer)
 
 
 def _client(client_id: str, issuer: str | None = None) -> dict[str, Any]:
@@ -338,18 +330,13 @@ def _stored(tokens: "TokenStorage", url: str) -> "Record | None":
     Raises:
         ConfigurationError: the storage cannot be used.
     """
+    from genmcp._core.auth.record import record_key
     from genmcp.client.auth.tokens import TokensUnavailable
 
     try:
-        return asyncio.run(_get(tokens, url))
+        return asyncio.run(tokens.load(record_key(url, CLIENT_NAME)))
     except TokensUnavailable as error:
         raise ConfigurationError(str(error)) from None
-
-
-async def _get(tokens: "TokenStorage", url: str) -> "Record | None":
-    from genmcp._core.auth.record import record_key
-
-    return await tokens.get(record_key(url, CLIENT_NAME))
 
 
 def _scopes(values: Sequence[str]) -> list[str] | None:
@@ -357,8 +344,7 @@ def _scopes(values: Sequence[str]) -> list[str] | None:
     return [scope for value in values for scope in value.split()] if values else None
 
 
-def _storage(where: str | None) -> "TokenStorage":
+def _storage(folder: str | None) -> "TokenStorage":
     from genmcp.client.auth.files import FileTokens
-    from genmcp.client.auth.keyring_tokens import KeyringTokens
 
-    return KeyringTokens() if where == _KEYRING else FileTokens(where)
+    return FileTokens(folder)

@@ -34,9 +34,8 @@ _UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("m", 60.0))
 _OAUTH_OPTIONS: Final = {
     r"\bresource=None\b": "--no-resource",
     r"\bassume_pkce=True\b": "--assume-pkce",
-    r"\bdpop=True\b": "--dpop",
-    r"\bOAuth\(port=\.\.\.\)": "--port",
-    r"\bOAuth\(login_timeout=\.\.\.\)": "--login-timeout",
+    r"\bauth=DpopAuth\(\.\.\.\)": "--dpop",
+    r"\bOAuth\(redirect_uri=\.\.\.\)": "--port",
     r"\bclient_id=,?": "--client-id",
     r"\bscopes=": "--scope",
     r"\bissuer=(?=')": "--issuer ",

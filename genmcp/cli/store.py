@@ -17,7 +17,6 @@ from genmcp.cli.deployment import (
 from genmcp.cli.output import OutputWriter, duration
 from genmcp.cli.parsing import command, group, option
 from genmcp.stores.accounts import EVERYTHING, room_for
-from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import Delete, Put, Store, StoreTotals
 from genmcp.tasks.inspection import QueueSummary, TaskInspector
 
@@ -141,10 +140,7 @@ def _service_lines(stats: ServiceStats) -> Iterator[str]:
 
 
 def _queue_row(queue: QueueSummary) -> list[str]:
-    backlog: Backlog | None = queue.backlog
-    served = "yes" if queue.served else "no"
-    if backlog is None:
-        return [queue.name, served, "?", "?", "?"]
+    backlog, served = queue.backlog, "yes" if queue.served else "no"
     oldest = duration(backlog.age) if backlog.age else ""
     return [queue.name, served, str(backlog.waiting), str(backlog.held), oldest]
 

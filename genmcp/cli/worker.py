@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.routing import Route
 
-from genmcp._mux.mux import Mux, add_telemetry
+from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
 from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
 from genmcp.cli.output import OutputError
@@ -24,7 +24,7 @@ from genmcp.cli.target import SERVED, load_attribute, load_mux
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.extras import missing_extra
 from genmcp.stores import log_problems
-from genmcp.tasks.retry import LogThrottle
+from genmcp.tasks.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 
@@ -69,7 +69,7 @@ def add_prometheus(mux: Mux, endpoint: Endpoint | None = None) -> Route:
     except ImportError as error:
         raise missing_extra("--metrics", "prometheus", error) from error
     prometheus = Prometheus()
-    add_telemetry(mux, prometheus.telemetry)
+    mux.add_telemetry(prometheus.telemetry)
     return prometheus.route(METRICS_PATH, endpoint=endpoint)
 
 
@@ -150,7 +150,7 @@ async def _work(mux: Mux) -> None:
     """Run jobs, as soon as the store is available, until this is cancelled.
 
     Raises:
-        RuntimeError: the engine has ended.
+        RuntimeError: the work has ended by itself.
     """
     jobs, warnings = mux.tasks.service, LogThrottle(logger, interval=60.0)
     while True:
@@ -162,9 +162,9 @@ async def _work(mux: Mux) -> None:
         await asyncio.sleep(_RETRY_DELAY)
     logger.info("worker of %s started, %s", mux.server.info.name, describe_state(mux))
     await jobs.worker.ended()
-    # The process must fail: a supervisor restarts a process that exits, but cannot see that the
-    # engine of a running process has ended.
-    raise RuntimeError("the engine ended unexpectedly; the log has the reason")
+    # The process must fail: a supervisor restarts a process that exits, but cannot see that a
+    # running process does not work any more.
+    raise RuntimeError("the worker ended unexpectedly; the log has the reason")
 
 
 class HostPort(NamedTuple):

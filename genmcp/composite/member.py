@@ -122,7 +122,7 @@ class CompositeRoute(Route, frozen=True, kw_only=True):
         """
         route = alternatives[0].route
         return cls(
-            headers=route.headers,
+            header_rules=route.header_rules,
             on_disconnect=route.on_disconnect,
             visible=route.visible,
             scopes=route.scopes if len(alternatives) == 1 else (),

@@ -205,7 +205,7 @@ class CompositeServer(Server):
         for each in alternatives:
             try:
                 if each.route.scopes:
-                    channel._sink.require_scopes(each.route.scopes)
+                    channel.context.caller.require_scopes(each.route.scopes)
                 return await each.member.handle(each.request(request), channel)
             except InsufficientScope:
                 raise

@@ -23,7 +23,7 @@ class _LoginEntry(
     secret: str | None = None
     scopes: Sequence[str] | None = None
     issuer: str | None = None
-    port: int = 0
+    redirect_uri: str | None = None
 
 
 class _CredentialsEntry(

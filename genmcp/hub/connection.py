@@ -129,7 +129,7 @@ class MemberCatalog(msgspec.Struct, frozen=True, dict=True):
         plain = Route()
         return {
             "tools/call": {
-                each.name: Route(headers=headers.get(each.name, ()), policy=self.policy)
+                each.name: Route(header_rules=headers.get(each.name, ()), policy=self.policy)
                 for each in self.tools
             },
             "prompts/get": {each.name: plain for each in self.prompts},

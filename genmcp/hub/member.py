@@ -190,7 +190,7 @@ class HubMember(Member):
 
     async def cancelled(self, channel: Channel) -> None:
         """Cancel a call that waits for its client's answer."""
-        call = self._suspended.pop(channel._own.get(_RELAY))
+        call = self._suspended.pop(channel.context.own_assigns.get(_RELAY))
         if call is not None:
             call.cancel()
 
@@ -205,7 +205,7 @@ class HubMember(Member):
         # The mux seals the assigns of the call into its continuation, from which `resume` reads
         # this key.
         if isinstance(step, Continue):
-            channel._own[_RELAY] = self._suspended.add(call)
+            channel.context.own_assigns[_RELAY] = self._suspended.add(call)
         return step
 
     def _work(self, request: Request) -> Work:

@@ -38,7 +38,7 @@ from weakref import WeakKeyDictionary
 from genmcp._core.client_key import ClientKey, Share
 from genmcp._core.outcome import Done, Outcome
 from genmcp._core.waiting import Continue
-from genmcp.channel import Channel, is_detached
+from genmcp.channel import Channel
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler, Sampled
@@ -225,7 +225,7 @@ class ForwardedCall:
         """
         if not self._forwarded:
             return False
-        if is_detached(self.channel):
+        if self.channel.context.caller.detached:
             return True
         now = asyncio.get_running_loop().time()
         return now - self._forwarded_at >= self._limiter.blocking.of(self._client)
@@ -237,7 +237,7 @@ class ForwardedCall:
 
     @property
     def _client(self) -> Hashable:
-        return self.caller or self.channel._sink.client_key.client
+        return self.caller or self.channel.context.client
 
     @property
     def cancelled(self) -> bool:
@@ -291,7 +291,7 @@ class ForwardedCall:
         """
         if self._work.done():
             raise McpError(_CALL_ENDED)
-        with self._limiter.slot(self.channel._sink.client_key):
+        with self._limiter.slot(self.channel.context.caller.client_key):
             self._count += 1
             key = f"q{self._count}"
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -103,7 +103,7 @@ class MuxMember(Member):
 
     def _server(self, channel: Channel) -> Server:
         """Give the assigns of the mux to *channel*, and return the server."""
-        channel._give(self.mux.assigns)
+        channel.context.give(self.mux.assigns)
         return self.mux.server
 
 

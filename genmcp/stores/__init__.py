@@ -6,7 +6,6 @@ and `stores/postgres` implement it.
 
 import logging
 from contextlib import suppress
-from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any, Final
 
@@ -16,6 +15,8 @@ from genmcp.stores.deliveries import Backlog as Backlog
 from genmcp.stores.deliveries import Deliveries as Deliveries
 from genmcp.stores.deliveries import Delivery as Delivery
 from genmcp.stores.memory import MemoryStore as MemoryStore
+from genmcp.stores.outages import redacted
+from genmcp.stores.sqlite.store import SQLiteStore as SQLiteStore
 from genmcp.stores.store import Append as Append
 from genmcp.stores.store import Delete as Delete
 from genmcp.stores.store import FoundEntry as FoundEntry
@@ -33,22 +34,8 @@ _FORMS: Final = (
     "rediss, valkey, valkeys, redis+sentinel, redis+cluster) or postgresql://user@host/database"
 )
 
-# The class of each scheme. It is imported when a URL names it: a process with a SQLite file needs
-# no Redis client. An extra that is not installed is reported by the imported module.
-_REDIS: Final = ("genmcp.stores.redis", "RedisStore")
-_POSTGRES: Final = ("genmcp.stores.postgres", "PostgresStore")
-_SERVERS: Final = {
-    "redis": _REDIS,
-    "rediss": _REDIS,
-    "valkey": _REDIS,
-    "valkeys": _REDIS,
-    "redis+sentinel": _REDIS,
-    "rediss+sentinel": _REDIS,
-    "redis+cluster": _REDIS,
-    "rediss+cluster": _REDIS,
-    "postgresql": _POSTGRES,
-    "postgres": _POSTGRES,
-}
+_REDIS: Final = {"redis", "rediss", "valkey", "valkeys"}  # also followed by +sentinel or +cluster
+_POSTGRES: Final = {"postgresql", "postgres"}
 
 
 def open_store(url: str) -> Store:
@@ -71,13 +58,17 @@ def open_store(url: str) -> Store:
         return MemoryStore()
     scheme, separator, path = url.partition("://")
     if scheme == "sqlite" and path[:1] == "/" and path[1:]:
-        # Imported here, because a process without a SQLite file does not need sqlite3.
-        from genmcp.stores.sqlite.store import SQLiteStore
-
         return SQLiteStore(path[1:])
-    if separator and scheme in _SERVERS:
-        module, name = _SERVERS[scheme]
-        return _opened(getattr(import_module(module), name).from_url, url)
+    # Imported here: a process without such a server needs no client of it. An extra that is not
+    # installed is reported by the module.
+    if separator and scheme.partition("+")[0] in _REDIS:
+        from genmcp.stores.redis import RedisStore
+
+        return RedisStore.from_url(url)
+    if separator and scheme in _POSTGRES:
+        from genmcp.stores.postgres import PostgresStore
+
+        return PostgresStore(url)
     if separator and scheme not in ("memory", "sqlite"):
         for entry in entry_points(group=_GROUP, name=scheme):
             return _opened(entry.load(), url)
@@ -97,18 +88,6 @@ async def log_problems(store: Store) -> None:
             logger.warning("%r: %s", store, problem)
 
 
-def redacted(url: str) -> str:
-    """Return *url* without the user, password and query, which may contain secrets."""
-    shown, _, query = url.partition("?")
-    scheme, separator, rest = shown.partition("://")
-    if not separator:  # a URL with a typing error may have a password nevertheless
-        scheme, rest = "", shown
-    user, _, host = rest.rpartition("@")
-    if "@" in query and not user:  # the "?" may belong to a password
-        host = "***"
-    return f"{scheme}{separator}{'***@' if user else ''}{host}"
-
-
 def _opened(factory: Any, url: str) -> Store:
     store = factory(url)
     if not isinstance(store, Store):
@@ -120,5 +99,5 @@ def _opened(factory: Any, url: str) -> Store:
 
 
 def _known() -> str:
-    others = sorted({entry.name for entry in entry_points(group=_GROUP)} - _SERVERS.keys())
+    others = sorted(entry.name for entry in entry_points(group=_GROUP))
     return _FORMS + "".join(f", or {name}://" for name in others)

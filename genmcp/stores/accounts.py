@@ -60,10 +60,6 @@ class Usage(NamedTuple):
     entries: int = 0
     size: int = 0
 
-    def minus(self, other: "Usage") -> "Usage":
-        """Return this usage without *other*."""
-        return Usage(self.entries - other.entries, self.size - other.size)
-
 
 class Limit(NamedTuple):
     """The entries and bytes that *account* may use after a write."""

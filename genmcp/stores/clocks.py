@@ -1,15 +1,13 @@
-"""Time in stores: clocks that cannot be set, deadlines, pauses, and the signal that ends a wait."""
+"""Time in stores: clocks that cannot be set, pauses, and the signal that ends a wait."""
 
 import asyncio
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from heapq import heapify, heappop, heappush
-from math import inf
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from genmcp._core.backoff import backoff
 
@@ -52,58 +50,39 @@ def boot_id() -> str | None:
         return None
 
 
-_MAX_DUE: Final = 64  # names returned per call: examining them takes some 30 us
-_MAX_STALE: Final = 64  # superseded deadlines kept in addition to two per name
+CLOCK_ERROR: Final = 1.0
+"""Seconds by which the estimate of a server's clock may be wrong."""
 
 
-class Expiring(Protocol):
-    """An item with a deadline, in seconds of the clock of its store. `inf`: it never expires."""
+class ServerClock:
+    """The clock of a server, as this process estimates it. Owned by a store.
 
-    deadline: float
-
-
-class Deadlines:
-    """A heap of the deadlines of *items*, the earliest first. Owned by a store in memory.
-
-    A name is added each time that its deadline changes. The superseded entry stays in the heap,
-    because removing it would take linear time, so a name may be returned before its deadline.
-    The heap is rebuilt when most of it is superseded entries, and therefore stays proportional to
-    the number of items.
+    Attributes:
+        skew: seconds to add to the time of the store, also in scripts. Tests let time pass by it.
+        was_measured: whether the server was ever used.
     """
 
-    def __init__(self, items: Mapping[str, Expiring]) -> None:
-        self._items = items
-        self._heap: list[tuple[float, str]] = []
-        self.first = inf  # nothing is due before this time
+    def __init__(self) -> None:
+        self.skew = 0.0
+        self.was_measured = False
+        self._ahead = time.time() - steady()
 
-    def add(self, name: str, deadline: float) -> None:
-        """Register the new *deadline* of the item *name*."""
-        if deadline == inf:
-            return
-        heappush(self._heap, (deadline, name))
-        if len(self._heap) > _MAX_STALE + 2 * len(self._items):
-            self._heap = [(item.deadline, name) for name, item in self._items.items()]
-            heapify(self._heap)
-        self.first = self._heap[0][0]
+    def real(self) -> float:
+        """Return the server's time, in seconds since 1970."""
+        return steady() + self._ahead
 
-    def due(self, now: float) -> list[str]:
-        """Remove and return some names whose deadline may have passed."""
-        names: list[str] = []
-        while self._heap and self._heap[0][0] <= now and len(names) < _MAX_DUE:
-            names.append(heappop(self._heap)[1])
-        self.first = self._heap[0][0] if self._heap else inf
-        return names
+    def now(self) -> float:
+        """Return the time of the store."""
+        return steady() + self._ahead + self.skew
 
-    def next(self) -> float:
-        """Return the earliest deadline of an item, `inf` if no item has one."""
-        while self._heap:
-            deadline, name = self._heap[0]
-            item = self._items.get(name)
-            if item is not None and item.deadline == deadline:
-                break
-            heappop(self._heap)
-        self.first = self._heap[0][0] if self._heap else inf
-        return self.first
+    def measure(self, sent: float, received: float, time: float) -> None:
+        """Record that the server's time was *time* at a moment between *sent* and *received*.
+
+        A sample that took too long is not used.
+        """
+        self.was_measured = True
+        if received - sent < CLOCK_ERROR:
+            self._ahead = time - (sent + received) / 2
 
 
 class WakeSignal:

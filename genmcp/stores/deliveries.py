@@ -1,4 +1,4 @@
-"""The `Deliveries` interface: a queue of ids with leases, which `LocalEngine` uses.
+"""The `Deliveries` interface: a queue of ids with leases, from which workers claim.
 
 A delivery is an id in a queue. It is *due* when its delay has passed and no node holds it. A node
 that claims it holds a lease on it; when the lease expires, the delivery is due again. Each id is
@@ -14,7 +14,6 @@ Every implementation passes `DeliveriesContract` in tests/contracts.
 
 import sys
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final, NamedTuple
@@ -45,7 +44,7 @@ class Backlog(NamedTuple):
     age: float
 
 
-class OwnerShare:
+class OwnerShare(NamedTuple):
     """A limit on the deliveries of each owner that one node holds.
 
     Deliveries without an owner are not limited.
@@ -55,36 +54,13 @@ class OwnerShare:
         held: the number of deliveries of each owner that the node holds already.
     """
 
-    __slots__ = ("_held", "full", "most")
-
-    def __init__(self, most: int, held: Mapping[str, int]) -> None:
-        self.most = most
-        self._held = Counter(held)
-        # Deliveries without an owner ("") are not limited, so "" is never full.
-        self.full: Collection[str] = {owner for owner in held if owner and held[owner] >= most}
-        """The owners that have reached the limit."""
+    most: int
+    held: Mapping[str, int]
 
     @property
-    def held(self) -> Mapping[str, int]:
-        """The number of deliveries of each owner that the node holds."""
-        return self._held
-
-    def copy(self) -> "OwnerShare":
-        """Return an independent copy, with the same counts."""
-        return OwnerShare(self.most, self._held)
-
-    def take(self, owner: str) -> bool:
-        """Count one more delivery of *owner*, and return True.
-
-        If *owner* has reached the limit, count nothing and return False.
-        """
-        if owner and self._held[owner] >= self.most:
-            return False
-        if owner:
-            self._held[owner] += 1
-            if self._held[owner] >= self.most:
-                self.full = {*self.full, owner}
-        return True
+    def full(self) -> Collection[str]:
+        """The owners that have reached the limit."""
+        return {owner for owner, count in self.held.items() if owner and count >= self.most}
 
 
 UNBOUNDED: Final = OwnerShare(sys.maxsize, {})

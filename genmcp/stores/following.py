@@ -1,19 +1,36 @@
 """Following a log across failures of its store, and past events that were dropped."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager, aclosing, suppress
 from typing import Final, TypeAlias, TypeVar
 
 from genmcp.errors import LogTruncated, StoreUnavailable
+from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.store import LogEvent, Store
 
 T = TypeVar("T")
+
+PAGE: Final = 100
+"""The events that a follower reads at once, and then yields."""
+
+ROW_RETENTION: Final = 3600.0
+"""Seconds for which a store remembers where an expired log has ended."""
+
+# Seconds after which a follower reads its log although nothing was appended: its position then
+# stays newer than any log whose row is deleted meanwhile.
+_REFRESH: Final = ROW_RETENTION / 6
 
 RETRY_DELAY: Final = 1.0
 """Seconds after which an operation is repeated that the store could not perform."""
 
 _READ_AT_ONCE: Final = 500
+
+Position: TypeAlias = str | int | None
+"""Where a store reads a log: an id that a caller gave, None for the beginning, or a number.
+
+The number is the position of a follower, which may be later than the last event of its log.
+"""
 
 Followed: TypeAlias = LogEvent | LogTruncated | StoreUnavailable | None
 
@@ -65,6 +82,30 @@ async def follow(
             catch_up = True
             yield error
             await asyncio.sleep(RETRY_DELAY)
+
+
+async def follow_pages(
+    waiting: Callable[[], AbstractContextManager[WakeSignal]],
+    read: Callable[[T], Awaitable[tuple[T, Sequence[LogEvent]]]],
+    position: T,
+) -> AsyncGenerator[LogEvent, None]:
+    """Yield the events of a log, for `Store.follow` of a store that reads it in pages.
+
+    Args:
+        waiting: returns a signal that is set by each append, while it is entered.
+        read: returns up to `PAGE` events after a position, and the position to continue from.
+        position: the first one.
+    """
+    with waiting() as signal:
+        while True:
+            signal.clear()  # before the read: see WakeSignal
+            position, events = await read(position)
+            for event in events:
+                yield event
+            if len(events) < PAGE:
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_REFRESH):
+                        await signal.wait()
 
 
 async def retry_read(

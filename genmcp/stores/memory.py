@@ -1,35 +1,29 @@
-"""The store in the memory of this process: the default, and the reference for other stores."""
+"""The store in the memory of this process: the default."""
 
-import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+import sqlite3
+from collections.abc import Callable
+from sqlite3 import Connection
 from threading import Lock
-from typing import Final
+from typing import TypeVar
+from weakref import finalize
 
-from genmcp.errors import ConfigurationError, StoreError
+from genmcp.errors import ConfigurationError, StoreError, StoreUnavailable
 from genmcp.stores.accounts import EVERYTHING, Capacity, Usage
-from genmcp.stores.clocks import WakeSignal, unix_clock
-from genmcp.stores.memory_deliveries import MemoryDeliveries, refuse
-from genmcp.stores.memory_tables import NOTHING, Ledger, MemoryLogs, MemoryRecords, Undo
-from genmcp.stores.store import (
-    Append,
-    FoundEntry,
-    LogEvent,
-    Op,
-    Store,
-    StoreEntry,
-    StoreTotals,
-    check_one_subject,
-    room_of,
-)
+from genmcp.stores.clocks import unix_clock
+from genmcp.stores.lanes import CLOSED
+from genmcp.stores.outages import Outages
+from genmcp.stores.sqlite.database import Database
+from genmcp.stores.sqlite.file import create_tables
+from genmcp.stores.sqlite.store import DatabaseStore
+from genmcp.stores.sqlite.tables import Transaction, usage_of
 
-_READ_AT_ONCE: Final = 100  # the events that a follower reads at once, and then yields
+T = TypeVar("T")
 
 
-class MemoryStore(Store):
-    """A store in the memory of this process.
+class MemoryStore(DatabaseStore):
+    """A store in the memory of this process: a SQLite database without a file.
 
-    Expired entries are dropped when they are accessed, and a few others at each `apply`. There is
-    no background task and no timer.
+    Expired entries are removed at writes. There is no background task and no timer.
 
     Args:
         max_entries: the maximum number of records and events. Default 100,000.
@@ -52,134 +46,71 @@ class MemoryStore(Store):
     ) -> None:
         if max_entries < 1:
             raise ConfigurationError(f"max_entries must be at least 1, not {max_entries}")
-        self._capacity = Capacity(max_bytes, max_entries)
-        self._clock = clock = clock or unix_clock()
-        self._lock = Lock()
-        self._now = clock  # raises StoreUnavailable once the store is closed
-        self._deliveries = MemoryDeliveries(max_entries=max_entries, clock=clock)
-        self._ledger = Ledger()
-        self._records = MemoryRecords(self._ledger)
-        # Event ids must be above those of every earlier process: a client may still have such an
-        # id, and would otherwise skip events. The time in microseconds grows faster than any log.
-        self._logs = MemoryLogs(time.time_ns() // 1000, self._ledger)
+        capacity = Capacity(max_bytes, max_entries)
+        database = MemoryDatabase(capacity, clock or unix_clock(), self.outages)
+        super().__init__(database)
+        self._counts = database.counts
 
     def __repr__(self) -> str:
-        records, used = len(self._records.held), self._ledger.of.get(EVERYTHING, NOTHING)
+        records, logs, used = self._counts()
         return (
-            f"<MemoryStore: {records} records, {used.entries - records} events in "
-            f"{len(self._logs.held)} logs, {used.size} bytes>"
+            f"<MemoryStore: {records} records, {used.entries - records} events in {logs} logs, "
+            f"{used.size} bytes>"
         )
 
-    @property
-    def deliveries(self) -> MemoryDeliveries:
-        return self._deliveries
 
-    def now(self) -> float:
-        return self._clock()
+class MemoryDatabase(Database):
+    """The database of a MemoryStore. Its operations never block: they need no thread.
 
-    async def get(self, key: str) -> StoreEntry | None:
+    It is created by the first operation: many servers need none.
+    """
+
+    def __init__(self, capacity: Capacity, now: Callable[[], float], outages: Outages) -> None:
+        super().__init__(capacity, now, limits_file=False)
+        self._outages = outages
+        self._lock = Lock()  # event loops of several threads may use it
+        self._connection: Connection | None = None
+
+    async def read(self, query: Callable[[Connection, float], T]) -> T:
         with self._lock:
-            record = self._records.find(key, self._now())
-            return record.entry if record else None
+            return query(self._opened(), self.now())
 
-    async def find(
-        self, label: str, after: str | None = None, limit: int = 100
-    ) -> Sequence[FoundEntry]:
+    async def write(self, change: Callable[[Transaction], T]) -> T:
         with self._lock:
-            return self._records.labelled(label, after, limit, self._now())
+            (outcome,) = self.transact(self._opened(), [change])
+        if isinstance(outcome, StoreError):
+            self._outages.record(outcome)
+            raise outcome
+        result: T = outcome
+        return result
 
-    async def count(self, label: str) -> int:
+    def counts(self) -> tuple[int, int, Usage]:
+        """Return the number of records and of logs, and their size. Expired entries count."""
         with self._lock:
-            now = self._now()
-            while self._sweep(now):
-                pass
-            return self._records.count(label)
+            if self._connection is None:
+                return 0, 0, Usage(0, 0)
+            query = "SELECT (SELECT count(*) FROM records), count(*) FROM logs WHERE held > 0"
+            records, logs = self._connection.execute(query).fetchone()
+            return records, logs, usage_of(self._connection, EVERYTHING, limits_file=False)
 
-    async def apply(self, *ops: Op) -> None:
-        check_one_subject(ops)
-        try:
-            with self._lock:
-                now = self._now()
-                if self._records.deadlines.first <= now or self._logs.deadlines.first <= now:
-                    self._sweep(now)
-                undo: list[Undo] = []
-                try:
-                    self._write(ops, now, undo)
-                except StoreError:
-                    for each in reversed(undo):
-                        each()
-                    raise
-                self._logs.wake({op.log for op in ops if isinstance(op, Append)})
-        except StoreError as error:
-            self.outages.record(error)
-            raise
-
-    def _write(self, ops: Sequence[Op], now: float, undo: list[Undo]) -> None:
-        """Perform *ops*, and then check that there was room for them."""
-        room, used = room_of(self._capacity, ops), self._ledger.of.get
-        before = [used(limit.account, NOTHING) for limit in room.limits]
-        for op in ops:
-            if isinstance(op, Append):
-                undo.append(self._logs.append(op, now))
-            else:
-                undo.append(self._records.write(op, now))
-        for limit, was in zip(room.limits, before, strict=True):
-            while room.exceeded(limit, was, used(limit.account, NOTHING)):
-                if not self._sweep(now) and not any(
-                    self._logs.shorten(op.log) for op in ops if isinstance(op, Append)
-                ):
-                    raise self._capacity.refusal(limit.account, was)
-
-    async def usage(self, account: str) -> Usage:
-        with self._lock:
-            now = self._now()
-            while self._sweep(now):
-                pass
-            return self._ledger.of.get(account, NOTHING)
-
-    async def totals(self) -> StoreTotals:
-        with self._lock:
-            self._now()
-            return StoreTotals(self._ledger.of.get(EVERYTHING, NOTHING), self._capacity)
-
-    async def touch(self, key: str, ttl: float) -> bool:
-        with self._lock:
-            return self._records.touch(key, ttl, self._now())
-
-    async def read(
-        self, log: str, after: str | None = None, limit: int = 100
-    ) -> Sequence[LogEvent]:
-        with self._lock:
-            return self._logs.since(log, after, limit, self._now())
-
-    async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
-        waiter = WakeSignal()
-        with self._lock:
-            beginning = self._logs.enter(log, waiter, self._now())
-        seen = beginning if after is None else after
-        try:
-            while True:
-                waiter.clear()
-                with self._lock:
-                    events = self._logs.since(log, seen, _READ_AT_ONCE, self._now())
-                for event in events:
-                    yield event
-                    seen = event.id
-                if not events:
-                    await waiter.wait()
-        finally:
-            with self._lock:
-                self._logs.leave(log, waiter)
+    def start_watching(self) -> None:
+        """Do nothing: there are no other processes."""
 
     async def aclose(self) -> None:
-        self.outages.closed = True
         with self._lock:
-            self._now = refuse
-            self._logs.wake(self._logs.held)
-            self._ledger = Ledger()
-            self._records = MemoryRecords(self._ledger)
-            self._logs = MemoryLogs(0, self._ledger)
-        self._deliveries.close()
+            if self._connection is not None:
+                self._connection.close()
+                self._connection = None
+        self.waiters.wake_all()
 
-    def _sweep(self, now: float) -> int:
-        return self._records.sweep(now) + self._logs.sweep(now)
+    def _opened(self) -> Connection:
+        if self._outages.closed:
+            raise StoreUnavailable(CLOSED)
+        if self._connection is None:
+            self._connection = sqlite3.connect(
+                ":memory:", isolation_level=None, check_same_thread=False
+            )
+            create_tables(self._connection)
+            # A store need not be closed, but sqlite3 warns of an open connection.
+            finalize(self, self._connection.close)
+        return self._connection

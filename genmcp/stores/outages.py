@@ -76,3 +76,15 @@ class Outages:
         if not self._is_logged and now >= self._next_record:
             self._is_logged, self._next_record = True, now + _QUIET
             logger.warning("%r is unavailable: %s", self._store, error)
+
+
+def redacted(url: str) -> str:
+    """Return *url* without the user, password and query, which may contain secrets."""
+    shown, _, query = url.partition("?")
+    scheme, separator, rest = shown.partition("://")
+    if not separator:  # a URL with a typing error may have a password nevertheless
+        scheme, rest = "", shown
+    user, _, host = rest.rpartition("@")
+    if "@" in query and not user:  # the "?" may belong to a password
+        host = "***"
+    return f"{scheme}{separator}{'***@' if user else ''}{host}"

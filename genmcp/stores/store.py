@@ -10,6 +10,7 @@ capacity and reserve), `DeliveriesContract` (`deliveries`) and `SharedContract` 
 not check durability (`durable`).
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from functools import cached_property
@@ -17,12 +18,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
-from genmcp.errors import ContractError
-from genmcp.stores.accounts import Capacity, Room, Usage, accounts_of, room_for
+from genmcp.errors import ContractError, LogTruncated
+from genmcp.stores.accounts import EVERYTHING, Capacity, Room, Usage, accounts_of, room_for
 from genmcp.stores.deliveries import Deliveries
 from genmcp.stores.outages import Outages
 
 _PART: Final = "#"
+_EVENT_ID: Final = re.compile("[0-7][0-9a-f]{15}")
 
 
 class StoreEntry(Struct, frozen=True):
@@ -177,6 +179,22 @@ def check_one_subject(ops: Sequence[Op]) -> None:
             )
 
 
+def event_id(number: int) -> str:
+    """Return the public id of an event: of fixed width, so that ids sort like their numbers."""
+    return f"{number:016x}"
+
+
+def event_number(log: str, id: str) -> int:
+    """Return the number of the event *id* of *log*.
+
+    Raises:
+        LogTruncated: *id* is not an id, but another text of a client.
+    """
+    if not _EVENT_ID.fullmatch(id):
+        raise LogTruncated(log, id)
+    return int(id, 16)
+
+
 def room_of(capacity: Capacity, ops: Sequence[Op]) -> Room:
     """Return the limits of the write *ops* in a store of *capacity*."""
     new = optional = False
@@ -220,6 +238,9 @@ class Store(ABC):
     durable: bool
     """Whether the data outlives this process. Constant for each instance. It has no default."""
 
+    capacity: Capacity | None = None
+    """The capacity of the store. None (the default): unknown."""
+
     @cached_property
     def outages(self) -> Outages:
         """Knows whether this store fails. The store records the outcome of its operations there."""
@@ -227,7 +248,7 @@ class Store(ABC):
 
     @property
     def deliveries(self) -> Deliveries | None:
-        """The job queue that belongs to this store, or None. `LocalEngine` uses it."""
+        """The job queue that belongs to this store, or None. The worker claims from it."""
         return None
 
     @abstractmethod
@@ -308,11 +329,10 @@ class Store(ABC):
         """
 
     async def totals(self) -> StoreTotals | None:
-        """Return how full the store is, for `genmcp store stats`. Default: None, unknown.
-
-        Expired data may be included. The cost may be proportional to the number of entries.
-        """
-        return None
+        """Return how full the store is, for `genmcp store stats`. None: `capacity` is unknown."""
+        if self.capacity is None:
+            return None
+        return StoreTotals(await self.usage(EVERYTHING), self.capacity)
 
     async def problems(self) -> Sequence[str]:
         """Return what an operator should change, for `genmcp store check`. Default: nothing.

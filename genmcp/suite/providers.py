@@ -88,7 +88,7 @@ class Providers:
     ) -> AsyncGenerator[Collection, None]:
         """Yield the components for the request of *channel*, each in a collection of its own."""
         # Pass a copy: a provider that changes its assigns must not change the assigns of the mux.
-        static = {**(channel._static or {}), **(channel._given or {})}
+        static = {**(channel.context.static or {}), **(channel.context.given or {})}
         for provider in self._providers:
             given: Any = getattr(provider, kind.name)(channel.access, static)
             if inspect.isawaitable(given):
@@ -144,7 +144,7 @@ class VisibilityGuard(Route, frozen=True, kw_only=True):
             raise self.kind.absent(self.key)
         return replace(
             self,
-            headers=route.headers,
+            header_rules=route.header_rules,
             on_disconnect=route.on_disconnect,
             visible=route.visible,
             scopes=route.scopes,

@@ -187,7 +187,7 @@ async def get_call_result(
     id: Annotated[str, "The id in the answer to the call."], channel: Channel
 ) -> CallToolResult:
     """Gets the result of an earlier call by its id, if that was still running when answered."""
-    return await channel._outcome_of(id)
+    return await channel.context.services.result_of(id, channel.principal)
 
 
 def _has_result_tool(tools: Sequence[Any], result_tool: bool | None, *, extended: bool) -> bool:

@@ -1,4 +1,4 @@
 """Background jobs and tasks: work that outlives its request."""
 
-from genmcp.tasks.external import ExternalStatus as ExternalStatus
+from genmcp.tasks.queues import ExternalStatus as ExternalStatus
 from genmcp.tasks.time_limits import SoftTimeLimit as SoftTimeLimit

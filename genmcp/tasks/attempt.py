@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from concurrent import futures
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -18,7 +18,6 @@ from genmcp._core.outcome import Done, Failed, pack
 from genmcp._core.waiting import Finished, Job
 from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.errors import (
-    ContractError,
     IllegalTransition,
     InternalError,
     McpError,
@@ -31,9 +30,10 @@ from genmcp.errors import (
     WorkRaised,
 )
 from genmcp.tasks.jobs import JobFunction, Run, find_job
-from genmcp.tasks.options import JobOptions
-from genmcp.tasks.retry import JobProgress, ProgressWriter, Write
+from genmcp.tasks.options import JobEnvironment
+from genmcp.tasks.progress import JobProgress, ProgressWriter, Write
 from genmcp.tasks.time_limits import with_soft_limit
+from genmcp.tasks.values import ANY_TYPE, Codec, Unstorable, to_json
 
 logger = logging.getLogger("genmcp")
 
@@ -136,10 +136,10 @@ class AttemptResult(msgspec.Struct, frozen=True):
 
 async def attempt(
     job: Job,
-    start: Callable[[ProgressWriter], Run],
+    start: Callable[[ProgressWriter, Codec | None], Run],
     *,
     write: Write,
-    options: JobOptions,
+    environment: JobEnvironment,
     threads: AbandonedThreads,
     has_retries: bool,
 ) -> AttemptResult:
@@ -147,9 +147,9 @@ async def attempt(
 
     Args:
         job: the job.
-        start: returns the Run for the function.
+        start: returns the Run for the function, given the codec of its state.
         write: stores the progress.
-        options: the grace periods and intervals.
+        environment: runs blocking functions, and has the grace periods.
         threads: the threads of earlier attempts that still run.
         has_retries: whether further attempts follow if this one fails.
 
@@ -160,23 +160,24 @@ async def attempt(
         StillRuns: the attempt was cancelled, and the thread of the function continues.
         asyncio.CancelledError: the attempt was cancelled, and so is the function.
     """
-    name, grace = f"job {job.name}", options.cancel_grace
-    linger = options.linger if has_retries else 0.0
-    function = _function_of(job)
-    progress = ProgressWriter(write, lambda: working.cancel(), interval=options.progress_interval)
-    run = start(progress)
+    name, bounds = f"job {job.name}", environment.bounds
+    linger = bounds.linger if has_retries else 0.0
+    function, arguments = _function_of(job)
+    progress = ProgressWriter(write, lambda: working.cancel(), interval=bounds.progress_interval)
+    run = start(progress, function.state_codec)
     if not await threads.wait(run.id, linger):
         raise NotRunnableHere(
             f"the thread of an earlier attempt at {name} still runs here",
             "An earlier attempt at the job has not ended",
+            temporary=True,
         )
-    call = partial(function, run, **job.arguments)
+    call = partial(function, run, **arguments)
     in_thread = None if function.is_async else ThreadCall(partial(_called, call))
     awaited = call if job.soft_timeout is None else partial(with_soft_limit, call, job.soft_timeout)
-    work = _awaited(awaited) if in_thread is None else options.in_thread(in_thread)
+    work = _awaited(awaited) if in_thread is None else environment.in_thread(in_thread)
     working = asyncio.create_task(work, name=name)
     try:
-        result = await _result_of(working, job.timeout, grace, function.retries_on)
+        result = await _result_of(working, job.timeout, bounds.cancel_grace, function)
         unwritten = await progress.close()  # from now on the next report ends the thread
         if in_thread is not None and result.may_retry and has_retries:
             result = await _linger(result, in_thread, name, linger)
@@ -194,7 +195,8 @@ async def attempt(
     return replace(result, progress=unwritten)
 
 
-def _function_of(job: Job) -> JobFunction[..., Any]:
+def _function_of(job: Job) -> tuple[JobFunction[..., Any], Mapping[str, Any]]:
+    """Return the function of *job*, and its arguments."""
     function = find_job(job.name)
     if function is None:
         raise NotRunnableHere(
@@ -203,13 +205,12 @@ def _function_of(job: Job) -> JobFunction[..., Any]:
             "The job is not known to any worker",
         )
     try:
-        function.check(job.arguments)
-    except TypeError as error:
+        return function, function.arguments_of(job.arguments)
+    except (TypeError, ValueError) as error:
         raise NotRunnableHere(
             f"job {job.name} has other parameters here: {error}",
             "The job does not take its arguments any more",
         ) from error
-    return function
 
 
 async def _linger(
@@ -224,9 +225,7 @@ async def _linger(
     logger.warning("%s continues in its thread: the next attempt waits for it", name)
     if await call.wait(timeout):
         return result
-    logger.error(
-        "%s fails: its thread has not ended in %g seconds (JobOptions.linger)", name, timeout
-    )
+    logger.error("%s fails: its thread has not ended in %g seconds", name, timeout)
     return replace(result, may_retry=False)
 
 
@@ -258,7 +257,7 @@ async def _result_of(
     working: "asyncio.Task[Any]",
     timeout: float | None,
     cancel_grace: float,
-    retries_on: Callable[[BaseException], bool],
+    function: JobFunction[..., Any],
 ) -> AttemptResult:
     try:
         await asyncio.wait({working}, timeout=timeout)
@@ -267,17 +266,16 @@ async def _result_of(
         raise
     if not working.done():
         await _cancel(working, cancel_grace)
-        return AttemptResult(pack(Failed(WaitTimedOut())), may_retry=retries_on(TimeoutError()))
+        may_retry = function.retries_on(TimeoutError())
+        return AttemptResult(pack(Failed(WaitTimedOut())), may_retry)
     if working.cancelled():
         return AttemptResult(pack(Failed(WaitCancelled())), may_retry=False)
     name = working.get_name()
     if (error := working.exception()) is not None:
         cause = (error.__cause__ if isinstance(error, ExitRequested) else None) or error
-        return AttemptResult(pack_failure(name, cause), may_retry=retries_on(cause))
-    try:
-        return AttemptResult(pack_result(name, working.result()), may_retry=False)
-    except ContractError as wrong:
-        return AttemptResult(pack_failure(name, wrong), may_retry=False)
+        return AttemptResult(pack_failure(name, cause), may_retry=function.retries_on(cause))
+    outcome = pack_result(name, working.result(), function.result_codec)
+    return AttemptResult(outcome, may_retry=False)
 
 
 async def _cancel(working: "asyncio.Task[Any]", grace: float) -> None:
@@ -293,16 +291,21 @@ async def _cancel(working: "asyncio.Task[Any]", grace: float) -> None:
 # Outcomes of work, as they are stored.
 
 
-def pack_result(work: str, value: Any) -> bytes:
+def pack_result(work: str, value: Any, codec: Codec | None = None) -> bytes:
     """Return the packed outcome of *work* that returned *value*.
 
-    Raises:
-        ContractError: *value* is not JSON.
+    It is a failure if the value has no JSON form, or does not fit the type with this *codec*.
     """
+    if codec is None:
+        with suppress(TypeError, ValueError, OverflowError, RecursionError):
+            return pack(Done(value))
+    where = f"the result of {work}"
     try:
-        return pack(Done(value))
-    except (TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise ContractError(f"{work} returned a value that is not JSON: {error}") from error
+        return pack(Done(to_json(where, value, codec or ANY_TYPE)))
+    except Unstorable as error:
+        return pack_failure(work, error)
+    except (ValueError, OverflowError) as error:  # one half of a surrogate pair, 2**64
+        return pack_failure(work, Unstorable(f"{where} cannot be stored: {error}"))
 
 
 def pack_failure(work: str, error: BaseException) -> bytes:
@@ -313,8 +316,9 @@ def pack_failure(work: str, error: BaseException) -> bytes:
 def wait_error_of(work: str, error: BaseException) -> WaitError:
     """Return the WaitError for *work* that raised *error*, and log the error.
 
-    The result contains the text of a `ToolError` or `McpError`, which is meant for clients. The
-    text of any other error may contain secrets: it is logged, with the reference in the result.
+    The result contains the text of a `ToolError`, `McpError` or `Unstorable`, which is meant for
+    clients. The text of any other error may contain secrets: it is logged, with the reference in
+    the result.
     """
     if isinstance(error, WaitError):
         return error
@@ -329,7 +333,8 @@ def wait_error_of(work: str, error: BaseException) -> WaitError:
             logger.info("%s failed [%s]: %s", work, reference, error)
         else:
             logger.error("%s failed [%s]", work, reference, exc_info=error)
-        shown = isinstance(error, ToolError | McpError) and not isinstance(error, InternalError)
+        shown = isinstance(error, ToolError | McpError | Unstorable)
+        shown &= not isinstance(error, InternalError)
         failure = WorkRaised(reference, type(error).__name__, str(error) if shown else None)
     failure.__cause__ = error
     return failure
@@ -367,11 +372,13 @@ class NotRunnableHere(Exception):
     Args:
         reason: for the log.
         message: for the client, if no other process runs the step in time.
+        temporary: whether this process itself may run it later.
     """
 
-    def __init__(self, reason: str, message: str) -> None:
+    def __init__(self, reason: str, message: str, *, temporary: bool = False) -> None:
         super().__init__(reason)
         self.message = message
+        self.temporary = temporary
 
     @staticmethod
     def delay_after(seconds: float) -> float:

@@ -1,10 +1,13 @@
-"""Calls that wait for tasks of Celery: the extra `celery`."""
+"""Jobs on the workers of Celery, and calls that wait for tasks of Celery: the extra `celery`."""
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator
+from threading import Lock, Thread
 from typing import Any, Final
 
-from genmcp.tasks.external import ExternalQueue, ExternalStatus, Phase
+from genmcp._core.waiting import ExternalCall
+from genmcp.tasks.queues import EngineQueue, ExternalStatus, Phase
 
 __all__ = ["CeleryQueue"]
 
@@ -19,32 +22,60 @@ _PHASES: Final[dict[str, Phase]] = {
 }
 
 
-class CeleryQueue(ExternalQueue):
-    """The tasks of a Celery application with a result backend: `ExternalJob("celery", task_id)`.
+class CeleryQueue(EngineQueue):
+    """A Celery application: `JobOptions(queues={"heavy": CeleryQueue(app)})`.
 
-    Celery does not announce results to other processes, so that this polls. A signal in the worker
-    may call `Mux.settle` meanwhile: docs/external-queues.md.
+    The jobs of that queue run in Celery's workers, which import the module of the mux. Their pool
+    may be of processes or threads, or solo.
 
-    The progress of a task is what it passes to `update_state(state="PROGRESS", meta=...)`:
-    "current", "total" and "message".
+    It also follows tasks of the application, if that has a result backend: `ExternalJob("celery",
+    task_id)`. Celery does not announce results to other processes, so that this polls. A signal in
+    the worker may call `Mux.settle` meanwhile: docs/external-queues.md. The progress of such a task
+    is what it passes to `update_state(state="PROGRESS", meta=...)`: "current", "total" and
+    "message".
 
     Args:
         app: the `celery.Celery` application.
+        queue: the queue of Celery for jobs. Default: that of the application's configuration.
         poll_interval: seconds between two reads of a task's state. Default 1.
         terminate: whether a running task is cancelled by a signal to its process (SIGTERM), which
             pools of threads ignore. Default False: a cancelled task that has started continues, and
-            its result is dropped.
+            its result is dropped. Jobs are always cancelled.
     """
 
     scheme = "celery"
 
-    def __init__(self, app: Any, *, poll_interval: float = 1.0, terminate: bool = False) -> None:
+    def __init__(
+        self,
+        app: Any,
+        *,
+        queue: str | None = None,
+        poll_interval: float = 1.0,
+        terminate: bool = False,
+    ) -> None:
         self._app = app
+        self._options = {} if queue is None else {"queue": queue}
         self._poll_interval = poll_interval
         self._terminate = terminate
+        self._task: Any = None
+
+    def __repr__(self) -> str:
+        return f"<CeleryQueue of {self._app.main}>"
+
+    def register(self, name: str) -> None:
+        def run(id: str, job: str) -> str:
+            state: str = _run_in_loop(self.run(id))
+            return state
+
+        self._task = self._app.task(run, name=name, shared=False, ignore_result=True)
+
+    async def submit(self, id: str, job: str) -> None:
+        # In a thread, because Celery has blocking clients only. `shadow`: its monitoring shows the
+        # name of the job.
+        send = self._task.apply_async
+        await asyncio.to_thread(send, (id, job), shadow=job, **self._options)
 
     async def snapshot(self, ref: str) -> ExternalStatus:
-        # In a thread, because Celery has blocking clients only: one for each thread.
         stored = await asyncio.to_thread(self._app.backend.get_task_meta, ref, cache=False)
         phase, result = _PHASES.get(stored["status"], "working"), stored["result"]
         if phase == "completed":
@@ -60,5 +91,35 @@ class CeleryQueue(ExternalQueue):
             await asyncio.sleep(self._poll_interval)
         yield status
 
+    async def start(self, ref: str, call: ExternalCall) -> str:
+        send = self._app.send_task
+        await asyncio.to_thread(send, call.name, call.args, dict(call.kwargs), task_id=ref)
+        return ref
+
     async def cancel(self, ref: str) -> None:
         await asyncio.to_thread(self._app.control.revoke, ref, terminate=self._terminate)
+
+
+# Celery calls its tasks in threads without an event loop, of processes that it has forked. Each
+# process has one loop for all jobs, so that they share the connections to the store, and the
+# heartbeat goes on while a `def` job blocks.
+
+_loops: Final[dict[int, asyncio.AbstractEventLoop]] = {}  # by process id: one of a parent is dead
+_starting: Final = Lock()
+
+
+def _run_in_loop(work: Any) -> Any:
+    """Run *work* in the loop of this process, and return its result; cancel it on any exception.
+
+    Celery raises `SoftTimeLimitExceeded` in this thread, for example.
+    """
+    with _starting:
+        loop = _loops.get(os.getpid())
+        if loop is None:
+            loop = _loops[os.getpid()] = asyncio.new_event_loop()
+            Thread(target=loop.run_forever, name="genmcp jobs", daemon=True).start()
+    running = asyncio.run_coroutine_threadsafe(work, loop)
+    try:
+        return running.result()
+    finally:
+        running.cancel()

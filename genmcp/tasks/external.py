@@ -1,12 +1,11 @@
-"""Jobs of external queues (Celery, Temporal, ...): the interface, and how calls wait for them."""
+"""Jobs of external queues (Celery, Temporal, ...): how calls wait for them."""
 
 import asyncio
 import logging
-from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import aclosing, asynccontextmanager
 from random import uniform
-from typing import Any, ClassVar, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -17,78 +16,18 @@ from genmcp.errors import (
     Conflict,
     ContractError,
     IllegalTransition,
+    StoreError,
     WaitCancelled,
 )
-from genmcp.stores.store import Put, Store
+from genmcp.stores.store import Delete, Put, Store
 from genmcp.tasks.attempt import pack_failure, pack_result
-from genmcp.tasks.options import JobOptions
-from genmcp.tasks.retry import ProgressWriter, Write
+from genmcp.tasks.options import JobBounds, JobOptions
+from genmcp.tasks.progress import ProgressWriter, Write
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 
-__all__ = [
-    "ExternalFollower",
-    "ExternalJob",
-    "ExternalJobs",
-    "ExternalQueue",
-    "ExternalStatus",
-    "FollowResult",
-    "Phase",
-    "pack_status",
-]
+__all__ = ["ExternalFollower", "ExternalJob", "ExternalJobs", "FollowResult", "pack_status"]
 
 logger = logging.getLogger("genmcp")
-
-Phase: TypeAlias = Literal[
-    "queued", "working", "input_required", "completed", "failed", "cancelled"
-]
-
-
-class ExternalStatus(msgspec.Struct, frozen=True):
-    """The status of a job in an external queue.
-
-    Args:
-        phase: one of the phases of a task.
-        progress: the amount of work that is done.
-        total: the total amount of work.
-        message: a text for the user.
-        result: the result of a completed job, a JSON value.
-        error: why the job failed. It is only logged, since it may contain secrets.
-    """
-
-    phase: Phase
-    progress: float | None = None
-    total: float | None = None
-    message: str | None = None
-    result: Any = None
-    error: str | None = None
-
-    @property
-    def over(self) -> bool:
-        """Whether the job has ended."""
-        return self.phase in ("completed", "failed", "cancelled")
-
-
-class ExternalQueue(ABC):
-    """Connects genmcp to a job queue of the application, such as Celery, Arq or Temporal."""
-
-    scheme: ClassVar[str]
-    """Identifies the queue: `ExternalJob.scheme` of its jobs."""
-
-    @abstractmethod
-    async def snapshot(self, ref: str) -> ExternalStatus:
-        """Return the present status of the job *ref*."""
-
-    @abstractmethod
-    def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
-        """Yield the status of the job *ref*: now, and after each change, until it has ended.
-
-        It may poll. If it raises, the error is logged, and the job is watched again after
-        `JobOptions.lease` seconds, perhaps by another process.
-        """
-
-    @abstractmethod
-    async def cancel(self, ref: str) -> None:
-        """Cancel the job *ref*, best effort. Do nothing if it has ended."""
-
 
 _RETENTION: Final = 86400.0
 """Seconds after the last write for which a record is retained.
@@ -144,6 +83,13 @@ class ExternalJobs:
         record, _ = await self._read(ref)
         return record.outcome
 
+    async def forget(self, ref: ExternalJob) -> None:
+        """Delete the record of a job that was submitted for one task, which has ended its wait."""
+        try:
+            await self._store.apply(Delete(self._key(ref)))
+        except StoreError as error:
+            logger.debug("the record of %s expires later: %s", ref, error)
+
     async def touch(self, ref: ExternalJob) -> None:
         """Extend the retention of the record."""
         await self._store.touch(self._key(ref), _RETENTION)
@@ -191,15 +137,33 @@ class FollowResult(NamedTuple):
 class ExternalFollower:
     """Follows the jobs of external *queues*. Owned by the runner of a process.
 
-    At most `JobOptions.refs` jobs are followed at once. While so many are followed, each of them is
-    interrupted after about `JobOptions.watch` seconds, and submitted again behind the waiting jobs:
+    At most `JobBounds.refs` jobs are followed at once. While so many are followed, each of them is
+    interrupted after about `JobBounds.watch` seconds, and submitted again behind the waiting jobs:
     all jobs are followed in rotation.
     """
 
-    def __init__(self, queues: Sequence[ExternalQueue], options: JobOptions) -> None:
+    def __init__(
+        self, queues: Sequence[ExternalQueue], options: JobOptions, bounds: JobBounds
+    ) -> None:
         self._queues = {each.scheme: each for each in queues}
         self._options = options
+        self._bounds = bounds
         self._places = 0
+
+    async def start(self, ref: ExternalJob) -> ExternalJob | None:
+        """Submit a job that `ExternalQueue.job` has made; return it with its name in the queue.
+
+        Return None if that failed; the error is logged.
+        """
+        queue = self._queues.get(ref.scheme)
+        if queue is None or ref.call is None:  # `follow` reports a missing queue
+            return ExternalJob(ref.scheme, ref.ref)
+        try:
+            return ExternalJob(ref.scheme, await queue.start(ref.ref, ref.call))
+        except Exception as error:
+            work = f"{ref.scheme} job {ref.call.name}"
+            logger.error("%s is submitted again later: %s", work, error, exc_info=error)
+            return None
 
     async def cancel(self, ref: ExternalJob) -> None:
         """Cancel a job of an external queue; an error is only logged."""
@@ -222,7 +186,7 @@ class ExternalFollower:
         if queue is None:
             missing = ConfigurationError(f"no ExternalQueue was given for scheme {ref.scheme!r}")
             return FollowResult(pack_failure(f"following {ref.ref!r}", missing))
-        progress = ProgressWriter(write, interval=self._options.progress_interval)
+        progress = ProgressWriter(write, interval=self._bounds.progress_interval)
         place = asyncio.timeout(None)
         try:
             async with self._place(place), place:
@@ -261,7 +225,7 @@ class ExternalFollower:
     async def _place(self, place: asyncio.Timeout) -> AsyncIterator[None]:
         """Count one followed job while this is entered.
 
-        About every `JobOptions.watch` seconds, check whether `JobOptions.refs` jobs are followed;
+        About every `JobBounds.watch` seconds, check whether `JobBounds.refs` jobs are followed;
         if so, let *place* expire, which interrupts this job.
         """
         loop = asyncio.get_running_loop()
@@ -269,7 +233,7 @@ class ExternalFollower:
 
         def check() -> None:
             nonlocal timer
-            if self._places >= self._options.refs:
+            if self._places >= self._bounds.refs:
                 place.reschedule(loop.time())
             else:
                 timer = loop.call_later(self._turn(), check)
@@ -282,5 +246,5 @@ class ExternalFollower:
             self._places -= 1
 
     def _turn(self) -> float:
-        """Return `JobOptions.watch`, varied at random: not all jobs are interrupted at once."""
-        return self._options.watch * uniform(0.75, 1.25)
+        """Return `JobBounds.watch`, varied at random: not all jobs are interrupted at once."""
+        return self._bounds.watch * uniform(0.75, 1.25)

@@ -110,17 +110,6 @@ class TaskFollower:
     async def _read(self, id: str) -> Task:
         return await retry_read(self._records.store, partial(self._records.get, id))
 
-    async def next_event(self, id: str, after: str | None) -> str | None:
-        """Wait for the next event of the task after the position *after*; return its position.
-
-        Return None if events were dropped: the caller has to read the present state.
-        """
-        async with aclosing(follow(self._records.store, self._records.key(id), after)) as events:
-            async for event in events:
-                if not isinstance(event, StoreUnavailable):
-                    return event.id if isinstance(event, LogEvent) else None
-        raise AssertionError("a follower does not end")
-
 
 def _number(event: LogEvent) -> int | None:
     """Return the number of the change in *event*; None if the event reports a deletion."""

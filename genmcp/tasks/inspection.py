@@ -18,10 +18,10 @@ from genmcp._core.waiting import Asking, Awaiting, Following, Gathering, Running
 from genmcp.errors import ContractError, IllegalTransition, TaskNotFound, UnknownFormat
 from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import FoundEntry, Store
-from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, engine_queue
 from genmcp.tasks.heartbeats import NODES, SERVED, SERVICE_KEY, SERVICES
 from genmcp.tasks.records import MESSAGE, Stored, state_of
 from genmcp.tasks.service import TaskService
+from genmcp.tasks.transitions import CONTINUATIONS, EXTERNAL
 
 OPEN: Final = ("queued", "working", "input_required")
 """The states of tasks that have not ended."""
@@ -153,15 +153,15 @@ def _not_retried(task: Task) -> str:
         return f"task {task.id} is {state}: only tasks that failed after a job are retried"
     return (
         f"task {task.id} has not failed after a single job, and cannot be retried: it waited for "
-        f"several jobs (gather, first_of), or failed before any job"
+        f"several jobs (gather), or failed before any job"
     )
 
 
 class QueueSummary(msgspec.Struct, frozen=True):
-    """A queue: its backlog, None if the engine cannot tell, and whether a process serves it."""
+    """A queue: its backlog, and whether a process serves it."""
 
     name: str
-    backlog: Backlog | None
+    backlog: Backlog
     served: bool
 
 
@@ -181,7 +181,6 @@ class TaskInspector:
         cancel: Callable[[str, str | None], Awaitable[object]] | None = None,
     ) -> None:
         self._service = service
-        self._engine = service.worker.engine
         self._cancel = cancel or service.cancel
         self._store = service.records.store
         self._prefix = service.records.prefix
@@ -287,7 +286,7 @@ class TaskInspector:
         served = {*await self._names(SERVED, "served:")}
         waiting = {task.job.queue async for task in self.tasks(["queued"]) if task.job is not None}
         names = [*sorted(served | waiting), CONTINUATIONS, EXTERNAL]
-        backlogs = [await self._engine.backlog(engine_queue(self._prefix, name)) for name in names]
+        backlogs = [await self._service.worker.backlog(name) for name in names]
         return [
             QueueSummary(name, backlog, name in served or name in (CONTINUATIONS, EXTERNAL))
             for name, backlog in zip(names, backlogs, strict=True)

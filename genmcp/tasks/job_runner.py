@@ -10,19 +10,20 @@ from random import random
 
 from msgspec.structs import replace
 
-from genmcp._core.job_transitions import defer, expired_outcome, retry_job, save_state
+from genmcp._core.job_transitions import defer, expired_outcome, park_job, retry_job, save_state
 from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Job, Working
 from genmcp.errors import IllegalTransition, StoreError, StoreUnavailable
 from genmcp.tasks.attempt import AbandonedThreads, AttemptResult, NotRunnableHere, attempt
-from genmcp.tasks.job_limits import JobLimits
+from genmcp.tasks.job_limits import JobLimits, pause_for_slot
 from genmcp.tasks.jobs import Run, SavedState
-from genmcp.tasks.options import JobOptions, StepObserver
+from genmcp.tasks.options import JobEnvironment, JobOptions, StepObserver
 from genmcp.tasks.parts import TaskParts
+from genmcp.tasks.progress import ProgressWriter, with_progress
 from genmcp.tasks.records import HeldTask
-from genmcp.tasks.retry import ProgressWriter, with_progress
 from genmcp.tasks.schedules import ScheduledJobs
 from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.values import Codec
 
 logger = logging.getLogger("genmcp")
 
@@ -34,33 +35,51 @@ class JobRunner:
         writer: writes the tasks.
         parts: the jobs that are part of a wait for several jobs.
         options: how this process works on jobs.
+        environment: the parts of the mux that jobs use.
 
     Attributes:
         limits: how many jobs may run at once in all processes.
         schedules: the jobs that run periodically.
     """
 
-    def __init__(self, writer: TaskWriter, parts: TaskParts, options: JobOptions) -> None:
+    def __init__(
+        self,
+        writer: TaskWriter,
+        parts: TaskParts,
+        options: JobOptions,
+        environment: JobEnvironment,
+    ) -> None:
         self._writer = writer
         self._parts = parts
         self._options = options
+        self._environment = environment
         self._threads = AbandonedThreads()
-        self.limits = JobLimits(writer, options)
+        self.limits = JobLimits(writer.records, writer.scheduler.heartbeats, options)
         self.schedules = ScheduledJobs(writer, options.schedules)
 
     async def attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
         """Make an attempt at a job; return the task settled, or waiting for another delivery."""
         if task.parent is not None:
-            await self._parts.check_wanted(held, task.parent)
-        if not job.limit and job.queue not in self._options.queue_limits:
+            check = partial(self._parts.check_wanted, held, task.parent)
+            await self._writer.retry.retry_until_written(check)
+        if not self.limits.of(task):
             return await self._attempt(held, task, job)
-        async with self.limits.slots(task):
-            if (parked := await self.limits.acquire(held, task)) is not None:
-                return parked
+        assert isinstance(task.work, Working)
+        retry = self._writer.retry.retry_until_written
+        if not await retry(partial(self.limits.acquire, task)):
+            parking = partial(park_job, delay=pause_for_slot(task.work.waited))
+            return await retry(partial(held.change, parking))
+        try:
             after = await self._attempt(held, task, job)
-            if not after.settled:
+        except BaseException:
+            # If the store fails, the jobs that wait find out by themselves. The exception must
+            # arrive as it is: it decides whether the step is handed over.
+            with suppress(StoreError):
                 await self.limits.release(task)
-            return after
+            raise
+        if not after.settled:  # otherwise before the call continues
+            await retry(partial(self.limits.release, task))
+        return after
 
     async def _attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
         assert isinstance(task.work, Working)
@@ -72,16 +91,17 @@ class JobRunner:
             job = replace(job, timeout=min(job.timeout or inf, left))
         try:
             if task.schedule is not None:
-                await self.schedules.begin(held, task)
+                begin = partial(self.schedules.begin, held, task)
+                await self._writer.retry.retry_until_written(begin)
             attempting = attempt(
                 job,
                 partial(self._run, held, task, job),
                 write=self._parts.progress_of(held, task),
-                options=self._options,
+                environment=self._environment,
                 threads=self._threads,
                 has_retries=_has_retries(task),
             )
-            result = await _observed(self._options.observer, task, attempting)
+            result = await _observed(self._environment.observer, task, attempting)
         except NotRunnableHere as missing:
             if deferred := await self.defer(held, task, missing):
                 return deferred
@@ -94,31 +114,42 @@ class JobRunner:
 
         Return None if it was deferred for `unknown_timeout` already; nothing is written then.
         """
-        if task.deferred_seconds >= self._options.unknown_timeout:
+        # Without a shared store, no other process could have the code that this one lacks.
+        can_wait = missing.temporary or self._writer.records.store.shared
+        if not can_wait or task.deferred_seconds >= self._options.unknown_timeout:
             return None
         delay = missing.delay_after(task.deferred_seconds)
         logger.warning("task %s is deferred to another process: %s", task.id, missing)
-        write = held.retryable(lambda task, now: defer(task, now, delay))
+        write = partial(held.change, lambda task, now: defer(task, now, delay))
         return await self._writer.retry.retry_until_written(write)
 
-    def _run(self, held: HeldTask, task: Task, job: Job, progress: ProgressWriter) -> Run:
+    def _run(
+        self,
+        held: HeldTask,
+        task: Task,
+        job: Job,
+        progress: ProgressWriter,
+        codec: Codec | None,
+    ) -> Run:
         id, loop = run_id(task), asyncio.get_running_loop()
         assert isinstance(task.work, Working) and id is not None
         seconds = min(job.soft_timeout or inf, job.timeout or inf)
         return Run(
             id,
             task.work.attempt,
-            self._options.assigns(task),
+            self._environment.assigns(task),
             progress,
             loop,
-            SavedState(task.work.saved, partial(self._save, held), self._options.max_saved_bytes),
+            SavedState(
+                task.work.saved, partial(self._save, held), self._options.max_saved_bytes, codec
+            ),
             failures=task.work.failures,
             retries=job.retries,
             _ends=None if seconds == inf else loop.time() + seconds,
         )
 
     async def _save(self, held: HeldTask, state: bytes) -> None:
-        write = held.retryable(lambda task, now: save_state(task, state, now))
+        write = partial(held.change, lambda task, now: save_state(task, state, now))
         await self._writer.retry.retry_until_written(write, _reject_state)
 
 

@@ -18,19 +18,22 @@ from typing import (
     TypedDict,
     TypeVar,
     cast,
+    get_args,
     overload,
 )
 
 import msgspec
 from msgspec.structs import replace
+from typing_extensions import TypeVar as DefaultTypeVar
 from typing_extensions import Unpack
 
-from genmcp._core.outcome import check_json
 from genmcp._core.waiting import Job
+from genmcp._options import check_bounds
 from genmcp.dependencies import hints_of, injected, signature_of
 from genmcp.errors import ConfigurationError, ContractError
-from genmcp.tasks.retry import ProgressWriter
+from genmcp.tasks.progress import ProgressWriter
 from genmcp.tasks.time_limits import SoftTimeLimit
+from genmcp.tasks.values import Codec, codec_of, to_json
 
 __all__ = ["Job", "JobFunction", "Run", "SavedState", "SoftTimeLimit", "find_job", "job"]
 
@@ -39,17 +42,28 @@ R = TypeVar("R")
 # Covariant: pyright infers `CoroutineType` for an `async def`, a subtype of `Coroutine`.
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
+S = DefaultTypeVar("S", default=Any)
+
+_TYPE_OF_PARAMETER: Final = "annotate the parameter of the job with its type"
+_TYPE_OF_STATE: Final = "annotate the first parameter of the job with its type, as run: Run[State]"
 
 
 class SavedState(msgspec.Struct, eq=False):
     """The state that a job has saved, as JSON. Owned by one attempt.
 
-    write: stores a new state. limit: the maximum size of a state in bytes.
+    write: stores a new state. limit: the maximum size of a state in bytes. codec: that of the type
+    of the state, if the job declares one.
     """
 
     json: bytes | None
     write: Callable[[bytes], Awaitable[object]]
     limit: int
+    codec: Codec | None = None
+
+    def decode(self) -> Any:
+        """Return the state, None if there is none."""
+        state = None if self.json is None else msgspec.json.decode(self.json)
+        return state if self.codec is None or state is None else self.codec.decode(state)
 
     def encode(self, state: Any) -> bytes:
         """Return *state* as JSON.
@@ -57,9 +71,9 @@ class SavedState(msgspec.Struct, eq=False):
         Raises:
             ContractError: it is not JSON, or too large.
         """
-        check_json("run.save: state", state)
+        plain = to_json("run.save: state", state, self.codec, _TYPE_OF_STATE)
         try:
-            encoded = msgspec.json.encode(state)
+            encoded = msgspec.json.encode(plain)
         except ValueError as error:  # the text contains a lone surrogate
             raise ContractError(f"run.save: the state cannot be stored: {error}") from error
         if len(encoded) > self.limit:
@@ -71,8 +85,10 @@ class SavedState(msgspec.Struct, eq=False):
         return encoded
 
 
-class Run(msgspec.Struct, frozen=True, eq=False):
+class Run(msgspec.Struct, Generic[S], frozen=True, eq=False):
     """One attempt at a job, as its function sees it: the first argument of the function.
+
+    S is the type of the state that the job saves, such as `run: Run[Progress]`; default: any JSON.
 
     A `def` job runs in a thread, where it cannot await. It calls `run.in_loop(run.progress(1, 3))`
     and `run.in_loop(run.save(state))`.
@@ -112,8 +128,8 @@ class Run(msgspec.Struct, frozen=True, eq=False):
     ) -> None:
         """Report progress, and let other tasks run.
 
-        Reports are cheap: only the latest report is written, every 0.1 seconds
-        (`JobOptions.progress_interval`). The last report of an attempt is always written.
+        Reports are cheap: only the latest report is written, every 0.1 seconds. The last report of
+        an attempt is always written.
 
         Args:
             done: the amount of work that is done; it should increase.
@@ -128,15 +144,15 @@ class Run(msgspec.Struct, frozen=True, eq=False):
         await asyncio.sleep(0)
 
     @property
-    def saved(self) -> Any:
+    def saved(self) -> S | None:
         """The state that this job has saved last, in this attempt or an earlier one, or None.
 
         Each read decodes it again: changing the returned value has no effect on later reads.
         """
-        state = self._state.json
-        return None if state is None else msgspec.json.decode(state)
+        state: S | None = self._state.decode()
+        return state
 
-    async def save(self, state: Any) -> None:
+    async def save(self, state: S) -> None:
         """Store *state* with the task, in place of the state that was saved before.
 
         If the job runs again (after a crash or a shutdown of its worker, or as a retry), its next
@@ -146,13 +162,14 @@ class Run(msgspec.Struct, frozen=True, eq=False):
         the same call starts without a state.
 
         Args:
-            state: any JSON value, of at most `JobOptions.max_saved_bytes` (65536) bytes. A tuple
-                becomes a list.
+            state: an object of the type that the annotation `run: Run[Progress]` names, such as a
+                struct, a dataclass or a pydantic model; without it any JSON value, of which a tuple
+                becomes a list. At most `JobOptions.max_saved_bytes` (65536) bytes as JSON.
 
         Raises:
             asyncio.CancelledError: the call was cancelled, or another attempt has taken over.
-            ContractError: (a TypeError) *state* is not JSON, or too large. Nothing is stored, and
-                the state that was saved before is retained.
+            ContractError: (a TypeError) *state* has another type, or is too large. Nothing is
+                stored, and the state that was saved before is retained.
             StoreError: the store is full, or the client's share of it is used up.
         """
         encoded = self._state.encode(state)
@@ -234,6 +251,7 @@ class JobFunction(Generic[P, R_co]):
     Attributes:
         home: its module and qualified name.
         is_async: whether it runs in the event loop, rather than in a thread.
+        state_codec, result_codec: convert the state that it saves, and its result; None for JSON.
     """
 
     def __init__(
@@ -246,6 +264,14 @@ class JobFunction(Generic[P, R_co]):
         self._do_not_retry = _error_types(self.home, "do_not_retry", options, ())
         self._template = _template(self.home, options)
         self._signature = _signature(self.name, function)
+        hints, (run, *_) = hints_of(function), signature_of(function).parameters
+        self.state_codec = codec_of(f"{self.name}: Run", next(iter(get_args(hints.get(run))), None))
+        self.result_codec = codec_of(f"{self.name}: the result", hints.get("return"))
+        self._codecs = {
+            name: codec
+            for name in self._signature.parameters
+            if (codec := codec_of(f"{self.name}: parameter {name}", hints.get(name))) is not None
+        }
         self._limit_key = options.get("limit_key")
         key = self._limit_key
         if isinstance(key, str) and key not in self._signature.parameters:
@@ -301,13 +327,17 @@ class JobFunction(Generic[P, R_co]):
         """Return whether a job that raised *error* is tried again, if it has retries left."""
         return isinstance(error, self._retry_on) and not isinstance(error, self._do_not_retry)
 
-    def check(self, arguments: Mapping[str, Any]) -> None:
-        """Check that the function accepts *arguments*, which another release may have stored.
+    def arguments_of(self, stored: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the arguments for the function, of *stored*, which another release may have made.
 
         Raises:
-            TypeError: it does not; the message names the argument.
+            TypeError, ValueError: the function does not accept them.
         """
-        self._signature.bind(**arguments)
+        self._signature.bind(**stored)
+        arguments = dict(stored)
+        for name in self._codecs.keys() & stored.keys():
+            arguments[name] = self._codecs[name].decode(stored[name])
+        return arguments
 
     @overload
     def job(
@@ -316,25 +346,29 @@ class JobFunction(Generic[P, R_co]):
     @overload
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[R_co]: ...
     def job(self, *args: P.args, **kwargs: P.kwargs) -> Job[Any]:
-        """Return a job that calls the function with these arguments, which must be JSON values.
+        """Return a job that calls the function with these arguments.
+
+        They are stored as JSON. A parameter that is annotated with another type, such as a struct,
+        a dataclass or a pydantic model, gets an equal object of that type.
 
         Raises:
-            TypeError: the function does not accept these arguments, or one is not JSON; the message
-                gives the place in it, such as `url.items[2].at`.
+            TypeError: the function does not accept these arguments, or one has no JSON form; the
+                message gives the place in it, such as `url.items[2].at`.
         """
         try:
             arguments = self._signature.bind(*args, **kwargs).arguments
         except TypeError as error:
             raise TypeError(f"{self.name}: {error}") from None
+        stored = {}
         for name, value in arguments.items():
-            check_json(name, value)
+            stored[name] = to_json(name, value, self._codecs.get(name), _TYPE_OF_PARAMETER)
             try:
-                msgspec.msgpack.encode(value)
+                msgspec.msgpack.encode(stored[name])
             except (OverflowError, ValueError) as error:  # 2**64, one half of a surrogate pair
                 raise ContractError(f"{name} cannot be stored: {error}") from error
         if self._limit_key is None:
-            return replace(self._template, arguments=arguments)
-        return replace(self._template, arguments=arguments, limit_key=self._key(arguments))
+            return replace(self._template, arguments=stored)
+        return replace(self._template, arguments=stored, limit_key=self._key(arguments))
 
     def _key(self, arguments: dict[str, Any]) -> str:
         bound = inspect.BoundArguments(self._signature, OrderedDict(arguments))
@@ -353,15 +387,16 @@ def job(
     **options: Unpack[JobKeywords],
 ) -> Callable[[Callable[Concatenate[Run, P], R]], JobFunction[P, R]]: ...
 def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
-    """Register a function as a job: work that an engine delivers to a worker, here or elsewhere.
+    """Register a function as a job: work for a worker, in this process or another.
 
         @job(timeout=3600, retries=2)
         async def transcribe(run: Run, url: str) -> str: ...
 
         return transcribe.job(url=url).then(self.done)
 
-    The first parameter is the `Run`. The others, and the return value, are JSON values. A `def`
-    function runs in a thread.
+    The first parameter is the `Run`. The others, and the return value, are stored as JSON: they are
+    JSON values, or annotated with types that have a JSON form (structs, dataclasses, pydantic
+    models, dates and so on). A `def` function runs in a thread.
 
     Args:
         function: the function.
@@ -383,9 +418,9 @@ def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
         jitter: the fraction, from 0 to 1, by which these pauses are shortened at random, so that
             jobs which failed together are not retried together. Default 0.25.
         limit: the maximum number of jobs of this function that run at once, in all processes that
-            share the store; or, with *limit_key*, of those with the same key. Further jobs wait in
-            the order in which their calls were made, and take no slot of a worker meanwhile.
-            Default: unlimited; 1 if there is a *limit_key*.
+            share the store; or, with *limit_key*, of those with the same key. Further jobs wait, in
+            no order, and take no slot of a worker meanwhile. Default: unlimited; 1 if there is a
+            *limit_key*.
         limit_key: the name of a parameter, or a function that is called with all arguments by their
             names; its value, a text or an integer, is the key.
         retry_on: the exception types after which the job is tried again; an exceeded *timeout* is a
@@ -394,7 +429,8 @@ def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
 
     Raises:
         ConfigurationError: another function has that name; it is a function of a script without a
-            name; a parameter cannot be passed by name; or an option is wrong.
+            name; a parameter cannot be passed by name; a type has no JSON form; or an option is
+            wrong.
     """
     if function is None:
         return partial(_register, options)
@@ -430,38 +466,31 @@ def _template(name: str, options: JobKeywords) -> Job:
     if unknown := options.keys() - JobKeywords.__annotations__.keys():
         raise ConfigurationError(f"{name}: @job has no option {', '.join(sorted(unknown))}")
     own: dict[str, Any] = {key: each for key, each in options.items() if key not in _OF_FUNCTION}
-    if "limit" in own or "limit_key" in options:
+    if "limit_key" in options:
         own.setdefault("limit", 1)
-        if not isinstance(own["limit"], int) or own["limit"] < 1:
-            raise ConfigurationError(f"{name}: limit must be at least 1, not {own['limit']!r}")
+    if own.get("limit") == 0:  # in the record of a job, that is no limit
+        raise ConfigurationError(f"{name}: limit must be at least 1, not 0")
     return _checked(name, replace(Job(name=name, arguments={}), **own))
 
 
 def _checked(name: str, template: Job) -> Job:
     """Return *template*, after checking its options."""
+    check_bounds(template, f"{name}: ")
     try:
         # A worker decodes the job with these types: wrong ones must fail here and not there.
         msgspec.convert(msgspec.to_builtins(template), Job)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{name}: @job: {error}") from None
-    for option in ("timeout", "soft_timeout", "expires"):
-        if (value := getattr(template, option)) is not None and value <= 0:
-            raise ConfigurationError(f"{name}: {option} must be positive, not {value!r}")
     if (template.soft_timeout or 0.0) >= (template.timeout or inf):
         raise ConfigurationError(
             f"{name}: soft_timeout={template.soft_timeout!r} must be less than "
             f"timeout={template.timeout!r}"
         )
-    for option in ("delay", "retries", "backoff", "max_backoff"):
-        if getattr(template, option) < 0:
-            raise ConfigurationError(f"{name}: {option} must not be negative")
     if template.backoff > template.max_backoff:
         raise ConfigurationError(
             f"{name}: backoff={template.backoff!r} is longer than "
             f"max_backoff={template.max_backoff!r}"
         )
-    if not 0 <= template.jitter <= 1:
-        raise ConfigurationError(f"{name}: jitter must be from 0 to 1, not {template.jitter!r}")
     return template
 
 

@@ -23,11 +23,12 @@ from genmcp._core.parts import (
 )
 from genmcp._core.task import Task
 from genmcp._core.waiting import Finished, Gathering, PartOf
+from genmcp.cancellation import run_to_completion
 from genmcp.errors import IllegalTransition, OverShare, TaskNotFound
 from genmcp.stores.clocks import steady
 from genmcp.tasks.attempt import outcome_rejected
+from genmcp.tasks.progress import JobProgress, Write, with_progress
 from genmcp.tasks.records import HeldTask
-from genmcp.tasks.retry import JobProgress, Write, with_progress
 from genmcp.tasks.transitions import TaskWriter
 
 _AT_ONCE: Final = 16  # records of parts that are written or read at the same time
@@ -50,6 +51,7 @@ class TaskParts:
     ) -> None:
         self._writer = writer
         self._records = writer.records
+        self._retry = writer.retry.retry_until_written
         self._cancel_work = cancel_work
         self._interval = interval
 
@@ -60,12 +62,12 @@ class TaskParts:
         assert isinstance(task.work, Gathering)
         if not task.work.started:
             return await self._start(held, task)
-        outcome = await self._outcome(task, task.work)
+        outcome = await self._retry(partial(self._outcome, task, task.work))
         # Before the task is settled: if this process dies in between, the repeated step cancels
         # them again.
-        await self.cancel(task)
+        await self._retry(partial(self.cancel, task))
         settled = await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
-        await self._each(part_ids(task), self._records.delete)
+        await self._retry(partial(self._each, part_ids(task), self._records.delete))
         return settled
 
     async def _start(self, held: HeldTask, task: Task) -> Task:
@@ -80,14 +82,14 @@ class TaskParts:
                     await self._writer.scheduler.submit(stored.task)
 
         try:
-            await self._each([*parts], start)
+            await self._retry(partial(self._each, [*parts], start))
             return await self._writer.settle(held, start_parts)
         except IllegalTransition:  # cancelled meanwhile, when some of the parts did not exist yet
-            await self.cancel(task)
+            await self._retry(partial(self.cancel, task))
             raise
         except OverShare as error:
             outcome = outcome_rejected(error)
-            await self.cancel(task)
+            await self._retry(partial(self.cancel, task))
             return await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
 
     async def _outcome(self, task: Task, work: Gathering) -> bytes:
@@ -151,8 +153,7 @@ class TaskParts:
                 await self._writer.scheduler.submit(parent)
             return parent
 
-        retry = self._writer.retry
-        await retry.retry_until_written(lambda: retry.uninterrupted(count()))
+        await self._retry(lambda: run_to_completion(count()))
         result, error = (task.outcome, None) if succeeded else (None, task.outcome)
         await self._writer.finish(held, Finished(result=result, error=error))
 

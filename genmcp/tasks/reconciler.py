@@ -1,10 +1,10 @@
-"""Repairs tasks whose next step, or the check of whose process, was never submitted to the engine.
+"""Repairs tasks whose next step, or the check of whose process, was never submitted.
 
-A record and its submission are two writes, also where the engine uses the same store. If a process
-dies between the two, or the engine loses an id, a queued task waits without a delivery, and a call
-that ran in the process stays `working`. A reader of the task repairs that
-(`TaskScheduler.recover`), but a client need not read it: it may wait for a notification, or may
-not have got the id. One process of a service therefore examines the open tasks in turn.
+A record and its submission are two writes. If a process dies between the two, or an id is lost, a
+queued task waits without a delivery, and a call that ran in the process stays `working`. A reader
+of the task repairs that (`TaskScheduler.recover`), but a client need not read it: it may wait for a
+notification, or may not have got the id. One process of a service therefore examines the open tasks
+in turn.
 """
 
 import asyncio
@@ -22,15 +22,15 @@ logger = logging.getLogger("genmcp")
 
 _KEY: Final = "reconciler"
 _STATES: Final = ("queued", "working")  # the others wait for their clients, or have ended
+_AT_ONCE: Final = 100  # tasks of a state per half lease: a long queue must not load the store
 
 
 class TaskReconciler:
     """Examines the open tasks of a service while this process works on tasks.
 
     The processes of a service elect one by a record that expires after a lease. It examines at most
-    `JobOptions.recovery_limit` tasks of each state per half lease, and continues behind the last
-    one at the next turn: a long queue must not load the store. A repeated submission of a task that
-    the engine still has does nothing.
+    100 tasks of each state per half lease, and continues behind the last one at the next turn. A
+    repeated submission of a task that the queue still has does nothing.
 
     Args:
         records: the tasks.
@@ -55,7 +55,7 @@ class TaskReconciler:
             try:
                 if await self.is_elected(options.lease):
                     for state in _STATES:
-                        await self.examine(state, options.recovery_limit)
+                        await self.examine(state, _AT_ONCE)
             except StoreError as error:
                 logger.debug("open tasks are examined later: %s", error)
 
@@ -63,7 +63,7 @@ class TaskReconciler:
         """Examine the next *limit* tasks in *state*, and repair those that a process has left.
 
         Raises:
-            StoreUnavailable: the store or the engine cannot be reached.
+            StoreUnavailable: the store cannot be reached.
         """
         records = self._records
         label = f"{records.prefix}state:{state}"

@@ -2,25 +2,25 @@
 
 The data of the task *id*, under the namespace of its service:
 
-- `task:{id}`: the task itself, with the labels of `labels_of` unless it is private;
+- `task:{id}`: the task itself, with the labels of `labels_of`;
 - `task:{id}#call`: the raw request, as long as the task is open, with the label `open:` and the
   client that created the task;
 - the log `task:{id}`: one event per change that followers see, and the messages of the call.
 
-All calls with one idempotency key have ids `{slot}-{random}` and use one record, so that a key has
-at most one call at a time. `task:{slot}` is the latest of them; `task:{slot}#{random}` is its log,
-its request (`#call`), and the record of the task itself once a later call uses the key.
+A call whose idempotency key is free again has the id, and replaces the record, of the earlier call.
 """
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from genmcp._core.client_key import client_of
-from genmcp._core.task import Task, record_ttl, slot_of
+from genmcp._core.task import Task, record_ttl
 from genmcp.errors import (
     Conflict,
     IllegalTransition,
@@ -30,7 +30,7 @@ from genmcp.errors import (
     TaskNotFound,
 )
 from genmcp.stores.store import Append, Delete, Op, Put, Store
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import BOUNDS, JobOptions
 
 logger = logging.getLogger("genmcp")
 
@@ -43,8 +43,8 @@ _NO_EXPIRY: Final = 10 * 365 * 86400.0  # ten years: a log needs a ttl
 _DISCARDED_TTL: Final = 60.0  # seconds: followers read the event at once
 
 
-Transition: TypeAlias = Callable[[Task, float], Task | None]
-"""Returns the next state of a task at a time: the same object for no change, None to delete it.
+Transition: TypeAlias = Callable[[Task, float], Task]
+"""Returns the next state of a task at a time: the same object for no change.
 
 It may be called repeatedly, because the write is repeated after a conflict.
 """
@@ -68,9 +68,7 @@ def labels_of(task: Task, namespace: str) -> tuple[str, ...]:
     """Return the labels under which `Store.find` finds the record of *task*.
 
     They are `state:` and the state, `queue:` and the queue of the job that it waits for, `owner:`
-    and the principal, each after *namespace*. A private task has none, unless it is an occurrence
-    of a schedule: it is a part of a group, or a call in progress, whose record costs time in every
-    call with an idempotency key.
+    and the principal, each after *namespace*. A part of a group has none.
     """
     if task.private and task.schedule is None:
         return ()
@@ -102,35 +100,52 @@ class HeldTask:
     later read. Before the read, this therefore makes another write to the same subject
     (`TaskRecords.barrier`), because a store orders such writes. After that the earlier write has
     either taken effect, and the read finds it, or never will.
+
+    Args:
+        records: have the task.
+        id: the task.
+        token: the fencing token.
+        stored: the task, if it was just read.
+        unsure: whether a write of this process may still take effect.
     """
 
-    __slots__ = ("_claim", "_records", "_stored", "_unsure", "id", "token")
+    __slots__ = ("_claim", "_claim_id", "_records", "_stored", "_unsure", "_written", "id", "token")
 
     def __init__(
-        self, records: "TaskRecords", id: str, token: int, stored: Stored | None = None
+        self,
+        records: "TaskRecords",
+        id: str,
+        token: int,
+        stored: Stored | None = None,
+        *,
+        unsure: bool = False,
     ) -> None:
         self._records = records
         self._stored = stored
-        self._claim: str | None = None
-        self._unsure = False  # whether an earlier write may still take effect
+        self._claim: Transition | None = None
+        self._claim_id: str | None = None
+        self._unsure = unsure
+        # The last write: its transition, and the record that it has written, or may have.
+        self._written: tuple[Transition, Task] | None = None
         self.id = id
         self.token = token
 
-    def claim(self, max_crashes: int) -> Callable[[], Awaitable[Task]]:
-        """Return a function that claims the task and sets `token`; see `retryable`.
+    async def claim(self, max_crashes: int, holder: str | None = None) -> Task:
+        """Claim the task, and set `token`. May be called again after a failure, as `change`.
+
+        *holder* is the name of this process if it is one of an engine.
 
         The claim has a random id. If the write of the claim failed or was cancelled, it may have
         taken effect. The next write then finds that id in the record, and sets `token`.
         """
-        self._claim = claim = token_hex(8)
-        write = self.retryable(partial(Task.claim, max_crashes=max_crashes, claim_id=claim))
-
-        async def claimed() -> Task:
-            task = await write()
-            self.token, self._claim = task.fencing_token, None
-            return task
-
-        return claimed
+        if self._claim is None:
+            self._claim_id = token_hex(8)
+            self._claim = partial(
+                Task.claim, max_crashes=max_crashes, claim_id=self._claim_id, holder=holder
+            )
+        task = await self.change(self._claim)
+        self.token, self._claim = task.fencing_token, None
+        return task
 
     async def check(self) -> None:
         """Read the record, and check that the token is current.
@@ -141,51 +156,39 @@ class HeldTask:
         self._stored = None
         await self.change(lambda task, now: task)
 
-    async def change(self, transition: Callable[[Task, float], Task]) -> Task:
+    async def change(self, transition: Transition) -> Task:
         """Write the task after *transition*, and return it.
+
+        This may be repeated with the same object, because it or what followed it has failed. The
+        transition is made only once: if the store has accepted it, whatever it reported, the record
+        shows it.
 
         Raises:
             IllegalTransition: it has ended, was deleted, or another process has taken it over.
         """
-        return await self.retryable(transition)()
-
-    def retryable(
-        self, transition: Callable[[Task, float], Task], call: bytes | None = None
-    ) -> Callable[[], Awaitable[Task]]:
-        """Return a function that acts like `change`, and may be called again after a failure.
-
-        The transition is made only once: if a write took effect although the store reported a
-        failure, the function recognises that by the record. *call* is as for `TaskRecords.write`.
-        """
-        written: Task | None = None  # as this function has written it, or may have
-
-        async def write() -> Task:
-            nonlocal written
-            while True:
-                stored, self._stored = self._stored, None
-                task, version = stored or await self._read()
-                if written is None or task != written:
-                    wanted = transition(self._own(task), self._records.now())
-                    if wanted is not task:
-                        # Compare-and-set on the version: with it the token that was checked above
-                        # is still current when the write takes effect.
-                        try:
-                            version = await self._records.write(wanted, version, task, call)
-                        except Conflict:
-                            # This write was rejected. If the record equals *wanted* afterwards,
-                            # another process has written it.
-                            written = None
-                            continue
-                        except (OverShare, StoreFull):  # nothing was written
-                            raise
-                        except (StoreError, asyncio.CancelledError):
-                            written, self._unsure = wanted, True
-                            raise
-                    task = written = wanted
-                self._stored = Stored(task, version)
-                return task
-
-        return write
+        while True:
+            stored, self._stored = self._stored, None
+            task, version = stored or await self._read()
+            if self._written != (transition, task):
+                wanted = transition(self._own(task), self._records.now())
+                if wanted is not task:
+                    # Compare-and-set on the version: with it the token that was checked above is
+                    # still current when the write takes effect.
+                    self._written = None
+                    try:
+                        version = await self._records.write(wanted, version, task)
+                    except Conflict:
+                        # This write was rejected. If the record equals *wanted* afterwards, another
+                        # process has written it.
+                        continue
+                    except (OverShare, StoreFull):  # nothing was written
+                        raise
+                    except (StoreError, asyncio.CancelledError):
+                        self._written, self._unsure = (transition, wanted), True
+                        raise
+                    task = wanted
+            self._written, self._stored = (transition, task), Stored(task, version)
+            return task
 
     async def _read(self) -> Stored:
         if self._unsure:
@@ -205,7 +208,7 @@ class HeldTask:
         Raises:
             IllegalTransition: as for `change`.
         """
-        claimed = self._claim is not None and task.claim_id == self._claim
+        claimed = self._claim is not None and task.claim_id == self._claim_id
         if claimed and task.fencing_token == self.token + 1:
             self.token, self._claim = task.fencing_token, None
         return task.check_token(self.token)
@@ -227,14 +230,28 @@ class FollowedTask:
 class TaskRecords:
     """The records of tasks in *store*, under keys that begin with *prefix*.
 
+    Args:
+        store: has the records.
+        options: how long records are retained, and how many a client may have.
+        prefix: begins all keys and labels of the service.
+        max_events: the maximum number of events of a task that are retained.
+
     Attributes:
         followed: the tasks with followers in this process (`tasks/follower.py`).
         now: returns the time of the store.
         prefix: with which all keys and labels of the service begin.
     """
 
-    def __init__(self, store: Store, options: JobOptions, prefix: str = "") -> None:
+    def __init__(
+        self,
+        store: Store,
+        options: JobOptions,
+        prefix: str = "",
+        *,
+        max_events: int = BOUNDS.max_events,
+    ) -> None:
         self.store = store
+        self._max_events = max_events
         self._options = options
         self.prefix = prefix
         self._prefix = f"{prefix}task:"
@@ -243,16 +260,7 @@ class TaskRecords:
 
     async def find(self, id: str) -> Stored | None:
         """Return the task, None if it does not exist or has expired."""
-        slot = slot_of(id)
-        stored = await self.latest_in_slot(slot)
-        if stored is None or stored.task.id == id:
-            return stored
-        entry = await self.store.get(self.key(id))  # a later call with the key uses the slot
-        return None if entry is None else Stored(Task.unpack(entry.value), entry.version)
-
-    async def latest_in_slot(self, slot: str) -> Stored | None:
-        """Return the latest task that uses *slot*."""
-        entry = await self.store.get(self._prefix + slot)
+        entry = await self.store.get(self.key(id))
         return None if entry is None else Stored(Task.unpack(entry.value), entry.version)
 
     async def call(self, id: str) -> bytes | None:
@@ -263,72 +271,63 @@ class TaskRecords:
     async def create(
         self, task: Task, call: bytes | None, *, replaces: Stored | None = None
     ) -> bool:
-        """Write a new task with its raw request. Return False if its slot is taken.
+        """Write a new task with its raw request. Return False if its id is taken.
 
         Args:
             task: the new task.
             call: its raw request; None for a private task.
-            replaces: the task that was read from the slot, whose idempotency key is free again.
-                Unless it is private, it stays readable under its id.
+            replaces: an ended task of the same id, whose idempotency key is free again.
 
         Raises:
             OverShare: its client has too many open tasks, or has used its share of the store.
             StoreFull: only the reserve for updates of stored tasks is left.
         """
         ttl, client = terms = self._terms(task)
-        slot, key = self._prefix + slot_of(task.id), self.key(task.id)
+        key = self.key(task.id)
         version = 0 if replaces is None else replaces.version
         try:
             if call is not None:
                 await self._check_open_tasks(client)
         except OverShare:
-            if version == 0 and await self.store.get(slot) is not None:
+            if version == 0 and await self.store.get(key) is not None:
                 return False
             raise
         labels = labels_of(task, self.prefix)
         record = Put(
-            slot, task.pack(), ttl=ttl, expect=version, client=client, new=True, labels=labels
+            key, task.pack(), ttl=ttl, expect=version, client=client, new=True, labels=labels
         )
         ops: list[Op] = [record]
-        if replaces is not None and not replaces.task.private:
-            ttl, client = self._terms(replaces.task)
-            packed, labels = replaces.task.pack(), labels_of(replaces.task, self.prefix)
-            key_of_last = self.key(replaces.task.id)
-            ops.append(Put(key_of_last, packed, ttl=ttl, client=client, labels=labels))
         if call is not None:
             ops.append(self._put_call(key, call, *terms))
         if not task.private:  # a private task has no followers before its first change
-            ops.append(self._event(key, _CHANGED % task.changes, *terms))
+            event = self._event(key, _CHANGED % task.changes, *terms)
+            # Followers of the new task do not get the messages of the earlier one.
+            ops.append(event if replaces is None else replace(event, keep=1))
         try:
             await self.store.apply(*ops)
         except Conflict:
             return False
         return True
 
-    async def write(self, task: Task, version: int, was: Task, call: bytes | None = None) -> int:
+    async def write(self, task: Task, version: int, was: Task) -> int:
         """Replace the record *was*, if it still has *version*; return the new version.
 
-        Record, request and event are written together: a follower that sees the event reads the new
-        record. *call* is the raw request of a task that was private until now.
+        Record and event are written together: a follower that sees the event reads the new record.
 
         Raises:
             Conflict: the record has another version.
-            OverShare: a task that was private has a client with too many open tasks.
         """
         ttl, client = self._terms(task)
-        if call is not None:
-            await self._check_open_tasks(client)
-        slot, key = self._prefix + slot_of(task.id), self.key(task.id)
+        key = self.key(task.id)
         labels = labels_of(task, self.prefix)
-        record = Put(slot, task.pack(), ttl=ttl, expect=version, client=client, labels=labels)
+        record = Put(key, task.pack(), ttl=ttl, expect=version, client=client, labels=labels)
         ops: list[Op] = [record]
-        if call is not None:
-            ops.append(self._put_call(key, call, ttl, client))
-        elif task.end in ("completed", "failed") and not task.private and task.failed is None:
+        if task.end in ("completed", "failed") and not task.private and task.failed is None:
             # No hook runs for it any more, and requests may be large.
             ops.append(Delete(f"{key}#call"))
-        has_call = task.parent is None and task.schedule is None
-        if task.changes != was.changes and has_call:  # other tasks have no followers
+        # A task without a call has no followers but the process of an engine that runs its job.
+        is_followed = (task.parent is None and task.schedule is None) or was.holder is not None
+        if task.changes != was.changes and is_followed:
             ops.append(self._event(key, _CHANGED % task.changes, ttl, client))
         await self.store.apply(*ops)
         # Followers in this process get the event, and read the task from here.
@@ -359,9 +358,6 @@ class TaskRecords:
             if task is was:
                 return task
             try:
-                if task is None:
-                    await self._delete(was, version)
-                    return was
                 await self.write(task, version, was)
             except Conflict:
                 continue
@@ -381,20 +377,20 @@ class TaskRecords:
         """Extend the expiry of a task and its request to a full retention from now."""
         ttl = record_ttl(task, self._options.retention)
         if ttl is not None:
-            await self.store.touch(self._prefix + slot_of(task.id), ttl)
+            await self.store.touch(self.key(task.id), ttl)
             await self.store.touch(self._call(task.id), ttl)
 
     async def discard(self, id: str) -> None:
         """Delete the task. Its followers get TaskNotFound."""
         await self.store.apply(
-            Delete(self._prefix + slot_of(id)),
+            Delete(self.key(id)),
             Delete(self._call(id)),
             Append(self.key(id), DISCARDED, ttl=_DISCARDED_TTL),
         )
 
     async def delete(self, id: str) -> None:
         """Delete a task that has no followers and no request: a part of a wait for several jobs."""
-        await self.store.apply(Delete(self._prefix + slot_of(id)))
+        await self.store.apply(Delete(self.key(id)))
 
     async def drop(self, stored: Stored) -> None:
         """Delete a task that has ended, if it still has that version, and its request.
@@ -402,13 +398,9 @@ class TaskRecords:
         Raises:
             Conflict: it has another version.
         """
-        id, slot = stored.task.id, slot_of(stored.task.id)
-        latest = await self.latest_in_slot(slot)
-        # The record of an earlier call with an idempotency key is not that of the slot.
-        is_latest = latest is not None and latest.task.id == id
-        key = self._prefix + slot if is_latest else self.key(id)
+        id = stored.task.id
         await self.store.apply(
-            Delete(key, expect=stored.version),
+            Delete(self.key(id), expect=stored.version),
             Delete(self._call(id)),
             Append(self.key(id), DISCARDED, ttl=_DISCARDED_TTL),
         )
@@ -422,14 +414,6 @@ class TaskRecords:
         that.
         """
         await self.store.apply(Delete(f"{self.key(id)}#mark"))
-
-    async def _delete(self, task: Task, version: int) -> None:
-        # Only this version: if the deletion takes effect late, it must not free another call's key.
-        record = Delete(self._prefix + slot_of(task.id), expect=version)
-        try:
-            await self.store.apply(record, Append(self.key(task.id), DISCARDED, ttl=_DISCARDED_TTL))
-        except StoreFull:  # without the event: copies of the call also check at intervals
-            await self.store.apply(record)
 
     async def _shorten_request(self, task: Task) -> None:
         """Make the request of a cancelled or failed task expire with the task.
@@ -488,13 +472,12 @@ class TaskRecords:
     def _event(
         self, key: str, data: bytes, ttl: float | None, client: str, *, optional: bool = False
     ) -> Append:
-        ttl, keep = _NO_EXPIRY if ttl is None else ttl, self._options.max_events
+        ttl, keep = _NO_EXPIRY if ttl is None else ttl, self._max_events
         return Append(key, data, ttl=ttl, keep=keep, client=client, optional=optional)
 
     def key(self, id: str) -> str:
         """Return the key of a task, also the name of its log."""
-        slot = slot_of(id)
-        return self._prefix + (id if slot == id else f"{slot}#{id[len(slot) + 1 :]}")
+        return self._prefix + id
 
     def _call(self, id: str) -> str:
         return f"{self.key(id)}#call"

@@ -1,4 +1,4 @@
-"""Runs the steps of tasks that an engine delivers to this process.
+"""Runs the steps of tasks that are delivered to this process.
 
 If a process dies, its work continues as follows:
 
@@ -21,12 +21,13 @@ not count as a crash.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from functools import partial
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
 
-from genmcp._core.outcome import Outcome, unpack
+from genmcp._core.job_transitions import record_submission
+from genmcp._core.outcome import Failed, Outcome, unpack
 from genmcp._core.parts import part_id
 from genmcp._core.task import (
     LOST,
@@ -40,29 +41,39 @@ from genmcp._core.waiting import (
     Following,
     Gathering,
     Suspended,
+    Working,
 )
+from genmcp.cancellation import cancel_and_wait, run_to_completion
 from genmcp.errors import (
     ContractError,
     IllegalTransition,
     InternalError,
+    OverShare,
     StoreError,
+    StoreUnavailable,
+    TaskNotFound,
     UnknownFormat,
 )
 from genmcp.tasks.attempt import (
     NotRunnableHere,
     StillRuns,
     finished_with_error,
+    result_rejected,
 )
-from genmcp.tasks.external import ExternalFollower, ExternalQueue, FollowResult
+from genmcp.tasks.external import ExternalFollower, FollowResult
+from genmcp.tasks.follower import TaskChange, TaskFollower
 from genmcp.tasks.job_runner import JobRunner
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.parts import TaskParts
+from genmcp.tasks.queues import AttemptFailed, EngineQueue, ExternalQueue
 from genmcp.tasks.records import HeldTask, Stored
 from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.writes import ProcessStops
 
 logger = logging.getLogger("genmcp")
 
 _HOUR: Final = 3600.0
+_SUBMIT_TIMEOUT: Final = 10.0  # seconds for an engine to accept a job
 
 Resume: TypeAlias = Callable[[Task, bytes, Outcome], Awaitable[Suspended | Finished]]
 """Resumes a call, given its task, its raw request, and the outcome of its wait.
@@ -85,6 +96,7 @@ class TaskRunner:
         resume: continues calls.
         queues: the external queues whose jobs are followed.
         options: how this process works on jobs.
+        environment: the parts of the mux that jobs use.
         is_stopping: returns whether this process stops working, and hands its steps to others.
     """
 
@@ -94,30 +106,36 @@ class TaskRunner:
         resume: Resume,
         queues: Sequence[ExternalQueue],
         options: JobOptions,
+        environment: JobEnvironment,
         *,
         is_stopping: Callable[[], bool],
     ) -> None:
         self._writer = writer
         self._records = writer.records
         self._scheduler = writer.scheduler
+        self._retry = writer.retry.retry_until_written
         self._resume = resume
-        self.external = ExternalFollower(queues, options)
-        self.parts = TaskParts(writer, self.cancel_work, options.progress_interval)
-        self.jobs = JobRunner(writer, self.parts, options)
+        self._engines = options.engines
+        self._follower = TaskFollower(self._records)
+        bounds = environment.bounds
+        self.external = ExternalFollower(queues, options, bounds)
+        self.parts = TaskParts(writer, self.cancel_work, bounds.progress_interval)
+        self.jobs = JobRunner(writer, self.parts, options, environment)
         self._options = options
+        self._observer = environment.observer
         self._is_stopping = is_stopping
         self._running = _RunningSteps(writer, options.retention)
 
-    async def handle(self, engine_id: str) -> None:
-        """Run the step that *engine_id* identifies, if the record shows that it is still due.
+    async def handle(self, queued_id: str) -> None:
+        """Run the step that *queued_id* identifies, if the record shows that it is still due.
 
         Raises:
             StoreError: the store failed; the id must be delivered again.
         """
         try:
-            id, delivery, liveness_checks = _parsed(engine_id)
+            id, delivery, liveness_checks = _parsed(queued_id)
         except ValueError:
-            logger.error("an engine delivered %r, which does not identify a step", engine_id)
+            logger.error("a queue delivered %r, which does not identify a step", queued_id)
             return
         stored = await self._records.find(id)
         if stored is None or stored.task.ended:
@@ -129,14 +147,17 @@ class TaskRunner:
             if delivery == task.delivery_id:
                 await self._check_node(task, task.bound_node, liveness_checks + 1)
             elif delivery == task.held_delivery:
-                # The engine repeats the delivery whose step has started this wait: its process
-                # may have failed before it scheduled the first check.
+                # A repetition of the delivery whose step has started this wait: its process may
+                # have failed before it scheduled the first check.
                 await self._check_node(task, task.bound_node, 0)
         elif task.needs_delivery and delivery == task.delivery_id:
-            await self._run_step(stored)
+            if not self._engines or task.job is None or task.job.queue not in self._engines:
+                await self._run_step(stored)
+            elif task.held_delivery is None:
+                await self._submit(self._engines[task.job.queue], task)
         else:
-            # The engine repeats an earlier delivery. The process that wrote the present delivery
-            # to the record may have died before it submitted that to the engine.
+            # A repetition of an earlier delivery. The process that wrote the present delivery to
+            # the record may have died before it submitted that.
             await self._scheduler.submit(task)
 
     async def _check_node(self, task: Task, node: str, liveness_checks: int) -> None:
@@ -153,52 +174,106 @@ class TaskRunner:
         else:
             await self._scheduler.abandon(task)
 
-    async def _run_step(self, stored: Stored) -> None:
-        """Claim the task, and run its step.
+    async def _submit(self, engine: EngineQueue, task: Task) -> None:
+        """Submit the job of *task* to an engine.
+
+        Raises:
+            StoreUnavailable: the engine cannot be reached; the id must be delivered again.
+        """
+        assert task.job is not None
+        id = f"{task.queued_id}.{task.submissions}"
+        try:
+            async with asyncio.timeout(_SUBMIT_TIMEOUT):
+                await engine.submit(id, task.job.name)
+        except Exception as error:
+            raise StoreUnavailable(f"{engine!r} does not accept the job: {error!r}") from error
+
+    async def run_job(self, queued_id: str, node: str) -> str:
+        """Run the job that an engine has delivered to this process, which is *node*.
+
+        Do nothing if the job is not due: an engine may deliver an id twice, or late. Whether it is
+        due is only in the record. Return the state of the job, for the engine's monitoring.
+
+        Raises:
+            AttemptFailed: the job has failed, which was recorded.
+            StoreError: the store failed; the id will be submitted again.
+        """
+        id, delivery, _ = _parsed(queued_id)
+        stored = await self._records.find(id)
+        if stored is None or stored.task.job is None:
+            return "ended before"
+        if delivery != stored.task.delivery_id or stored.task.held_delivery is not None:
+            return "runs elsewhere"
+        step = asyncio.create_task(self._run_step(stored, node))
+        following = asyncio.create_task(self._cancel_when_ended(stored.task, step))
+        try:
+            await asyncio.wait({step})
+        finally:
+            await cancel_and_wait(following)
+            await cancel_and_wait(step)  # the engine has cancelled this
+        if step.cancelled():
+            return "cancelled"
+        return _state_after(stored.task, step.result())
+
+    async def _cancel_when_ended(self, before: Task, step: "asyncio.Task[Any]") -> None:
+        """Cancel the *step* of an engine when its task has ended, or was taken over from it."""
+        token = before.fencing_token + 1
+        with suppress(TaskNotFound):
+            async with aclosing(self._follower.follow(before.id)) as items:
+                async for each in items:
+                    task = each.task if isinstance(each, TaskChange) else before
+                    if task.ended or task.fencing_token > token:
+                        break
+        step.cancel()
+
+    async def _run_step(self, stored: Stored, node: str | None = None) -> Task | None:
+        """Claim the task, and run its step; return it as it is then.
 
         The claim returns a new fencing token and the version of the record. Every later write of
         the step is conditional on both, so that the record is not read again.
+
+        *node* is the name of this process if it is one of an engine. Return None if another process
+        has the task.
         """
         held = HeldTask(self._records, stored.task.id, stored.task.fencing_token, stored)
         claimed = False
         try:
-            claim = held.claim(self._options.max_crashes)
-            task = await self._writer.retry.retry_until_written(claim)
+            claim = partial(held.claim, self._options.max_crashes, node)
+            task = await self._retry(claim)
             claimed = True
             if stored.task.held_delivery is not None:
-                self._options.observer.lease_lost(task)
+                self._observer.lease_lost(task)
                 _log_takeover(stored.task, task)
-            if not task.ended:
-                await self._work(held, task)
-        except StoreError:
-            if claimed:
-                # The claim stays in the record, so that the next claim counts a crash although no
-                # process has died. That limits how often a step is repeated that fails with the
-                # store every time.
-                await self._writer.retry.retry_until_written(
-                    partial(_abandon_wait, self._writer, held)
-                )
-            else:  # no work was started, even if the claim was written
-                await self._hand_over(held, stored.task, still_runs=False)
+            return task if task.ended else await self._work(held, task)
+        except OverShare as error:  # a repetition would fail, too
+            return await self._writer.finish(held, result_rejected(error))
+        except StoreError:  # this process stops: it would have repeated the write otherwise
+            await self._hand_over(held, stored.task, node, still_runs=False)
             raise
         except IllegalTransition as rejected:
             # Another process has taken the task over, or the task has ended. Or this delivery is a
             # repetition: its earlier run has written the next state, and failed to submit that.
             logger.debug("%s", rejected)
             now = await self._records.find(held.id)
-            if now is not None and now.task.needs_delivery:
+            if now is not None and now.task.needs_delivery and node is None:
                 await self._scheduler.submit(now.task)
+            return None
         except asyncio.CancelledError as error:
             # There are three reasons: this process stops, the task was cancelled, or its lease was
             # lost to another process. The step is handed over only if this process stops. If it
             # were released after the lease was lost, the job would run twice at the same time. A
-            # step whose claim was cancelled is always handed over: no work was started.
-            if self._is_stopping() or not claimed:
-                await self._hand_over(held, stored.task, still_runs=isinstance(error, StillRuns))
+            # step whose claim was cancelled is always handed over: no work was started. An engine
+            # has no leases, and a task that has ended or was taken over is not changed.
+            if node is not None or self._is_stopping() or not claimed:
+                still_runs = isinstance(error, StillRuns)
+                await self._hand_over(held, stored.task, node, still_runs=still_runs)
             raise
 
-    async def _work(self, held: HeldTask, task: Task) -> None:
-        """Run the step of a claimed task, and retain its record for as long as that takes."""
+    async def _work(self, held: HeldTask, task: Task) -> Task:
+        """Run the step of a claimed task, and retain its record for as long as that takes.
+
+        Return the task as it is then. Its call continues here, unless it waits for a delivery.
+        """
         with self._running.register(task):
             if (job := task.job) is not None:
                 task = await self.jobs.attempt(held, task, job)
@@ -206,28 +281,59 @@ class TaskRunner:
                 task = await self._follow(held, task, task.work.ref)
             elif isinstance(task.work, Gathering) and not task.settled:
                 task = await self.parts.advance(held, task)
-            if task.settled:
+            if task.settled and task.held_delivery is not None:
                 await self._continue(held, task)
             else:
-                await self._records.touch(task)
-                await self._scheduler.submit(task)
+                await self._retry(partial(self._writer.deliver_later, task))
+            return task
 
     async def _follow(self, held: HeldTask, task: Task, ref: ExternalJob) -> Task:
         """Follow an external job for a while; return the task.
 
         It is settled if the job has ended. Otherwise it waits for the next delivery.
         """
-        outcome = await self._writer.external.outcome(ref)
-        result = FollowResult(outcome)
-        if outcome is None:
-            result = await self.external.follow(ref, self.parts.progress_of(held, task))
+        external = self._writer.external
+        started: ExternalJob | None = ref
+        if ref.call is not None:
+            # Not interrupted: whether it was submitted would be unknown.
+            started = await run_to_completion(self._start(held, ref))
+        result = FollowResult(None, self._options.lease)
+        if started is not None:
+            result = FollowResult(await self._retry(partial(external.outcome, started)))
+            if result.outcome is None:
+                result = await self.external.follow(started, self.parts.progress_of(held, task))
 
         def after(task: Task, now: float) -> Task:
             if result.outcome is None:
                 return task.resubmit(now, result.pause)
             return task.settle(result.outcome, now)
 
-        return await self._writer.settle(held, after)
+        task = await self._writer.settle(held, after)
+        if task.settled and isinstance(task.work, Following) and task.work.submitted:
+            await self._retry(partial(external.forget, task.work.ref))
+        return task
+
+    async def _start(self, held: HeldTask, ref: ExternalJob) -> ExternalJob | None:
+        """Submit an external job, and record that; return it, or None if the submission failed.
+
+        Raises:
+            IllegalTransition: the task was cancelled in the meantime, and so is the job; or another
+                process has the task.
+        """
+        started = await self.external.start(ref)
+        if started is None:
+            return None
+        await self._retry(partial(self._writer.external.add_task, started, held.id))
+        record = partial(held.change, partial(record_submission, ref=started))
+        try:
+            await self._retry(record)
+        except IllegalTransition:
+            stored = await self._records.find(held.id)
+            if stored is None or stored.task.ended:
+                await self.external.cancel(started)
+                await self._writer.external.forget(started)
+            raise
+        return started
 
     async def stop_cancelled(self) -> None:
         """Cancel the steps that run here although their tasks were cancelled.
@@ -254,51 +360,75 @@ class TaskRunner:
         if task.schedule is not None:
             await self.jobs.schedules.advance_anyway(task)
         if isinstance(task.work, Following):
-            await self.external.cancel(task.work.ref)
+            # One that a process submits at this moment is cancelled by that process as well.
+            if task.work.ref.call is None or task.held_delivery is not None:
+                await self.external.cancel(task.work.ref)
+            if task.work.submitted:
+                await self._writer.external.forget(task.work.ref)
         elif isinstance(task.work, Gathering):
             await self.parts.cancel(task)
-        elif task.held_delivery is None:  # otherwise its worker does this, when it has ended
-            await self.jobs.limits.release(task)
 
     async def _continue(self, held: HeldTask, task: Task) -> None:
-        await self.jobs.limits.release(task)
+        if self.jobs.limits.of(task):
+            await self._writer.retry.retry_until_written(partial(self.jobs.limits.release, task))
         if task.parent is not None:
             await self.parts.end(held, task, task.parent)
             return
         if task.schedule is not None:
             await self.jobs.schedules.end(held, task)
             return
-        call = await self._records.call(task.id)
+        call = await self._retry(partial(self._records.call, task.id))
         try:
             if call is None:
                 result: Suspended | Finished = Finished(error=LOST, raised=True)
             else:
-                result = await self._resumed(held, task, call)
+                assert task.outcome is not None
+                step = self._resume(task, call, unpack(task.outcome))
+                result = await self._result_of(held, task, step)
         except NotRunnableHere as missing:
             if deferred := await self.jobs.defer(held, task, missing):
-                await self._records.touch(deferred)
-                await self._scheduler.submit(deferred)
+                await self._retry(partial(self._writer.deliver_later, deferred))
                 return
             result = missing.finished(task.deferred_seconds)
         await self._writer.advance(held, result)
 
-    async def _resumed(self, held: HeldTask, task: Task, call: bytes) -> Suspended | Finished:
-        assert task.outcome is not None
+    async def run_call(
+        self, task: Task, step: Callable[[], Awaitable[Suspended | Finished]]
+    ) -> None:
+        """Run *step*, the hook `call` of a *task* that is bound to this process.
+
+        Its result is written. If this is cancelled, the task is lost (`lose_process`), unless it
+        has ended.
+        """
+        held = HeldTask(self._records, task.id, task.fencing_token)
         try:
-            result = await self._resume(task, call, unpack(task.outcome))
+            await self._writer.advance(held, await self._result_of(held, task, step()))
+        except IllegalTransition as rejected:  # it was cancelled
+            logger.debug("%s", rejected)
+        except (StoreError, asyncio.CancelledError):
+            await self._hand_over(held, task, None, still_runs=False)
+            raise
+
+    async def _result_of(
+        self, held: HeldTask, task: Task, step: Awaitable[Suspended | Finished]
+    ) -> Suspended | Finished:
+        try:
+            result = await step
             if not isinstance(result, Suspended | Finished):
                 raise ContractError(f"resume returned {result!r}, not Suspended or Finished")
-        except (StoreError, NotRunnableHere):
+        except (ProcessStops, NotRunnableHere):
             raise
         except Exception as error:
             # If the task was taken over, `check` raises. Otherwise the hook itself has raised
             # IllegalTransition, which is a defect like any other error.
             if isinstance(error, IllegalTransition):
-                await held.check()
+                await self._retry(held.check)
             return _internal_error(task, error)
         return result
 
-    async def _hand_over(self, held: HeldTask, task: Task, *, still_runs: bool) -> None:
+    async def _hand_over(
+        self, held: HeldTask, task: Task, node: str | None, *, still_runs: bool
+    ) -> None:
         """Hand the step to another process at once, because this one stops working.
 
         *still_runs*: it is a `def` job that still runs in its thread, and is killed with this
@@ -306,10 +436,18 @@ class TaskRunner:
         wait then ends with an error.
         """
         lost = still_runs and task.on_lost == "fail"
-        try:
+
+        async def hand_over() -> None:
             released = await held.change(fail_wait if lost else _released)
             if released.delivery_id != task.delivery_id:
                 await self._scheduler.submit(released)
+
+        retry = self._writer.retry
+        try:
+            if node is None:
+                await hand_over()
+            else:  # there is no lease that would expire while the process is alive
+                await retry.wait_for_write(retry.retry_until_written(hand_over))
         except (IllegalTransition, StoreError) as rejected:
             logger.debug("%s", rejected)
 
@@ -398,26 +536,31 @@ class _RunningSteps:
                 await records.touch(part.task)
 
 
-async def _abandon_wait(writer: TaskWriter, held: HeldTask) -> None:
-    """Abandon the task if it waits for an awaitable of the step, which has failed.
-
-    No other process could report the end of that awaitable.
-    """
-    stored = await writer.records.find(held.id)
-    if stored is not None:
-        task = stored.task
-        if task.fencing_token == held.token and task.bound_node is not None:
-            await writer.scheduler.abandon(task)
-
-
-def _parsed(engine_id: str) -> tuple[str, int, int]:
+def _parsed(queued_id: str) -> tuple[str, int, int]:
     """Return the task, the delivery, and the number of liveness checks before this one.
 
     A negative number is that of a check of a deadline; the second value is then a step.
     """
-    id, _, delivery = engine_id.rpartition(":")
+    id, _, delivery = queued_id.rpartition(":")
     delivery, _, liveness_checks = delivery.partition(".")
     return id, int(delivery), int(liveness_checks or 0)
+
+
+def _state_after(before: Task, after: Task | None) -> str:
+    """Return the state of a job after an attempt, for the monitoring of an engine.
+
+    Raises:
+        AttemptFailed: the attempt has failed.
+    """
+    assert isinstance(before.work, Working)
+    if after is None:
+        return "taken over by another process"
+    failure = None if after.outcome is None else unpack(after.outcome)
+    if isinstance(failure, Failed):
+        raise AttemptFailed(f"{before.work.job.name}: {failure.error!r}")
+    if isinstance(after.work, Working) and after.work.failures > before.work.failures:
+        raise AttemptFailed(f"{before.work.job.name}: another attempt follows")
+    return "completed" if after.settled else "deferred"
 
 
 def _released(task: Task, now: float) -> Task:

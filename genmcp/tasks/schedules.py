@@ -10,6 +10,7 @@ next one is in the future: missed occurrences run once.
 import logging
 import time
 from collections.abc import Sequence
+from functools import partial
 from hashlib import sha256
 from typing import Final
 
@@ -128,7 +129,9 @@ class ScheduledJobs:
         if isinstance(outcome, Failed):
             logger.error("scheduled job %s has failed: %s", task.schedule, outcome.error)
             finished = Finished(error=task.outcome)
-            await self.advance_anyway(task)  # it may have expired before it began
+            # It may have expired before it began.
+            advance = partial(self.advance_anyway, task)
+            await self._writer.retry.retry_until_written(advance)
         await self._writer.finish(held, finished)
 
     async def advance_anyway(self, task: Task) -> None:

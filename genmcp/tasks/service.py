@@ -4,127 +4,141 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
+from math import inf
 from typing import Final
 
 from genmcp._core.client_key import client_of
 from genmcp._core.outcome import Outcome, unpack
 from genmcp._core.task import Task, is_task_id
 from genmcp._core.waiting import ExternalJob, Finished, Suspended
+from genmcp.cancellation import run_to_completion
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
+from genmcp.stores.deliveries import Deliveries
 from genmcp.stores.following import retry_read
 from genmcp.stores.store import Put, Store
-from genmcp.tasks.engine import Engine
-from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus, pack_status
+from genmcp.tasks.engine_worker import EngineWorker
+from genmcp.tasks.external import ExternalJobs, pack_status
 from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
 from genmcp.tasks.heartbeats import Heartbeats, Presence
-from genmcp.tasks.keyed import KeyedTasks
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobEnvironment, JobOptions
+from genmcp.tasks.progress import JobProgress, with_progress
+from genmcp.tasks.queues import EngineQueue, ExternalQueue, ExternalStatus
 from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.records import HeldTask, TaskRecords
-from genmcp.tasks.retry import JobProgress, RetriedWrites, with_progress
 from genmcp.tasks.runner import Resume, TaskRunner
+from genmcp.tasks.running import RunningTasks
 from genmcp.tasks.transitions import TaskScheduler, TaskWriter
-from genmcp.tasks.worker import TaskWorker
+from genmcp.tasks.worker import TaskWorker, WorkerLifecycle
+from genmcp.tasks.writes import RetriedWrites
 
 __all__ = ["JobValues", "Resume", "TaskChange", "TaskMessage", "TaskService"]
 
 logger = logging.getLogger("genmcp")
 
 _DEFAULTS: Final = JobOptions()
+_ENVIRONMENT: Final = JobEnvironment()
 
 
 class TaskService:
-    """The tasks in *store*, and the steps of them that *engine* delivers to this process.
+    """The tasks in *store*, and the steps of them that this process runs.
 
     Each operation is one transition of the record (`_core/task.py`), one `apply` of the store, and
-    at most one submission to the engine. A process that works on a task passes the `fencing_token`
-    of the Task that it was given. If the task has ended, or another process has taken it over, the
-    operation raises IllegalTransition, and the work must stop.
+    at most one submission to `Store.deliveries`. A process that works on a task passes the
+    `fencing_token` of the Task that it was given. If the task has ended, or another process has
+    taken it over, the operation raises IllegalTransition, and the work must stop.
 
     Args:
-        store: stores the records.
-        engine: delivers the steps.
+        store: stores the records, and delivers the steps.
         node: the name of this process, unique among present and earlier ones.
         resume: continues a call whose wait has ended.
         external: the queues with jobs that calls may wait for.
         options: how this process works on jobs.
+        environment: the parts of the mux that jobs use.
         namespace: begins all keys, logs and names of queues, so that several services can share a
-            store and an engine.
-        late_bytes: the maximum size of results of keyed calls that wait in memory for the store.
-            Default 64 MiB.
+            store.
 
     Attributes:
         heartbeats: which processes are alive.
         records, writer: the stored tasks, and their transitions.
-        keyed: the tasks of calls with idempotency keys.
-        runner, worker: run delivered steps, and serve the engine in this process.
+        runner, worker: run delivered steps, and claim them in this process.
+        running: the calls that run as tasks in this process.
         values: the outcomes of jobs, for calls that returned too large results.
 
     Raises:
-        ConfigurationError: two of *external* have the same scheme.
+        ConfigurationError: two of *external* have the same scheme; the store delivers no jobs, or
+            is not shared, which engines need.
     """
 
     def __init__(
         self,
         store: Store,
-        engine: Engine,
         *,
         node: str,
         resume: Resume,
         external: Sequence[ExternalQueue] = (),
         options: JobOptions = _DEFAULTS,
+        environment: JobEnvironment = _ENVIRONMENT,
         namespace: str = "",
-        late_bytes: int = 64 * 1024 * 1024,
     ) -> None:
-        schemes = [each.scheme for each in external]
-        if len({*schemes}) < len(schemes):
-            raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
+        deliveries, self._engines = _deliveries_of(store), options.engines
+        external, bounds = _followed(external, self._engines, store), environment.bounds
         prefix = f"{namespace}/" if namespace else ""
+        lifecycle = WorkerLifecycle()
         presence = Presence(options.lease, store.now)
         self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
         self._external = ExternalJobs(store, prefix)
-        self.records = TaskRecords(store, options, prefix)
+        self.records = TaskRecords(store, options, prefix, max_events=bounds.max_events)
+        self.running = RunningTasks(self.records)
         self._follower = TaskFollower(self.records)
+        follows, delays = bool(external), bounds.write_retry_delays
         self._scheduler = TaskScheduler(
-            self.records, engine, self.heartbeats, prefix=prefix, follows=bool(external)
+            self.records, deliveries, self.heartbeats, options, prefix=prefix, follows=follows
         )
         self._retry = RetriedWrites(
-            delays=options.write_retry_delays,
-            timeout=options.lease,
-            late_bytes=late_bytes,
-            is_stopping=lambda: self.worker.closed,
+            delays=delays, timeout=options.lease, is_stopping=lifecycle.has_ended
         )
         self.writer = TaskWriter(self.records, self._scheduler, self._external, self._retry)
         self.values = JobValues(store, prefix)
-        self.keyed = KeyedTasks(self._follower, self.writer, self.heartbeats, self.start)
         self.runner = TaskRunner(
-            self.writer, resume, external, options, is_stopping=lambda: self.worker.ending
+            self.writer,
+            resume,
+            external,
+            options,
+            environment,
+            is_stopping=lifecycle.is_stopping,
         )
         self.worker = TaskWorker(
-            engine,
+            deliveries,
             self.heartbeats,
             self.runner.handle,
             options,
+            lifecycle,
+            bounds=bounds,
             prefix=prefix,
-            follows=bool(external),
-            prepare=self.runner.prepare,
+            follows=follows,
             has_work=store.durable or bool(options.schedules),
+            prepare=self.runner.prepare,
             reconcile=TaskReconciler(self.records, self._scheduler, node).run,
+            checks=(self.runner.stop_cancelled, self.running.stop_ended),
+            calls=(self.running,),
         )
-        self.worker.checks.append(self.runner.stop_cancelled)
+        engine_worker = EngineWorker(self.runner, store, options.lease, prefix)
+        for name, engine in self._engines.items():
+            engine.bind(f"genmcp.{namespace}.{name}", engine_worker.run)
 
     async def start(self) -> None:
-        """Start to run delivered steps, unless this process does already or rests."""
-        if not self.worker.resting:
-            await self.worker.start()
+        """Start to run delivered steps, unless this process does already, or was released."""
+        await self.worker.start()
 
-    async def aclose(self, *, within: float | None = None) -> None:
+    async def aclose(self, *, within: float = inf) -> None:
         """Stop working. Steps that still run are handed to other processes, or to the next start.
 
         *within* shortens `JobOptions.shutdown_grace`, in seconds.
         """
         await self.worker.aclose(within=within)
         await self._retry.aclose()
+        for engine in self._engines.values():
+            await engine.aclose()
 
     # For clients.
 
@@ -139,7 +153,7 @@ class TaskService:
         """
         # Without a heartbeat of this process, others would consider the call that runs here lost.
         await self.start()
-        if await self.writer.create(task, call):
+        if await run_to_completion(self.writer.create(task, call)):
             return task
         return await self.get(task.id, task.owner)
 
@@ -151,14 +165,17 @@ class TaskService:
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
-        task = await self._owned(id, owner)
+        return await self.recover(await self._owned(id, owner))
+
+    async def recover(self, task: Task) -> Task:
+        """Return *task*, which was just read, after the repair that `get` describes."""
         # Only a reader of the record can find a step that was written and not submitted.
         try:
             if not task.ended:
                 await self.start()
             return await self._scheduler.recover(task)
         except StoreError as error:
-            logger.warning("task %s may wait without a worker: %s", id, error)
+            logger.warning("task %s may wait without a worker: %s", task.id, error)
             return task
 
     async def follow(
@@ -196,12 +213,13 @@ class TaskService:
             await self.start()
         return task
 
-    async def cancel(self, id: str, owner: str | None, *, private: bool = False) -> Task | None:
+    async def cancel(self, id: str, owner: str | None, *, wait: bool = True) -> Task | None:
         """Cancel a task. Later results of its work are rejected.
 
         Args:
-            private: whether the task may be a private one (no client has its id). The caller then
-                does not wait for a store that fails.
+            id: the task.
+            owner: the client that cancels it.
+            wait: whether to wait for a store that fails.
 
         Returns:
             The task as it was before, so that the process that runs its hook can be notified; None
@@ -211,13 +229,18 @@ class TaskService:
             TaskNotFound: it does not exist, has expired, or has another owner.
             StoreUnavailable: it is not written yet, but will be.
         """
-        before = await self._owned(id, owner, private=private)
-        return await self.writer.cancel(before, self.runner.cancel_work, wait=not private)
+        before = await self._owned(id, owner)
+        return await self.writer.cancel(before, self.runner.cancel_work, wait=wait)
 
     async def discard(self, id: str) -> None:
         """Delete a task whose id no client has. Raises StoreUnavailable as `finish` does."""
         delete = self._retry.retry_until_written(lambda: self.records.discard(id))
         await self._retry.wait_for_write(delete)
+
+    def withdraw(self, task: Task, finished: Finished) -> None:
+        """End a new *task* with *finished*, in case that it exists: its write has failed."""
+        held = HeldTask(self.records, task.id, task.fencing_token, unsure=True)
+        self._retry.defer(lambda: self.writer.finish(held, finished))
 
     async def settle(self, ref: ExternalJob, status: ExternalStatus) -> None:
         """Record the end of an external job: for a callback of its queue, or a webhook.
@@ -242,7 +265,7 @@ class TaskService:
         return await self._held(id, fencing_token).change(partial(with_progress, progress))
 
     async def suspend(self, id: str, suspended: Suspended, *, fencing_token: int) -> Task:
-        """Write that the call waits, and submit its work to the engine if it is work for a worker.
+        """Write that the call waits, and submit its work if that is work for a worker.
 
         This returns only when the store has accepted the write.
 
@@ -259,7 +282,7 @@ class TaskService:
             StoreUnavailable: the store has accepted no write for a lease; it is written later.
         """
         held = self._held(id, fencing_token)
-        return await self._retry.wait_for_write(self.writer.finish(held, finished), id)
+        return await self._retry.wait_for_write(self.writer.finish(held, finished))
 
     async def abandon(self, id: str, *, fencing_token: int) -> Task:
         """Give up a task that is bound to this process, which shuts down.
@@ -271,17 +294,47 @@ class TaskService:
             StoreUnavailable: as for `finish`.
         """
         held = self._held(id, fencing_token)
-        return await self._retry.wait_for_write(self.writer.abandon(held), id)
+        return await self._retry.wait_for_write(self.writer.abandon(held))
 
-    async def _owned(self, id: str, owner: str | None, *, private: bool = False) -> Task:
+    async def _owned(self, id: str, owner: str | None) -> Task:
         # Checked, because other records have keys that begin with an id ("{id}#call").
         stored = await self.records.find(id) if is_task_id(id) else None
-        if stored is None or stored.task.owner != owner or (stored.task.private and not private):
+        if stored is None or stored.task.owner != owner or stored.task.private:
             raise TaskNotFound(id)
         return stored.task
 
     def _held(self, id: str, fencing_token: int) -> HeldTask:
         return HeldTask(self.records, id, fencing_token)
+
+
+def _deliveries_of(store: Store) -> Deliveries:
+    if store.deliveries is None:
+        raise ConfigurationError(
+            f"store: {store!r} does not deliver jobs: implement Store.deliveries"
+        )
+    return store.deliveries
+
+
+def _followed(
+    external: Sequence[ExternalQueue], engines: Mapping[str, EngineQueue], store: Store
+) -> Sequence[ExternalQueue]:
+    """Return the queues whose jobs are followed: *external*, and *engines* of other schemes.
+
+    Raises:
+        ConfigurationError: two of *external* have one scheme, or there are *engines*, but the store
+            is not shared.
+    """
+    schemes = [each.scheme for each in external]
+    if len({*schemes}) < len(schemes):
+        raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
+    for name, engine in engines.items():
+        if not store.shared:
+            raise ConfigurationError(
+                f"JobOptions.queues[{name!r}] is {engine!r}, whose workers need the store, but "
+                f"{store!r} is not shared: give the Mux a URL, or set GENMCP_STORE"
+            )
+    by_scheme = {each.scheme: each for each in (*engines.values(), *external)}
+    return [*by_scheme.values()]
 
 
 class JobValues:

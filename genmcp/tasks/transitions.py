@@ -1,33 +1,52 @@
 """The transitions of task records, and the submission of the next step after each.
 
-A transition is one conditional write of the record, followed by at most one submission to the
-engine. The order matters. The record is written first: a step that is delivered before its record
-would find nothing to do and be acknowledged. If the process dies between the two, or the engine
-rejects the id, the record waits without a delivery. The next reader of the record then submits the
-step (`TaskScheduler.recover`), and so do the handler, if the engine repeats the delivery of the
-previous step, and the `TaskReconciler` of a process.
+A transition is one conditional write of the record, followed by at most one submission to
+`Store.deliveries`. The order matters. The record is written first: a step that is delivered before
+its record would find nothing to do and be acknowledged. If the process dies between the two, or the
+submission fails, the record waits without a delivery. The next reader of the record then submits
+the step (`TaskScheduler.recover`), and so do the handler, if the delivery of the previous step is
+repeated, and the `TaskReconciler` of a process.
 """
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Final
 
 from msgspec.structs import replace
 
 from genmcp._core.client_key import client_of
-from genmcp._core.job_transitions import expire_job
-from genmcp._core.task import Task, add_answers, lose_process, publish_task
+from genmcp._core.job_transitions import expire_job, submit_again
+from genmcp._core.task import Task, add_answers, lose_holder, lose_process
 from genmcp._core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work, Working
+from genmcp.cancellation import run_to_completion
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.clocks import steady
+from genmcp.stores.deliveries import Deliveries
 from genmcp.tasks.attempt import outcome_rejected, result_rejected
-from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, Engine, engine_queue
 from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.heartbeats import Heartbeats
-from genmcp.tasks.records import HeldTask, TaskRecords
-from genmcp.tasks.retry import RetriedWrites
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.records import HeldTask, Stored, TaskRecords
+from genmcp.tasks.writes import RetriedWrites
 
 logger = logging.getLogger("genmcp")
+
+CONTINUATIONS: Final = "genmcp:continuations"
+"""The queue of all steps that are not jobs, so that none of them waits for long jobs."""
+
+EXTERNAL: Final = "genmcp:refs"
+"""The queue of steps that follow a job of an external queue: each takes as long as that job."""
+
+
+def delivery_queue(prefix: str, queue: str) -> str:
+    """Return the name of *queue* in `Store.deliveries`.
+
+    A "/" in the name is escaped: otherwise the queue "b/x" of the audience "a" would be the queue
+    "x" of the audience "a/b", and its processes do not have the task.
+    """
+    return prefix + queue.replace("%", "%25").replace("/", "%2F")
+
 
 UNSERVED: Final = "Waiting for a worker"
 """The status message of a task whose queue is not served by any process."""
@@ -36,37 +55,43 @@ _WARNING_INTERVAL: Final = 60.0  # seconds between two warnings about one queue
 
 
 class TaskScheduler:
-    """Submits the next steps of tasks to *engine*. Owned by a `TaskService`.
+    """Puts the next steps of tasks into *deliveries*. Owned by a `TaskService`.
 
     Args:
         records: the tasks.
-        engine: delivers the steps.
+        deliveries: the queues of the store.
         heartbeats: which processes are alive.
-        prefix: with which the names of queues begin at the engine.
+        options: how this process works on jobs.
+        prefix: with which the names of queues begin in the store.
         follows: whether processes like this one follow jobs of external queues.
     """
 
     def __init__(
         self,
         records: TaskRecords,
-        engine: Engine,
+        deliveries: Deliveries,
         heartbeats: Heartbeats,
+        options: JobOptions,
         *,
         prefix: str = "",
         follows: bool = False,
     ) -> None:
         self.heartbeats = heartbeats
         self._records = records
-        self._engine = engine
+        self._deliveries = deliveries
+        self._max_crashes = options.max_crashes
+        self._engines = options.engines
         self._prefix = prefix
         self._external = EXTERNAL if follows else CONTINUATIONS
         self._checks: dict[str, float] = {}  # by queue: the time of the next check for a worker
 
-    async def submit(self, task: Task) -> None:
-        """Schedule the delivery of the next step of *task*, or a liveness check of its process."""
+    async def submit(self, task: Task, *, at_once: bool = False) -> None:
+        """Schedule the delivery of the next step of *task*, or a liveness check of its process.
+
+        *at_once*: not when the step is due, but now.
+        """
         if task.bound_node is not None:
-            if not task.private:
-                await self.check_later(task, 0)
+            await self.check_later(task, 0)
         elif task.needs_delivery:
             queue = CONTINUATIONS
             if (job := task.job) is not None:
@@ -76,24 +101,16 @@ class TaskScheduler:
                 await self._check_deadline(task, 1)
             elif isinstance(task.work, Following) and not task.settled:
                 queue = self._external
-            await self._engine.submit(
-                task.engine_id,
-                queue=engine_queue(self._prefix, queue),
-                delay=_delay(task, self._records.now()),
-                owner=client_of(task.owner, task.address),
-            )
+            delay = 0.0 if at_once else _delay(task, self._records.now())
+            await self._put(task, task.queued_id, queue, delay)
 
     async def check_later(self, task: Task, liveness_checks: int, delay: float = 0.0) -> None:
         """Schedule a check whether the process of the task is alive, by default after one lease.
 
-        The number of checks makes the id unique: an engine rejects the id that it delivers now.
+        The number of checks makes the id unique: the id that is delivered now is not put again.
         """
-        await self._engine.submit(
-            f"{task.engine_id}.{liveness_checks}",
-            queue=engine_queue(self._prefix, CONTINUATIONS),
-            delay=delay or self.heartbeats.lease,
-            owner=client_of(task.owner, task.address),
-        )
+        id = f"{task.queued_id}.{liveness_checks}"
+        await self._put(task, id, CONTINUATIONS, delay or self.heartbeats.lease)
 
     async def _check_deadline(self, task: Task, number: int) -> None:
         """Schedule a check whether a job that has a deadline is still waiting then.
@@ -102,12 +119,12 @@ class TaskScheduler:
         the id unique, and is negative to distinguish the check from those of `check_later`.
         """
         if isinstance(task.work, Working) and task.work.deadline is not None:
-            await self._engine.submit(
-                f"{task.id}:{task.step}.{-number}",
-                queue=engine_queue(self._prefix, CONTINUATIONS),
-                delay=max(0.0, task.work.deadline - self._records.now()),
-                owner=client_of(task.owner, task.address),
-            )
+            delay = max(0.0, task.work.deadline - self._records.now())
+            await self._put(task, f"{task.id}:{task.step}.{-number}", CONTINUATIONS, delay)
+
+    async def _put(self, task: Task, id: str, queue: str, delay: float) -> None:
+        owner = client_of(task.owner, task.address)
+        await self._deliveries.put(id, delivery_queue(self._prefix, queue), delay, owner=owner)
 
     async def expire(self, task: Task, step: int, number: int) -> None:
         """Fail the job of *task* if its deadline has passed and no worker has claimed it.
@@ -135,7 +152,7 @@ class TaskScheduler:
         """Cancel the step of *task*, best effort: its result is rejected in any case."""
         for delivery in {task.delivery_id, task.held_delivery} - {None}:
             try:
-                await self._engine.cancel(f"{task.id}:{delivery}")
+                await self._deliveries.cancel(f"{task.id}:{delivery}")
             except StoreError as error:
                 logger.warning("a step of task %s was not cancelled: %s", task.id, error)
 
@@ -143,38 +160,60 @@ class TaskScheduler:
         """Repair a task that a dead process has left without a next step; return the task.
 
         `TaskService.get` calls this, so that reads repair the state. If the task is bound to a dead
-        process, it is abandoned (a write). If its next step is overdue, the step is submitted
-        again. The returned task then has a status message if no process serves its queue. Otherwise
-        *task* is returned unchanged.
+        process, or held by a dead process of an engine, it is abandoned (a write). If its next step
+        is overdue, the step is submitted again. The returned task then has a status message if no
+        process serves its queue. Otherwise *task* is returned unchanged.
         """
-        if task.bound_node is not None and not await self.heartbeats.is_alive(task.bound_node):
+        node = task.bound_node or task.holder
+        if node is not None and not await self.heartbeats.is_alive(node):
             return await self.abandon(task)
-        # A held delivery is delivered again by the engine itself.
+        # A held delivery is delivered again when its lease expires.
         if task.needs_delivery and task.held_delivery is None:
             now, lease = self._records.now(), self.heartbeats.lease
             overdue = now - max(task.due, task.updated)
             was_set = now < task.updated - lease  # this clock or that of the writer was set
             if overdue > lease / 2 or was_set:
-                await self.submit(task)
+                await self._submit_again(task)
                 if task.job is not None and not await self.heartbeats.is_served(task.job.queue):
                     return replace(task, message=UNSERVED)
         return task
 
-    async def abandon(self, task: Task) -> Task:
-        """Give up the call or awaitable that the dead process of *task* was running.
+    async def _submit_again(self, task: Task) -> None:
+        # `Store.deliveries` ignores an id that it still has. An engine would get it once more.
+        if task.job is None or task.job.queue not in self._engines:
+            await self.submit(task)
+            return
+        pause, so_far = self.heartbeats.lease, task.submissions
+        again = await self._change(task, partial(submit_again, submissions=so_far, pause=pause))
+        if again is not None:
+            await self.submit(again, at_once=True)
 
-        The task fails, or its wait ends with WorkerLost (`lose_process`), and its next step is
-        submitted. Return the task after that. If another process has changed the task first, write
-        nothing and return the task as it is in the store.
+    async def abandon(self, task: Task) -> Task:
+        """Give up the call, awaitable or job that the dead process of *task* was running.
+
+        The task fails, or its wait ends with WorkerLost, or its job runs again (`lose_process`,
+        `lose_holder`), and its next step is submitted. Return the task after that. If another
+        process has changed the task first, write nothing and return the task as it is in the store.
         """
-        try:
-            held = HeldTask(self._records, task.id, task.fencing_token)
-            lost = await held.change(lose_process)
-        except IllegalTransition:
+        lose: Callable[[Task, float], Task] = lose_process
+        if task.bound_node is None:
+            lose = partial(lose_holder, max_crashes=self._max_crashes)
+        lost = await self._change(task, lose)
+        if lost is None:
             stored = await self._records.find(task.id)
             return stored.task if stored else task
+        if task.holder is not None:
+            logger.warning("a process of an engine has died with the job of task %s", task.id)
         await self.submit(lost)
         return lost
+
+    async def _change(self, task: Task, transition: Callable[[Task, float], Task]) -> Task | None:
+        """Write *task* after *transition*; return None if another process has changed it first."""
+        try:
+            held = HeldTask(self._records, task.id, task.fencing_token)
+            return await held.change(transition)
+        except IllegalTransition:
+            return None
 
     async def _warn_if_unserved(self, queue: str) -> None:
         """Log a warning if no process serves *queue*, at most once a minute."""
@@ -204,7 +243,10 @@ class TaskWriter:
     """Makes the transitions of tasks, and submits the next steps. Owned by a `TaskService`.
 
     If the caller is cancelled, both the write of a record and the submission of its next step are
-    completed: see `RetriedWrites.uninterrupted`.
+    completed: a record whose step is not submitted would wait until it is read again. Only the
+    death of the process may come between the two.
+
+    Writes of work that was done are repeated until the store accepts or rejects them, by `retry`.
     """
 
     def __init__(
@@ -219,35 +261,19 @@ class TaskWriter:
         self.external = external
         self.retry = retry
 
-    async def create(self, task: Task, call: bytes | None) -> bool:
-        """Write a new task and submit its first step. Return False if the id exists."""
+    async def create(
+        self, task: Task, call: bytes | None, *, replaces: Stored | None = None
+    ) -> bool:
+        """Write a new task and submit its first step. Return False if the id exists.
 
-        async def create() -> bool:
-            await self._register_external(task.id, task.work)
-            created = await self.records.create(task, call)
-            if created:
-                await self.scheduler.submit(task)
-            return created
-
-        return await self.retry.uninterrupted(create())
-
-    def publishing(
-        self, held: HeldTask, suspended: Suspended, call: bytes, ttl: float
-    ) -> Callable[[], Awaitable[Task]]:
-        """Return a function that publishes a private task, which then waits as in *suspended*.
-
-        It may be called again if the store failed. It raises IllegalTransition if the task has
-        ended, or another call has its key.
+        *replaces* is as for `TaskRecords.create`. The caller must not be cancelled in between: see
+        `run_to_completion`, or repeat the submission.
         """
-        write = held.retryable(lambda task, now: publish_task(task, suspended, now, ttl), call)
-
-        async def publish() -> Task:
-            await self._register_external(held.id, suspended.work)
-            task = await write()
+        await self._register_external(task.id, task.work)
+        created = await self.records.create(task, call, replaces=replaces)
+        if created:
             await self.scheduler.submit(task)
-            return task
-
-        return lambda: self.retry.uninterrupted(publish(), held.id)
+        return created
 
     async def suspend(self, held: HeldTask, suspended: Suspended) -> Task:
         """Write that the task waits again, and submit its work.
@@ -255,17 +281,25 @@ class TaskWriter:
         Raises:
             IllegalTransition: it has ended, or another process has taken it over.
         """
-        write = held.retryable(lambda task, now: task.suspend(suspended, now))
+
+        def suspended_task(task: Task, now: float) -> Task:
+            return task.suspend(suspended, now)
 
         async def suspend() -> Task:
             await self._register_external(held.id, suspended.work)
-            task = await write()
-            # The request must live as long as the record, which the write has just extended.
-            await self.records.touch(task)
-            await self.scheduler.submit(task)
+            task = await held.change(suspended_task)
+            await self.deliver_later(task)
             return task
 
-        return await self.retry.retry_until_written(lambda: self.retry.uninterrupted(suspend()))
+        return await self.retry.retry_until_written(lambda: run_to_completion(suspend()))
+
+    async def deliver_later(self, task: Task) -> None:
+        """Submit the next step of a *task* that was just written, and extend the expiry of both.
+
+        The request must live as long as the record.
+        """
+        await self.records.touch(task)
+        await self.scheduler.submit(task)
 
     async def finish(self, held: HeldTask, finished: Finished) -> Task:
         """End the task with *finished*, or with an error if the store has no room for *finished*.
@@ -274,12 +308,15 @@ class TaskWriter:
             IllegalTransition: as for `suspend`.
         """
 
-        def end(finished: Finished) -> Callable[[], Awaitable[Task]]:
-            return held.retryable(lambda task, now: task.finish(finished, now))
+        def end(task: Task, now: float) -> Task:
+            return task.finish(finished, now)
 
-        return await self.retry.retry_until_written(
-            end(finished), lambda error: end(result_rejected(error))()
-        )
+        async def reject(error: StoreUnavailable) -> Task:
+            nonlocal finished
+            finished = result_rejected(error)
+            return await held.change(end)
+
+        return await self.retry.retry_until_written(partial(held.change, end), reject)
 
     async def advance(self, held: HeldTask, result: Suspended | Finished) -> None:
         """Suspend the task, or end it, as *result* states.
@@ -304,11 +341,10 @@ class TaskWriter:
         async def answer() -> Task:
             task = await self.records.change(id, lambda task, now: add_answers(task, answers, now))
             if isinstance(task.work, Asking):
-                await self.records.touch(task)
-                await self.scheduler.submit(task)
+                await self.deliver_later(task)
             return task
 
-        return await self.retry.uninterrupted(answer())
+        return await run_to_completion(answer())
 
     async def abandon(self, held: HeldTask) -> Task:
         """Give up the call or awaitable that runs in the process that the task is bound to.
@@ -318,14 +354,13 @@ class TaskWriter:
         Raises:
             IllegalTransition: as for `suspend`, or it is not bound to a process.
         """
-        write = held.retryable(lose_process)
 
         async def abandon() -> Task:
-            task = await write()
+            task = await held.change(lose_process)
             await self.scheduler.submit(task)
             return task
 
-        return await self.retry.retry_until_written(lambda: self.retry.uninterrupted(abandon()))
+        return await self.retry.retry_until_written(lambda: run_to_completion(abandon()))
 
     async def cancel(
         self,
@@ -367,11 +402,11 @@ class TaskWriter:
 
         if wait:
             repeated = self.retry.retry_until_written(cancel)
-            return await self.retry.wait_for_write(repeated, before.id)
+            return await self.retry.wait_for_write(repeated)
         try:
             return await cancel()
         except StoreUnavailable:
-            self.retry.defer(before.id, cancel)
+            self.retry.defer(cancel)
             raise
 
     async def settle(self, held: HeldTask, transition: Callable[[Task, float], Task]) -> Task:
@@ -381,7 +416,7 @@ class TaskWriter:
             outcome = outcome_rejected(error)
             return await held.change(lambda task, now: task.settle(outcome, now))
 
-        return await self.retry.retry_until_written(held.retryable(transition), reject)
+        return await self.retry.retry_until_written(partial(held.change, transition), reject)
 
     async def settle_external(self, id: str, ref: ExternalJob, outcome: bytes) -> bool:
         """End a task's wait for *ref*; return whether it waited for that."""
@@ -389,7 +424,7 @@ class TaskWriter:
 
         def settled(task: Task, now: float) -> Task:
             nonlocal before
-            waits = task.work == Following(ref) and not task.settled
+            waits = _follows(task, ref) and not task.settled
             before = task if waits else None
             # The token is taken from the process that follows the job, which would otherwise write
             # an outcome as well.
@@ -397,19 +432,25 @@ class TaskWriter:
 
         async def settle() -> None:
             task = await self.records.change(id, settled)
-            # Also if the outcome was written before: the engine may have rejected the submission.
-            if task.work == Following(ref):
+            # Also if the outcome was written before: the submission may have failed.
+            if _follows(task, ref):
                 await self.scheduler.submit(task)
 
         try:
-            await self.retry.uninterrupted(settle())
+            await run_to_completion(settle())
         except TaskNotFound:
             return False
         if before is not None:
             await self.scheduler.cancel(before)
+            if isinstance(before.work, Following) and before.work.submitted:
+                await self.external.forget(ref)
         return before is not None
 
     async def _register_external(self, id: str, work: Work | None) -> None:
         # Before the task is written: an outcome that is reported in between must find the task.
-        if isinstance(work, Following):
+        if isinstance(work, Following) and work.ref.call is None:
             await self.external.add_task(work.ref, id)
+
+
+def _follows(task: Task, ref: ExternalJob) -> bool:
+    return isinstance(task.work, Following) and task.work.ref == ref

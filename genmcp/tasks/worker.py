@@ -1,8 +1,7 @@
-"""The worker of a process: serves the engine, and renews the heartbeat of the process.
+"""The worker of a process: claims steps from the store, and renews the heartbeat of the process.
 
-Four classes share the work. `TaskWorker`, one per mux and process, starts and stops serving.
-`_Serving` is one period of serving, on one event loop. Within that the engine delivers ids (the
-`_LocalWorker` of `LocalEngine` claims them from the store), and `TaskRunner.handle` runs the step
+`TaskWorker`, one per mux and process, starts and stops; `WorkerState` has its states. While it
+serves, a `QueueConsumer` for each set of queues claims ids, and `TaskRunner.handle` runs the step
 of each id.
 
 Two signs of life expire independently after `JobOptions.lease`: the heartbeat of the process, for
@@ -12,21 +11,71 @@ head of `tasks/runner.py` lists how work continues after the death of a process.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence, Sized
 from concurrent.futures import Future
-from contextlib import suppress
 from contextvars import Context
-from typing import Any, Final, NamedTuple, Protocol
+from enum import Enum, auto
+from functools import partial
+from math import ceil, inf
+from typing import Any, Final, Protocol
 
+from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import StoreError, StoreUnavailable
-from genmcp.tasks.engine import CONTINUATIONS, EXTERNAL, DeliveryHandler, Engine, engine_queue
+from genmcp.stores.deliveries import Backlog, Deliveries
+from genmcp.tasks.consumer import Handler, QueueConsumer
 from genmcp.tasks.heartbeats import Heartbeats
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import BOUNDS, JobBounds, JobOptions
+from genmcp.tasks.transitions import CONTINUATIONS, EXTERNAL, delivery_queue
 
 logger = logging.getLogger("genmcp")
 
 _BEATS_PER_LEASE: Final = 9  # a few may be late before this process counts as suspended
+_SUBMISSIONS: Final = 16  # at once, to engines
+_CALL_GRACE: Final = 5.0  # seconds that a cancelled call has for its cleanup
 _BUSY_POLL: Final = 0.05  # seconds between two checks for running calls
+
+
+class WorkerState(Enum):
+    """What the worker of a process does."""
+
+    IDLE = auto()
+    """It was never started."""
+    STARTING = auto()
+    SERVING = auto()
+    STOPPING = auto()
+    """It claims no more steps. Running steps have their grace period."""
+    RELEASED = auto()
+    """Its last user has released it, and only `begin` starts it again: calls that end during a
+    shutdown must not."""
+    CLOSED = auto()
+    """It was closed; the next `start` starts it again."""
+    FAILED = auto()
+    """It has ended by itself, because of an error or with its event loop; as after CLOSED."""
+
+
+_AT_WORK: Final = (WorkerState.STARTING, WorkerState.SERVING)
+_ENDED: Final = (WorkerState.RELEASED, WorkerState.CLOSED)
+
+
+class WorkerLifecycle:
+    """The state of the worker of this process. The `TaskWorker` writes it; others act on it."""
+
+    def __init__(self) -> None:
+        self.state = WorkerState.IDLE
+        self.task: asyncio.Task[None] | None = None  # serves
+
+    def is_stopping(self) -> bool:
+        """Return whether this process does not work, so that its steps must be handed to others.
+
+        Also True while the event loop is torn down, which cancels all of its tasks.
+        """
+        task = self.task
+        at_work = self.state in _AT_WORK and task is not None and not task.done()
+        return not at_work or bool(task and task.cancelling())
+
+    def has_ended(self) -> bool:
+        """Return whether this process has handed its steps to others, and writes no more."""
+        return self.state in _ENDED
 
 
 class WorkerUser(Protocol):
@@ -41,140 +90,144 @@ class WorkerUser(Protocol):
 
 
 class TaskWorker:
-    """Serves *engine* on one event loop, and renews the heartbeat of this process meanwhile.
+    """Works on the steps in *deliveries* on one event loop, and renews the heartbeat meanwhile.
 
     If that loop was closed, the worker serves on the loop that starts it next. Changed `options`
     apply from the next start on.
 
     Args:
-        engine: delivers the steps.
+        deliveries: the queues of the store.
         heartbeats: renews the heartbeat of this process.
-        handler: handles a delivered id.
+        handler: runs the step with a delivered id.
         options: how this process works on jobs.
-        prefix: with which the names of queues begin at the engine.
+        lifecycle: the state, for others.
+        bounds: how many other steps run at once.
+        prefix: with which the names of queues begin in the store.
         follows: whether jobs of external queues are followed here.
-        prepare: is called when this has begun to serve.
         has_work: whether there may be work before the first call: the store is durable, or jobs run
             periodically.
-        reconcile: submits tasks again whose submission was lost, until it is cancelled. Default:
-            none is submitted.
-
-    Attributes:
-        engine: the engine.
-        resting: whether it was stopped by `rest`, and only `begin` starts it again. Also True while
-            it stops.
-        closed: whether it was stopped by `aclose` or `rest`, and not started again.
-        dormant: whether *has_work*, and this was not started since its creation or its
-            last stop: dead processes may have left steps that nothing works on.
-        busy: returns whether calls run in this process that others would consider lost.
+        prepare: is called when this begins to serve.
+        reconcile: submits tasks again whose submission was lost, until it is cancelled.
         checks: called once per lease. They stop work whose task was cancelled by a process that
             could not send that to this one.
+        calls: the calls that run in this process, and that others would consider lost without its
+            heartbeat.
+
+    Attributes:
+        dormant: whether stored work may wait for this process, which does not work. Derived from
+            the state, and kept beside it because each request reads it.
     """
 
     def __init__(
         self,
-        engine: Engine,
+        deliveries: Deliveries,
         heartbeats: Heartbeats,
-        handler: DeliveryHandler,
+        handler: Handler,
         options: JobOptions,
+        lifecycle: WorkerLifecycle,
         *,
+        bounds: JobBounds = BOUNDS,
         prefix: str = "",
         follows: bool = False,
-        prepare: Callable[[], Awaitable[None]] | None = None,
         has_work: bool = False,
+        prepare: Callable[[], Awaitable[None]] | None = None,
         reconcile: Callable[[JobOptions], Coroutine[Any, Any, None]] | None = None,
+        checks: Sequence[Callable[[], Awaitable[None]]] = (),
+        calls: Sequence[Sized] = (),
     ) -> None:
-        self._reconcile = reconcile
-        self.engine = engine
+        self._deliveries = deliveries
         self._heartbeats = heartbeats
         self._handler = handler
         self.options = options
-        self.prefix = prefix
+        self._lifecycle = lifecycle
+        self._bounds = bounds
+        self._prefix = prefix
         self._follows = follows
-        self._prepare = prepare
         self._has_work = self.dormant = has_work
-        self.busy: Callable[[], bool] = lambda: False
-        self.checks: list[Callable[[], Awaitable[None]]] = []
+        self._prepare = prepare
+        self._reconcile = reconcile
+        self._checks = checks
+        self._calls = calls
+        self._unowned: set[asyncio.Task[None]] = set()  # of `run_call`
         self._users: set[WorkerUser] = set()
         self._serving: _Serving | None = None
-        self.resting = False
-        self.closed = False
 
-    def wake(self) -> None:
-        """Start to serve on the running loop, and return without waiting until this serves."""
-        self.dormant = False
-        self.begin().add_done_callback(self._woken)
+    @property
+    def state(self) -> WorkerState:
+        """What it does. An event loop that was closed has ended it."""
+        state, serving = self._lifecycle.state, self._serving
+        lost = serving is not None and (serving.loop.is_closed() or serving.task.done())
+        return WorkerState.FAILED if state in _AT_WORK and lost else state
 
-    def _woken(self, ready: "Future[None]") -> None:
-        if (error := ready.exception()) is not None:
-            if not isinstance(error, _Stopped):
-                logger.warning(
-                    "stored jobs are not run here yet; the next request or probe tries again: %s",
-                    error,
-                )
-            self.dormant = True
+    def run_call(self, call: Coroutine[Any, Any, None]) -> None:
+        """Run *call*, which no request owns, to its end; it is cancelled when this stops.
 
-    def use(self, user: WorkerUser) -> None:
-        """Register a *user* that needs tasks to be worked on here, until it calls `rest`."""
-        self._users.add(user)
-
-    async def rest(self, user: WorkerUser, *, within: float | None = None) -> None:
-        """Hand the steps of this process to others, unless another user still needs the worker.
-
-        While `busy` returns True, but for at most a lease, the heartbeat is still renewed: other
-        processes must not consider the calls lost that still run here. The next `wake` starts the
-        worker again.
-
-        Args:
-            user: registered by `use`.
-            within: seconds that shorten `JobOptions.shutdown_grace`.
+        It has the same grace period as steps.
         """
-        self._users.discard(user)
-        if all(each.gone for each in self._users):
-            self.dormant = self._has_work
-            await self._stop(_StopRequest(within, self.busy), rest=True)
+        running = asyncio.get_running_loop().create_task(call)
+        self._unowned.add(running)
+        running.add_done_callback(self._call_ended)
+
+    def _call_ended(self, call: "asyncio.Task[None]") -> None:
+        self._unowned.discard(call)
+        if not call.cancelled() and (error := call.exception()) is not None:
+            logger.error("a call has failed", exc_info=error)
 
     @property
     def problem(self) -> str | None:
-        """The reason why no steps are delivered here; None if the engine serves, or need not."""
-        serving = self._serving
-        if serving is None:
-            return "not started" if self._has_work else None
-        if serving.ending or self.resting:
-            return "stopped"
-        return None if serving.ready.done() else "starting"
+        """The reason why no steps are run here; None if they are, or none are expected."""
+        state = self.state
+        if state is WorkerState.SERVING:
+            return None
+        if state in (WorkerState.STARTING, WorkerState.STOPPING, WorkerState.FAILED):
+            return state.name.lower()
+        return "not started" if self._has_work else None
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop | None:
-        """The event loop on which this serves; None if it does not."""
-        return None if self._serving is None or self._serving.over else self._serving.loop
-
-    @property
-    def ending(self) -> bool:
-        """Whether this process stops working, so that its steps must be handed to others.
-
-        Also True while the event loop is torn down, which cancels all of its tasks.
-        """
+        """The event loop on which this works; None if it does not."""
         serving = self._serving
-        return self.resting or serving is None or serving.ending
+        return None if serving is None or serving.over else serving.loop
+
+    async def backlog(self, queue: str) -> Backlog:
+        """Return how many steps of *queue* wait and are held.
+
+        Raises:
+            StoreUnavailable: the store cannot be reached.
+        """
+        return await self._deliveries.backlog(delivery_queue(self._prefix, queue))
 
     def begin(self) -> "Future[None]":
-        """Start to serve, unless this does already.
+        """Start to serve on the running loop, unless this serves already.
 
-        Return a future that is done once the engine serves.
+        Return a future that is done once it serves. It is one of `concurrent.futures`, because any
+        event loop may wait for it.
         """
-        self.resting = self.closed = False
         serving = self._serving
-        if serving is None or serving.ending:
-            serving = self._serving = _Serving(self._serve, after=serving)
+        if serving is None or self.state not in _AT_WORK or serving.task.cancelling():
+            serving = self._serving = _Serving(serving)
+            # In an empty context: the steps must not see context variables of the request that
+            # happened to start the worker.
+            task = serving.loop.create_task(self._serve(serving), context=Context())
+            serving.task = self._lifecycle.task = task
+            self._enter(WorkerState.STARTING)
+            task.add_done_callback(partial(self._ended, serving))
         return serving.ready
 
+    def wake(self) -> None:
+        """Start to serve, and return without waiting until this does. An error is logged."""
+        self.begin().add_done_callback(_log_failed_start)
+
     async def start(self) -> None:
-        """Start to serve, unless this does already; return once the engine serves.
+        """Start to serve, unless this does already; return once it does.
+
+        Does nothing if this was released.
 
         Raises:
             StoreUnavailable: the store could not be reached.
         """
+        if self._lifecycle.state in (WorkerState.STOPPING, WorkerState.RELEASED):
+            return
         ready = self.begin()
         if not ready.done():
             await asyncio.shield(asyncio.wrap_future(ready))
@@ -183,96 +236,140 @@ class TaskWorker:
     async def ended(self) -> None:
         """Wait until serving on this loop has ended. A failure is logged."""
         if self._serving is not None:
-            await self._serving.wait()
+            await asyncio.wait({self._serving.task})
 
-    async def aclose(self, *, within: float | None = None) -> None:
+    def use(self, user: WorkerUser) -> None:
+        """Register a *user* that needs tasks to be worked on here, until it calls `release`."""
+        self._users.add(user)
+
+    async def release(self, user: WorkerUser, *, within: float = inf) -> None:
+        """Hand the steps of this process to others, unless another user still needs the worker.
+
+        While calls run in this process, but for at most a lease, the heartbeat is still renewed:
+        other processes must not consider them lost. The next `wake` starts the worker again.
+
+        Args:
+            user: registered by `use`.
+            within: seconds that shorten `JobOptions.shutdown_grace`.
+        """
+        self._users.discard(user)
+        if all(each.gone for each in self._users):
+            await self._stop(WorkerState.RELEASED, within)
+
+    async def aclose(self, *, within: float = inf) -> None:
         """Stop serving. Steps that still run after the grace period are taken by other processes.
 
         *within* shortens the grace period, in seconds.
         """
-        await self._stop(_StopRequest(within), rest=False)
+        await self._stop(WorkerState.CLOSED, within)
         users, self._users = self._users, set()
         for each in users:
             each.end()
-        self.dormant = self._has_work
 
-    async def _stop(self, request: "_StopRequest", *, rest: bool) -> None:
+    async def _stop(self, after: WorkerState, within: float) -> None:
         serving = self._serving
-        self.resting = True  # calls that end during the stop must not start the worker again
-        if request.within is not None and request.within >= self.options.shutdown_grace:
-            # The engine ends the grace itself. A second cancellation would interrupt its cleanup.
-            request = request._replace(within=None)
+        self._enter(WorkerState.STOPPING)
         if serving is not None and not serving.over:
-            await serving.stop(request)
+            grace = min(within, self.options.shutdown_grace)
+            await serving.stop(grace, waits_for_calls=after is WorkerState.RELEASED)
         if self._serving is serving:  # not started again in the meantime
-            self._serving, self.resting, self.closed = None, rest, True
+            self._serving = None
+            self._enter(after)
+
+    def _enter(self, state: WorkerState) -> None:
+        self._lifecycle.state = state
+        self.dormant = self._has_work and state not in (*_AT_WORK, WorkerState.STOPPING)
 
     async def _serve(self, serving: "_Serving") -> None:
-        options = self.options
-        # Only jobs have a limit per client. Other steps are short, or wait for an external queue.
-        served: list[tuple[Collection[str], int, int | None]] = [*options.job_slots()]
-        served.append(((CONTINUATIONS,), options.continuation_concurrency, None))
-        if self._follows:
-            served.append(((EXTERNAL,), options.refs, None))
-        barrier = asyncio.Barrier(len(served))
-        self._heartbeats.queues = tuple(options.queues)
-        self._heartbeats.presence.reset()  # no heartbeats were due until now
-        # Before the first delivery: another process must not take over the steps that start here.
-        await self._heartbeats.beat()
+        if serving.before is not None:
+            await asyncio.wait({serving.before})
+        options, heartbeats = self.options, self._heartbeats
+        heartbeats.queues = tuple(options.queues)
+        heartbeats.presence.reset()  # no heartbeats were due until now
+        # Before the first claim: another process must not take over the steps that start here.
+        await heartbeats.beat()
         if self._prepare is not None:
             await self._prepare()
-        serving.delivering = delivering = [
-            asyncio.create_task(self._deliver(serving, barrier, *each)) for each in served
-        ]
+        consumers = self._consumers(options)
+        # The heartbeat is renewed until the last step has ended: other processes would otherwise
+        # take over steps that still run here.
+        beating = asyncio.create_task(self._beat(options.lease / _BEATS_PER_LEASE))
+        consuming = [asyncio.create_task(each.run()) for each in consumers]
+        for part in (beating, *consuming):
+            part.add_done_callback(serving.fail)
         beside = [asyncio.create_task(self._check(options.lease))]
         if self._reconcile is not None:
             beside.append(asyncio.create_task(self._reconcile(options)))
+        if self._serving is serving and self.state is WorkerState.STARTING:
+            self._enter(WorkerState.SERVING)
+        serving.ready.set_result(None)
         try:
-            # The heartbeat is renewed until the last step has ended: other processes would
-            # otherwise take over steps that still run here.
-            while await _some_run(delivering, within=options.lease / _BEATS_PER_LEASE):
-                await self._logged(self._heartbeats.beat())
+            await serving.stopping.wait()
+            drains = [each.drain(serving.grace) for each in consumers]
+            await asyncio.gather(*drains, self._drain_calls(serving))
         finally:
-            serving.stopping.set()  # also after an error, so that running steps are handed over
-            for each in (*delivering, *beside):
-                each.cancel()
-            await asyncio.wait([*delivering, *beside])
-        with suppress(TimeoutError):
-            async with asyncio.timeout(options.lease):
-                while serving.request.busy():
-                    await self._logged(self._heartbeats.beat())
-                    await asyncio.sleep(min(_BUSY_POLL, options.lease / _BEATS_PER_LEASE))
-        await self._logged(self._heartbeats.leave())
+            # Also after an error, so that running steps are handed over.
+            await cancel_and_wait(*consuming, *beside)
+            # One that ignores this, or cannot write its end, must not delay the exit for ever.
+            await cancel_and_wait(*self._calls_on(serving.loop), timeout=_CALL_GRACE)
+            await asyncio.gather(*(each.aclose() for each in consumers))
+            if serving.waits_for_calls:
+                await self._wait_for_calls(options.lease)
+            await cancel_and_wait(beating)
+        for part in (beating, *consuming):
+            if not part.cancelled():
+                part.result()
+        await self._logged(heartbeats.leave())
+
+    def _consumers(self, options: JobOptions) -> list[QueueConsumer]:
+        # Only jobs have a limit per client. Other steps are short, or wait for an external queue.
+        served: list[tuple[Sequence[str], int, int | None]] = [
+            ([*queues], concurrency, share) for queues, concurrency, share in options.job_slots()
+        ]
+        served.append(([CONTINUATIONS], self._bounds.continuation_concurrency, None))
+        if options.engines:  # their jobs are submitted to them, which takes no slots
+            served.append(([*options.engines], _SUBMISSIONS, None))
+        if self._follows:
+            served.append(([EXTERNAL], self._bounds.refs, None))
+        return [
+            QueueConsumer(
+                self._deliveries,
+                self._handler,
+                [delivery_queue(self._prefix, queue) for queue in queues],
+                concurrency=concurrency,
+                max_per_owner=share,
+                lease=options.lease,
+                presence=self._heartbeats.presence,
+            )
+            for queues, concurrency, share in served
+        ]
+
+    async def _beat(self, interval: float) -> None:
+        while True:
+            await asyncio.sleep(interval)
+            await self._logged(self._heartbeats.beat())
 
     async def _check(self, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
-            for check in self.checks:
+            for check in self._checks:
                 try:
                     await check()
                 except StoreError as error:
                     logger.debug("running work is checked later: %s", error)
 
-    async def _deliver(
-        self,
-        serving: "_Serving",
-        barrier: asyncio.Barrier,
-        queues: Collection[str],
-        concurrency: int,
-        max_per_owner: int | None,
-    ) -> None:
-        async with self.engine.serve(
-            self._handler,
-            queues=[engine_queue(self.prefix, queue) for queue in queues],
-            concurrency=concurrency,
-            max_per_owner=max_per_owner,
-            lease=self.options.lease,
-            grace=self.options.shutdown_grace,
-            takeover_delay=lambda: self._heartbeats.presence.takeover_delay,
-        ):
-            if await barrier.wait() == 0:
-                serving.ready.set_result(None)
-            await serving.stopping.wait()
+    async def _wait_for_calls(self, timeout: float) -> None:
+        for _ in range(ceil(timeout / _BUSY_POLL)):
+            if not any(map(len, self._calls)):
+                return
+            await asyncio.sleep(_BUSY_POLL)
+
+    async def _drain_calls(self, serving: "_Serving") -> None:
+        if calls := self._calls_on(serving.loop):
+            await asyncio.wait(calls, timeout=serving.grace)
+
+    def _calls_on(self, loop: asyncio.AbstractEventLoop) -> Sequence["asyncio.Task[None]"]:
+        return [each for each in self._unowned if each.get_loop() is loop]
 
     async def _logged(self, write: Coroutine[Any, Any, None]) -> None:
         try:
@@ -280,104 +377,64 @@ class TaskWorker:
         except StoreError as error:
             logger.warning("other processes may consider this one dead: %s", error)
 
-
-class _StopRequest(NamedTuple):
-    """How serving ends.
-
-    within: the maximum seconds until running steps are cancelled; None: `shutdown_grace` only.
-    busy: returns whether calls still run for which the heartbeat must be renewed.
-    """
-
-    within: float | None = None
-    busy: Callable[[], bool] = lambda: False
+    def _ended(self, serving: "_Serving", task: "asyncio.Task[None]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if not serving.ready.done():
+            serving.ready.set_exception(
+                error or _Stopped("this process is stopping: it does not start jobs")
+            )
+        elif error is not None:
+            logger.error("this process does not work on jobs any more", exc_info=error)
+        if self._serving is serving and self._lifecycle.state in _AT_WORK:
+            self._enter(WorkerState.FAILED)
 
 
 class _Stopped(StoreUnavailable):
     """The worker was stopped, or its event loop closed, before it served."""
 
 
-class _Serving:
-    """An asyncio task that serves, on the loop that is running when this is created.
+def _log_failed_start(ready: "Future[None]") -> None:
+    error = ready.exception()
+    if error is not None and not isinstance(error, _Stopped):
+        logger.warning(
+            "stored jobs are not run here yet; the next request or probe tries again: %s", error
+        )
 
-    If its predecessor *after* is on the same loop, it starts after that has ended. Both renew the
-    same heartbeat, which the predecessor removes when it ends.
+
+class _Serving:
+    """One period of serving, on the event loop that is running when this is created.
+
+    before: the task of the period before, if that is on the same loop: both renew the same
+    heartbeat, which the earlier one removes when it ends. grace: seconds that running steps have
+    when it is stopped. waits_for_calls: whether the heartbeat is renewed for calls after that.
     """
 
-    def __init__(
-        self,
-        serve: Callable[["_Serving"], Coroutine[Any, Any, None]],
-        *,
-        after: "_Serving | None" = None,
-    ) -> None:
-        # A `concurrent.futures.Future`, because any event loop may wait for it.
-        self.ready: Future[None] = Future()
+    task: "asyncio.Task[None]"
+
+    def __init__(self, before: "_Serving | None") -> None:
         self.loop = asyncio.get_running_loop()
+        same_loop = before is not None and before.loop is self.loop
+        self.before = before.task if before is not None and same_loop else None
+        self.ready: Future[None] = Future()
         self.stopping = asyncio.Event()
-        self.request = _StopRequest()
-        self.delivering: Sequence[asyncio.Task[None]] = ()
-        before = after if after is not None and after.loop is self.loop else None
-        # In an empty context: the steps must not see context variables of the request that happened
-        # to start the worker.
-        self._task = self.loop.create_task(self._run(serve, before), context=Context())
-        self._task.add_done_callback(self._done)
+        self.grace = 0.0
+        self.waits_for_calls = False
 
     @property
     def over(self) -> bool:
-        """Whether it has ended."""
-        return self._task.done() or self.loop.is_closed()
+        """Whether it has ended, with its loop or before."""
+        return self.task.done() or self.loop.is_closed()
 
-    @property
-    def ending(self) -> bool:
-        """Whether it has ended, or is about to end."""
-        return self.over or self.stopping.is_set() or bool(self._task.cancelling())
+    def fail(self, part: "asyncio.Task[None]") -> None:
+        """End this because a *part* of it has ended."""
+        self.stopping.set()
 
-    async def wait(self) -> None:
-        """Wait until it has ended, in its own loop."""
-        await asyncio.wait({self._task})
-
-    async def stop(self, request: _StopRequest) -> None:
+    async def stop(self, grace: float, *, waits_for_calls: bool) -> None:
         """Stop it, and wait for its end, from any loop."""
         if self.loop is asyncio.get_running_loop():
-            self.request = request
+            self.grace, self.waits_for_calls = grace, waits_for_calls
             self.stopping.set()
-            if request.within is not None:
-                self.loop.call_later(request.within, self._end_grace)
-            await self.wait()
+            await asyncio.wait({self.task})
         elif self.loop.is_running():
-            stopping = asyncio.run_coroutine_threadsafe(self.stop(request), self.loop)
-            await asyncio.wrap_future(stopping)
-
-    async def _run(
-        self, serve: Callable[["_Serving"], Coroutine[Any, Any, None]], before: "_Serving | None"
-    ) -> None:
-        if before is not None:
-            await before.wait()
-        await serve(self)
-
-    def _end_grace(self) -> None:
-        for each in self.delivering:
-            each.cancel()
-
-    def _done(self, task: "asyncio.Task[None]") -> None:
-        error = None if task.cancelled() else task.exception()
-        if not self.ready.done():
-            self.ready.set_exception(
-                error or _Stopped("this process is stopping: it does not start jobs")
-            )
-        elif error is not None:
-            logger.error("this process does not work on jobs any more", exc_info=error)
-
-
-async def _some_run(delivering: Sequence["asyncio.Task[None]"], *, within: float) -> bool:
-    """Wait *within* seconds, or until all of *delivering* have ended; return whether some run.
-
-    Raises:
-        Exception: raised by one of *delivering*.
-    """
-    ended, running = await asyncio.wait(
-        delivering, timeout=within, return_when=asyncio.FIRST_EXCEPTION
-    )
-    for each in ended:
-        if not each.cancelled():  # `_end_grace` cancels them when the grace period is over
-            each.result()
-    return bool(running)
+            stop = self.stop(grace, waits_for_calls=waits_for_calls)
+            await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(stop, self.loop))

@@ -56,7 +56,7 @@ class OpenTelemetryMetrics(Telemetry):
             time when it was due and its start.
         genmcp.queue.depth, genmcp.queue.age: ids in a queue, by `genmcp.delivery.state` (waiting or
             held), and seconds for which the oldest has been due.
-        genmcp.queue.up: 1 if these two are known, 0 if the engine does not respond.
+        genmcp.queue.up: 1 if these two are known, 0 if the store does not respond.
         genmcp.lease.losses: steps that were taken over from a process that had died or was
             suspended.
         genmcp.store.errors: failed operations of the store.

@@ -97,7 +97,7 @@ class _GuardedMetrics:
         is_visible = cache(partial(_is_visible, http.mux.server, http.access))
         for family in families:
             family.samples = _without_names(family.samples, is_visible)
-        http.answered = True
+        http.response_begun = True
         with suppress(OSError, ClientLeft):
             await _respond(http.scope, http.send, families)
 

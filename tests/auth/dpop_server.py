@@ -2,12 +2,13 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import httpx
 
 from genmcp import Endpoint, Mux, Suite
-from genmcp.auth import Bearer, Dpop, Jwt
+from genmcp.auth import Bearer, Jwt, Verifier
+from genmcp.auth.extensions.dpop import Dpop
 from tests.auth.proofs import Holder
 from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
@@ -58,18 +59,21 @@ class Target(NamedTuple):
 
 @asynccontextmanager
 async def served(
-    dpop: Literal["accepted", "required"] | Dpop | None,
     *,
+    accepted: bool = True,
+    required: bool = False,
+    nonces: bool = False,
     issuer: OAuthServer | None = None,
     scopes: tuple[str, ...] = (),
     **options: Any,
 ) -> AsyncIterator[Target]:
-    """Serve an endpoint over HTTP, at whose public URL a proxy stands; *options* are the mux's."""
+    """Serve an endpoint over HTTP behind a proxy, with the options of its `Dpop` and its mux."""
     issuer = issuer or OAuthServer()
     token = issuer.token("ann", audience=URL, cnf={"jkt": OWNER.thumbprint})
-    bearer = Bearer(
-        URL, issuers=[issuer.url], verify=Jwt(keys=issuer.jwks), dpop=dpop, scopes=scopes
-    )
+    verify: Verifier = Jwt(keys=issuer.jwks)
+    if accepted:
+        verify = Dpop(verify, required=required, nonces=nonces)
+    bearer = Bearer(URL, issuers=[issuer.url], verify=verify, scopes=scopes)
     mux = Mux(Suite(name="parts", version="1"), secret=SECRET, **options)
     async with serve(Endpoint(mux, auth=bearer)) as at:
         yield Target(at, issuer, token)

@@ -1,4 +1,4 @@
-"""A server whose components need scopes, and which records the hooks that ran."""
+"""A server with components that need scopes, and a record of the hooks that ran."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -143,7 +143,7 @@ def suite(*tools: Any, **more: Any) -> Suite:
 
 
 def endpoint(*tools: Any, **options: Any) -> Endpoint:
-    """Return an endpoint whose host application authenticates its clients."""
+    """Return an endpoint in a host application that authenticates its clients."""
     OPEN.append(Mux(suite(*tools)))
     return Endpoint(OPEN[-1], **options)
 

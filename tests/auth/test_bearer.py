@@ -1,12 +1,14 @@
-"""The options of Bearer, and what an endpoint without it does not import."""
+"""The options of Bearer, and the modules that an endpoint without it does not import."""
 
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+import genmcp
 from genmcp import ConfigurationError, Endpoint, Suite
 from genmcp.auth import Bearer
 from genmcp.auth.authenticator import Authenticator
@@ -40,9 +42,6 @@ from tests.support.tokens import ISSUER, RESOURCE, Tokens
         ({"about": {"resource": "https://other.example.com"}}, "about"),
         ({"about": {"resource_name": object()}}, "about"),
         ({"about": {"scopes_supported": "read"}}, "about"),
-        ({"realm": "ü"}, "realm"),
-        ({"max_token_bytes": 0}, "max_token_bytes"),
-        ({"max_verifications": 0}, "max_verifications"),
     ],
 )
 def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
@@ -54,7 +53,7 @@ def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
 
 
 def test_bearer_is_frozen() -> None:
-    """What was checked stays so."""
+    """A change of the caller's list has no effect after the check."""
     issuers = [ISSUER]
     bearer = Bearer(RESOURCE, issuers, verify=Tokens())
     authenticator = Authenticator(bearer)
@@ -94,13 +93,49 @@ async def main():
         await client.call("greet")
 
 asyncio.run(main())
-print([each for each in sys.modules if each.startswith(("genmcp.auth", "joserfc"))])
 """
 
 
-def test_endpoint_without_auth_imports_no_oauth() -> None:
-    """Nobody pays for what he does not use."""
-    done = subprocess.run([sys.executable, "-c", SERVE], capture_output=True, text=True, timeout=60)
+def imported(code: str, *prefixes: str) -> str:
+    """Return the modules with a name that begins with a prefix, of those that a program imports."""
+    code += f"\nprint([each for each in sys.modules if each.startswith({prefixes!r})])\n"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
     assert done.stderr == ""
-    assert done.stdout == "[]\n"
+    return done.stdout.strip()
+
+
+def test_endpoint_without_auth_imports_no_oauth() -> None:
+    """A server pays for the parts that it uses."""
+    assert imported(SERVE, "genmcp.auth", "joserfc") == "[]"
+
+
+OAUTH = "OAuth('Parts agent').authorization('https://a.example/mcp')"
+SERVICE = "ClientCredentials('a', secret='s', issuer='https://b').authorization('https://a/m')"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "from genmcp.auth import Bearer; Bearer('https://a/m', ['https://b'])",
+        f"from genmcp import Client; from genmcp.client.auth import OAuth; {OAUTH}",
+        f"from genmcp import Client; from genmcp.client.auth import ClientCredentials; {SERVICE}",
+    ],
+)
+def test_extensions_are_not_imported_by_the_rest(code: str) -> None:
+    """DPoP, workloads and single sign-on are for few."""
+    assert imported(f"import sys; {code}", "genmcp.auth.extensions") == "[]"
+
+
+def test_no_other_module_imports_the_extensions() -> None:
+    """But for `genmcp login --dpop`."""
+    package = Path(genmcp.__file__).parent
+    importing = [
+        path.relative_to(package).as_posix()
+        for path in package.rglob("*.py")
+        if "import" in path.read_text("utf-8")
+        and "from genmcp.auth.extensions" in path.read_text("utf-8")
+        and "auth/extensions" not in path.as_posix()
+    ]
+
+    assert importing == ["cli/login.py"]

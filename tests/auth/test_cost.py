@@ -10,7 +10,7 @@ from genmcp.auth import Bearer, Jwt, jose
 from tests.support.tokens import RESOURCE, call, whoami
 
 ISSUER = "https://login.example.com"
-KEY = jose.generate_key("ES256")
+KEY = jose.generate_key()
 
 
 def endpoint(auth: Bearer | None) -> Endpoint:

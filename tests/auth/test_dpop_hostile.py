@@ -14,9 +14,8 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from genmcp._core.auth.challenges import find_challenge, parse_challenges
-from genmcp._core.auth.dpop import new_nonce
 from genmcp._core.seal import Seal
-from genmcp.auth import Dpop
+from genmcp.auth.extensions.proofs import new_nonce
 from tests.auth.dpop_server import OWNER, SECRET, THIEF, Headers, Target, served
 from tests.auth.proofs import encoded, hash_of, twin
 
@@ -217,7 +216,7 @@ WRONG_TOKENS: dict[str, Attack] = {
 
 
 def check_refused(response: httpx.Response, code: str) -> None:
-    """Check that a response refuses the proof, and says which algorithms are accepted."""
+    """Check that a response refuses the proof, and lists the accepted algorithms."""
     challenges = parse_challenges(response.headers.get_list("www-authenticate"))
     challenge = find_challenge(challenges, "DPoP")
     assert response.status_code == 401
@@ -240,7 +239,7 @@ def check_silent(log: str, target: Target, headers: Headers) -> None:
 async def test_hostile_proof_is_refused(attack: str, caplog: pytest.LogCaptureFixture) -> None:
     """RFC 9449, 4.3 and 7.1: the client learns that its proof is the cause."""
     caplog.set_level(logging.DEBUG)
-    async with served("required") as target:
+    async with served(required=True) as target:
         headers = ATTACKS[attack](target)
         response = await target.send(headers)
 
@@ -254,7 +253,7 @@ async def test_token_of_another_key_is_refused(
 ) -> None:
     """RFC 9449, 7.1 and 7.2: the token is the cause, so that a client fetches another one."""
     caplog.set_level(logging.DEBUG)
-    async with served("accepted" if "Bearer" in attack else "required") as target:
+    async with served(required="Bearer" not in attack) as target:
         headers = WRONG_TOKENS[attack](target)
         response = await target.send(headers)
 
@@ -266,7 +265,7 @@ async def test_token_of_another_key_is_refused(
 
 async def test_honest_proof_is_accepted() -> None:
     """The attacks above would be refused by a server that refuses everything."""
-    async with served("required") as target:
+    async with served(required=True) as target:
         responses = [await target.send(target.changed()) for _ in range(3)]
 
     assert [response.status_code for response in responses] == [200, 200, 200]
@@ -274,7 +273,7 @@ async def test_honest_proof_is_accepted() -> None:
 
 async def test_proof_is_accepted_once() -> None:
     """RFC 9449, 11.1: a copy is refused, and so is its twin with another valid signature."""
-    async with served("required") as target:
+    async with served(required=True) as target:
         proof = target.proof()
         first = await target.send(target.with_proof(proof))
         copy = await target.send(target.with_proof(proof))
@@ -300,7 +299,7 @@ async def test_proof_is_accepted_once() -> None:
 )
 async def test_nonce_that_is_not_fresh_is_refused(nonce: Any) -> None:
     """RFC 9449, 9: the response has a nonce, and a proof with that one is accepted."""
-    async with served(Dpop(required=True, nonces=True)) as target:
+    async with served(required=True, nonces=True) as target:
         refused = await target.send(target.changed(claims={"nonce": nonce}))
         fresh = {"nonce": refused.headers["dpop-nonce"]}
         accepted = await target.send(target.changed(claims=fresh))

@@ -77,7 +77,7 @@ async def test_subscription_ends_with_its_token(http: httpx.AsyncClient) -> None
 
 
 async def test_stream_of_session_ends_with_its_token(http: httpx.AsyncClient) -> None:
-    """The body ends as a whole; the session goes on with the next token of the user."""
+    """The body ends as a whole; the session continues with the next token of the user."""
     endpoint = guarded(verify=short_lived())
     async with serve(endpoint) as url:
         opened = await http.post(f"{url}/mcp", **bearing("ada", initialize()))

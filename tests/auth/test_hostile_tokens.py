@@ -146,7 +146,7 @@ def good(issuer: Published, **members: Any) -> str:
 
 
 def signed_as(name: str, raw: bytes, alg: str = "ES256", kid: str = "p256") -> None:
-    """A token whose signature is *raw*."""
+    """A token with the signature *raw*."""
     case(
         name,
         "signature",
@@ -200,7 +200,7 @@ def _confusion() -> None:
 
 
 def _schemes() -> None:
-    """The signature is of another scheme, curve or key than the header says."""
+    """The signature is of another scheme, curve or key than those in the header."""
     bad = "signature"
     header("RS256 labelled PS256", bad, scheme="RS256", alg="PS256", kid="rsa")
     header("PS256 labelled RS256", bad, scheme="PS256", alg="RS256", kid="rsa")
@@ -333,7 +333,7 @@ def _headers() -> None:
 
 
 def _forms() -> None:
-    """What is no signed token at all, or not a single one."""
+    """Texts that are not a signed token, or more than one."""
     form = "not a signed JWT"
     for name, token in {
         "one part": "abcdefghijkl",
@@ -382,7 +382,7 @@ def _forms() -> None:
 
 
 def _payloads() -> None:
-    """A good signature over what is no set of claims, or can be read in two ways."""
+    """A good signature of a payload without claims, or with two readings."""
     form = "payload of the token is not a JSON object"
     begin = f'{{"iss":"https://a","aud":"{RESOURCE}","sub":"ada"'
     for name, body in {
@@ -522,7 +522,7 @@ def _times() -> None:
 
 
 def _others() -> None:
-    """Claims that decide who the client is, and what it may do."""
+    """Claims that decide on the identity and the rights of the client."""
     payload("subject missing", "neither a subject nor a client", sub=MISSING)
     payload("subject null", "neither a subject nor a client", sub=None)
     payload("subject empty", "neither a subject nor a client", sub="")
@@ -666,7 +666,7 @@ async def test_token_is_accepted_in_one_place(
     endpoint: Endpoint,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """RFC 6750, 2.1 and 3.1: in one header, once. A good token elsewhere lets nobody in."""
+    """RFC 6750, 2.1 and 3.1: in one header, once. A good token elsewhere has no effect."""
     caplog.set_level(logging.DEBUG, "genmcp")
     token = good(issuer)
     headers = [(b"authorization", each.replace(b"TOKEN", token.encode())) for each in values]

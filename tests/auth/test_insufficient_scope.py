@@ -41,7 +41,7 @@ from genmcp.registry.registry import Registry
 from genmcp.server import Route
 from genmcp.testing import connect
 from tests.auth.scoped import RAN, Parts, Reorder, close, endpoint, granted, look, suite
-from tests.support.asgi import ALL, LEGACIES, MODERN, PATIENCE, TASKS, Client
+from tests.support.asgi import ALL, LEGACIES, MODERN, PATIENCE, TASKS, Client, until
 from tests.support.asking import YES, AnsweringClient
 from tests.support.pipes import piped_mux
 from tests.support.serving import serve
@@ -201,7 +201,7 @@ async def test_task_of_another_principal_is_unknown() -> None:
 
 
 async def test_scope_missing_after_an_answer_is_an_error_result() -> None:
-    """A 403 would make the client repeat the call, whose first step has taken effect."""
+    """A 403 would make the client repeat the call after its first step has taken effect."""
     client = await AnsweringClient.begin(endpoint(Waits), user=granted("parts:write"))
     asked = await client.send(client.call("waits", {"ask": True}))
     (question,) = asked.json["result"]["inputRequests"]
@@ -243,7 +243,7 @@ class Works(Tool):
 
 
 async def test_answer_to_a_task_with_a_narrower_token_is_403() -> None:
-    """Another client of the user must not accept what it could not begin."""
+    """Another client of the user must not accept a call that it could not begin."""
     able = {**TASKS, "elicitation": {"form": {}}}
     client = Client(endpoint(Works), capabilities=able, user=granted("parts:write"))
     id = (await client.send(client.call("works"))).json["result"]["taskId"]
@@ -274,7 +274,7 @@ async def test_answer_to_a_task_with_a_narrower_token_is_403() -> None:
 
 @pytest.mark.parametrize("version", [MODERN, LEGACIES[0]])
 async def test_local_user_of_a_pipe_needs_no_scopes(version: str) -> None:
-    """Who starts a process may do what it does; a hook that insists gets an error result."""
+    """The user who starts a process has its rights. A hook that refuses gets an error result."""
     async with piped_mux(Mux(suite())) as wires:
         if version == MODERN:
             called = await wires.ask("tools/call", {"name": "reorder", "arguments": {}})
@@ -349,7 +349,7 @@ async def test_member_of_a_registry_keeps_the_scopes_of_its_tools() -> None:
 
 
 async def test_resource_that_two_members_may_have_needs_scopes_of_each() -> None:
-    """The scopes of a member are checked when it is asked, and no later member is tried."""
+    """The scopes of a member are checked when it is called, and no later member is tried."""
 
     class Later(Provider):
         def resources(self, access: Access | None, assigns: Any) -> Any:
@@ -402,7 +402,7 @@ async def test_hidden_resource_of_a_later_member_stays_unknown() -> None:
     assert (unknown.status, unknown.json["error"]["code"]) == (200, -32602)
 
 
-async def test_hub_says_that_access_is_denied_to_it() -> None:
+async def test_hub_reports_its_own_denied_access() -> None:
     """The scopes are those of the hub's own token: its client cannot mend that."""
     app = guarded(Reorder, scopes=["read"], verify=Tokens(narrow=granted("read")))
     async with serve(app) as url, Hub() as hub:
@@ -493,7 +493,7 @@ async def test_anonymous_call_of_an_optional_endpoint_is_401() -> None:
 
 
 async def test_testing_client_brings_an_access() -> None:
-    """Also to an endpoint with `auth=`, whose tokens a test of tools does not need."""
+    """Also to an endpoint with `auth=`: a test of tools needs no tokens."""
     for app in (suite(), guarded(Reorder, scopes=["read"])):
         async with connect(app, access=granted("read", "parts:write")) as client:
             assert (await client.call("reorder")).text == "ordered"
@@ -505,21 +505,33 @@ async def test_testing_client_brings_an_access() -> None:
 # Limits.
 
 
+@tool(visible=lambda access: True)
+async def endless(channel: Channel) -> str:
+    """Waits until it is cancelled."""
+    await asyncio.Event().wait()
+    return "never"
+
+
 async def test_limits_count_by_issuer_and_subject() -> None:
     """A client that registers again has no new share; the same name elsewhere has its own."""
-    mux = Mux(suite(), limits=Limits(max_calls_per_minute_per_principal=1))
+    mux = Mux(suite(endless), limits=Limits(max_waiting_calls_per_principal=1))
     app = Endpoint(mux)
-    statuses = []
-    for user in (
-        granted(),
-        granted(client_id="registered again"),
-        Access(issuer="https://elsewhere.example", subject="ann"),
-    ):
-        client = Client(app, user=user)
-        statuses += [(await client.send(client.call("look"))).status for _ in range(2)]
+    first, again, elsewhere = (
+        Client(app, user=user)
+        for user in (
+            granted(),
+            granted(client_id="registered again"),
+            Access(issuer="https://elsewhere.example", subject="ann"),
+        )
+    )
+    async with first.open(first.call("endless")):
+        await until(lambda: mux.waiting_calls.full)
+        statuses = [
+            (await client.send(client.call("look"))).status for client in (first, again, elsewhere)
+        ]
     await mux.aclose()
 
-    assert statuses == [200, 429, 429, 429, 200, 429]
+    assert statuses == [429, 429, 200]
 
 
 class Strict(server.Middleware):

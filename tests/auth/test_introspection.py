@@ -1,11 +1,14 @@
-"""Opaque access tokens, and several verifiers in one."""
+"""Opaque access tokens."""
 
 import asyncio
 import json
-import logging
+import sys
+import time
 from base64 import b64decode
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from importlib import import_module
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import parse_qs
 
@@ -13,15 +16,14 @@ import httpx
 import pytest
 
 from genmcp import Endpoint, Suite
-from genmcp._core.access import Access
-from genmcp.auth import AnyOf, AuthorizationUnavailable, Bearer, Introspection, InvalidToken, Jwt
-from genmcp.auth.introspection import IntrospectionVerifier
+from genmcp.auth import AuthorizationUnavailable, Bearer, Introspection, InvalidToken, Jwt, jose
 from genmcp.auth.verdicts import Clock
 from genmcp.errors import ConfigurationError
 from tests.support.clock import Clock as ManualClock
+from tests.support.documented import write_examples
 from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
-from tests.support.tokens import RESOURCE, Tokens, access, called, whoami
+from tests.support.tokens import RESOURCE, called, whoami
 
 NOW = 1_800_000_000.0
 ISSUER = "https://login.example.com"
@@ -79,7 +81,7 @@ async def test_opaque_token_is_accepted() -> None:
 async def test_revoked_token_is_refused_after_the_cache_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Not before: within it, the issuer is not asked. The time is an option."""
+    """Not before: within it, the issuer gets no request. The time is an option."""
     clock = ManualClock()
     monkeypatch.setattr("genmcp.auth.authenticator.SYSTEM_CLOCK", Clock(monotonic=clock))
     async with introspecting(cache=20) as it:
@@ -139,9 +141,7 @@ class Answer:
         await send({"type": "http.response.body", "body": self.body})
 
 
-def verifier(
-    url: str, issuers: tuple[str, ...] = (ISSUER,), **options: Any
-) -> IntrospectionVerifier:
+def verifier(url: str, issuers: tuple[str, ...] = (ISSUER,), **options: Any) -> Introspection:
     clock = ManualClock(NOW)
     introspection = Introspection(url, "server", "secret", **options)
     return introspection.bind(RESOURCE, issuers, Clock(clock, clock))
@@ -240,9 +240,12 @@ async def test_unusable_response_is_unavailable(answer: Answer) -> None:
     assert "secret" not in str(caught.value)
 
 
-async def test_error_of_the_issuer_is_503(caplog: pytest.LogCaptureFixture) -> None:
+async def test_error_of_the_issuer_is_503(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """`Retry-After` and no challenge; an issuer that is slow, too."""
-    async with introspecting(timeout=0.5) as it:
+    monkeypatch.setattr("genmcp.auth.introspection.VERIFIER_TIMEOUT", 0.5)
+    async with introspecting() as it:
         token = it.issuer.token("ada")
         it.issuer.faults.fail("introspect", 500, times=1)
         error = await it.call(token)
@@ -268,8 +271,7 @@ async def test_error_of_the_issuer_is_503(caplog: pytest.LogCaptureFixture) -> N
         ({"secret": ""}, "secret"),
         ({"audiences": RESOURCE}, "audiences"),
         ({"cache": -1}, "cache"),
-        ({"leeway": -1}, "leeway"),
-        ({"timeout": 0}, "timeout"),
+        ({"clients": "web"}, "clients"),
     ],
 )
 def test_wrong_option_is_an_error(options: dict[str, Any], word: str) -> None:
@@ -279,104 +281,36 @@ def test_wrong_option_is_an_error(options: dict[str, Any], word: str) -> None:
         Introspection(**{**good, **options})
 
 
-def test_issuer_is_needed_if_there_are_several() -> None:
-    """The endpoint belongs to one of them."""
-    with pytest.raises(ConfigurationError, match="issuer="):
+def test_introspection_is_for_one_issuer() -> None:
+    """The endpoint belongs to it."""
+    with pytest.raises(ConfigurationError, match="single issuer"):
         verifier(ISSUER, (ISSUER, "https://other.test"))
-    with pytest.raises(ConfigurationError, match="issuer="):
-        verifier(ISSUER, issuer="https://other.test")
-    verifier(ISSUER, (ISSUER, "https://other.test"), issuer=ISSUER)
 
 
-async def test_verifiers_need_a_bearer() -> None:
-    """It knows resource and issuers. The secret is not shown."""
-    for unbound in (Introspection(ISSUER, "server", "s3cret"), Jwt()):
-        with pytest.raises(ConfigurationError, match="verify= of a Bearer"):
-            await unbound.verify("t")
-        assert "s3cret" not in repr(unbound)
+def test_secret_is_not_shown() -> None:
+    """A repr ends in a log."""
+    assert "s3cret" not in repr(Introspection(ISSUER, "server", "s3cret"))
 
 
-async def test_any_of_accepts_both_forms(caplog: pytest.LogCaptureFixture) -> None:
-    """An opaque token is not tried as a signed one, so that nothing is logged."""
-    signing = OAuthServer(resources=[RESOURCE])
-    async with opaque() as (issuer, introspection), signing.serve():
-        verify = AnyOf(Jwt(), Introspection(**{**vars(introspection), "issuer": issuer.url}))
-        bearer = Bearer(RESOURCE, issuers=[signing.url, issuer.url], verify=verify)
-        endpoint = Endpoint(Suite(name="test", version="1", tools=[whoami]), auth=bearer)
-        async with serve(endpoint) as url, httpx.AsyncClient() as client:
-            signed = await called(client, url, signing.token("ada"))
-            hidden = await called(client, url, issuer.token("bob"))
-            bad = await called(client, url, "unknown")
-            expired = await called(client, url, signing.token("ada", expires_in=-60))
-
-    assert f"{signing.url} sub ada" in signed.text
-    assert f"{issuer.url} sub bob" in hidden.text
-    assert len(issuer.received("introspect")) == 3  # not for the good signed token
-    assert (bad.status_code, expired.status_code) == (401, 401)
-    warnings = [each.getMessage() for each in caplog.records if each.levelno >= logging.WARNING]
-    assert ["not active" in warnings[0], "has expired" in warnings[1]] == [True, True]
-    assert len(warnings) == 2
-
-
-class Fixed:
-    """A verifier with one answer, for tokens that begin with *form*."""
-
-    def __init__(self, answer: Access | Exception, form: str = "", cache: float = 60) -> None:
-        self.answer = answer
-        self.form = form
-        self.cache = cache
-
-    def accepts(self, token: str) -> bool:
-        return token.startswith(self.form)
-
-    async def verify(self, token: str) -> Access:
-        if isinstance(self.answer, Exception):
-            raise self.answer
-        return self.answer
-
-
-INVALID = InvalidToken("first")
-DOWN = AuthorizationUnavailable("down")
-
-
-@pytest.mark.parametrize(
-    ("answers", "expected"),
-    [
-        ([INVALID, access("ada")], "ada"),
-        ([DOWN, access("ada")], "ada"),
-        ([access("ada"), DOWN], "ada"),
-        ([INVALID, InvalidToken("second")], InvalidToken),
-        ([INVALID, DOWN], AuthorizationUnavailable),
-        ([DOWN, INVALID], AuthorizationUnavailable),
-    ],
-)
-async def test_any_of_combines_answers(
-    answers: list[Access | Exception], expected: str | type[Exception]
+async def test_both_kinds_are_accepted_by_the_recipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One accepts: accepted. Otherwise, unavailable wins: the token may be good."""
-    verify = AnyOf(*map(Fixed, answers))
-    if isinstance(expected, str):
-        assert (await verify.verify("t")).subject == expected
-    else:
-        with pytest.raises(expected) as caught:
-            await verify.verify("t")
-        assert str(caught.value) in ("first; second", "down")
+    """docs/authorization.md: an issuer that signs the tokens of some clients only."""
+    write_examples("authorization", tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    both_kinds = import_module("both_kinds")
+    monkeypatch.delitem(sys.modules, "both_kinds")
+    async with opaque() as (issuer, introspection):
+        key = jose.generate_key()
+        keys = {"keys": [key.public_jwk]}
+        claims = {"iss": issuer.url, "aud": RESOURCE, "sub": "bob", "exp": time.time() + 60}
+        endpoint = guarded(issuer, both_kinds.BothKinds(Jwt(keys=keys), introspection))
+        async with serve(endpoint) as url, httpx.AsyncClient() as client:
+            hidden = await called(client, url, issuer.token("ada"))
+            signed = await called(client, url, jose.sign(claims, key))
+            bad = await called(client, url, "unknown")
 
-
-async def test_any_of_refuses_a_token_of_no_form() -> None:
-    """None was asked."""
-    verify = AnyOf(Fixed(access("a"), "a"), Fixed(access("b"), "b"))
-    assert (await verify.verify("b1")).subject == "b"
-    with pytest.raises(InvalidToken, match="unknown form"):
-        await verify.verify("c1")
-
-
-def test_any_of_keeps_verdicts_for_the_shortest_time() -> None:
-    """A verifier without `cache` keeps none. It binds those that can be bound."""
-    assert AnyOf(Fixed(INVALID, cache=30), Fixed(INVALID)).cache == 30
-    assert AnyOf(Jwt(), Introspection(ISSUER, "a", "b"), Tokens()).cache == 30
-    bound = AnyOf(Jwt(), Tokens()).bind(RESOURCE, [ISSUER])
-    assert "JwtVerifier" in repr(bound)
-    assert "Tokens" in repr(bound)
-    with pytest.raises(ConfigurationError, match="two verifiers"):
-        AnyOf(Jwt())
+    assert f"{issuer.url} sub ada" in hidden.text
+    assert f"{issuer.url} sub bob" in signed.text
+    assert bad.status_code == 401
+    assert len(issuer.received("introspect")) == 2  # not for the signed token

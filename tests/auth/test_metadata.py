@@ -159,7 +159,7 @@ async def test_metadata_is_found_behind_a_proxy(strips: bool, http: httpx.AsyncC
     assert root.json()["resource"] == below.json()["resource"] == resource
 
 
-async def test_bare_endpoint_behind_a_prefix_names_what_reaches_it(
+async def test_bare_endpoint_behind_a_prefix_names_a_path_below(
     http: httpx.AsyncClient,
 ) -> None:
     """The root of the host belongs to the proxy, so that the challenge names the path below."""
@@ -189,7 +189,7 @@ async def test_metadata_on_loopback_with_a_port(http: httpx.AsyncClient) -> None
     assert document.json()["resource"] == resource
 
 
-async def test_metadata_has_what_clients_need(http: httpx.AsyncClient) -> None:
+async def test_metadata_has_the_members_that_clients_need(http: httpx.AsyncClient) -> None:
     """RFC 9728, 2. Strings are published exactly as they were given."""
     endpoint = guarded(
         issuers=["https://Login.example.com/t1/", "https://b.example.com"],
@@ -220,7 +220,7 @@ async def test_announced_scopes_may_differ(http: httpx.AsyncClient) -> None:
 
 
 async def test_metadata_is_not_built_from_the_host_header(http: httpx.AsyncClient) -> None:
-    """Whoever could choose the resource could get tokens for another server."""
+    """A client that could choose the resource could get tokens for another server."""
     async with serve(in_starlette()) as host:
         for header in ("evil.example.com", "mcp.example.com:8443"):
             document = await http.get(f"{host}{WELL_KNOWN}", headers={"host": header})
@@ -266,7 +266,7 @@ async def test_metadata_cannot_be_written(http: httpx.AsyncClient) -> None:
 
 
 async def test_endpoint_without_auth_has_no_metadata(http: httpx.AsyncClient) -> None:
-    """A 404 tells a client that no login is needed, or that it is arranged in another way."""
+    """A 404 means that no login is needed, or that it is arranged in another way."""
     endpoint = Endpoint(Suite(name="open", version="1", tools=[whoami]))
     async with serve(Starlette(routes=endpoint.routes("/mcp"))) as host:
         statuses = [
@@ -380,7 +380,7 @@ async def test_served_endpoint_has_metadata(
 
 
 async def test_endpoint_of_composite_server_needs_a_token(http: httpx.AsyncClient) -> None:
-    """A composite of servers of this process; what is behind it is not asked for a token."""
+    """A composite of servers of this process; those behind it demand no token."""
     server = LiveRegistry(Registry([Suite(name="art", version="1", tools=[whoami])])).server()
     endpoint = Endpoint(
         server, auth=Bearer("https://mcp.example.com/mcp", [ISSUER], verify=Tokens())

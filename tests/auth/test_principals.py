@@ -1,4 +1,4 @@
-"""What is sealed or stored belongs to the issuer and subject of the token it was made with."""
+"""Sealed and stored data belong to the issuer and subject of the token that they were made with."""
 
 import asyncio
 from typing import Any
@@ -95,7 +95,7 @@ async def endpoint() -> Any:
 
 @pytest.mark.parametrize("version", LEGACIES)
 async def test_session_of_another_is_404(version: str, endpoint: Endpoint) -> None:
-    """For each method. The same user with another token, of another client, goes on with it."""
+    """For each method. The same user continues with another token, of another client."""
     client = await Holder.having(endpoint, "ada", version)
 
     for client.token in OTHERS:
@@ -125,7 +125,7 @@ async def test_cursor_of_another_is_invalid(endpoint: Endpoint) -> None:
 
 
 async def test_task_of_another_is_unknown(endpoint: Endpoint) -> None:
-    """It is the answer for an id that never was one; the task goes on."""
+    """It is the answer for an id that never existed; the task continues."""
     client = await Holder.having(endpoint, "ada", capabilities=ABLE)
     id = (await client.send(client.call("works"))).json["result"]["taskId"]
     never = await client.send(client.request("tasks/get", {"taskId": id[:-1]}))
@@ -153,7 +153,7 @@ async def test_task_of_another_is_not_listened_to(endpoint: Endpoint) -> None:
 
 
 async def test_request_state_of_another_is_refused(endpoint: Endpoint) -> None:
-    """A question is answered by the user who was asked."""
+    """Only the user of the call can answer its question."""
     client = await Holder.having(endpoint, "ada", capabilities=ABLE)
     asked = (await client.send(client.call("asks"))).json["result"]
     (key,) = asked["inputRequests"]
@@ -173,7 +173,7 @@ async def test_request_state_of_another_is_refused(endpoint: Endpoint) -> None:
 
 
 async def test_idempotency_key_of_another_is_a_key_of_its_own(endpoint: Endpoint) -> None:
-    """Nobody gets the result of another's call by guessing its key."""
+    """A guessed key does not give the result of another user's call."""
     client = await Holder.having(endpoint, "ada")
     key: dict[str, Any] = {KEY: "k"}
     texts = {}

@@ -20,7 +20,7 @@ BULK = {"count": 500}
 
 
 class Site:
-    """A server with logins. *asked* has the scopes of each authorization request."""
+    """A server with logins, and the scopes of each authorization request."""
 
     def __init__(self) -> None:
         self.issuer = OAuthServer()

@@ -35,14 +35,12 @@ class Judge:
 class Fixture:
     """Verdicts with clocks that stand still."""
 
-    def __init__(
-        self, judge: Judge, *, seconds: float = 60, max_entries: int = 100, unix: float = 1000
-    ) -> None:
+    def __init__(self, judge: Judge, *, seconds: float = 60, unix: float = 1000) -> None:
         self.judge = judge
         self.unix = ManualClock(unix)
         self.monotonic = ManualClock()
         clock = Clock(self.unix, self.monotonic)
-        self.verdicts = Verdicts(judge, seconds=seconds, max_entries=max_entries, clock=clock)
+        self.verdicts = Verdicts(judge, seconds=seconds, clock=clock)
 
     async def subject(self, token: str) -> str | None:
         """Return the subject of *token*, as the endpoint finds it."""
@@ -50,7 +48,7 @@ class Fixture:
 
 
 async def test_verdict_is_kept_for_its_time() -> None:
-    """Without a wait; then the verifier is asked again."""
+    """Without a wait; then the token is verified again."""
     fixture = Fixture(Judge(), seconds=60)
     assert fixture.verdicts.find(b"ada") is None
     for moment in (0, 30, 59.9):
@@ -120,7 +118,7 @@ async def test_refusal_is_not_kept_longer_than_a_verdict() -> None:
     assert len(fixture.judge.asked) == 2
 
 
-async def test_unavailable_verifier_is_asked_again() -> None:
+async def test_unavailable_verifier_gets_another_request() -> None:
     """The next request may succeed."""
 
     def fail(token: str) -> Access:
@@ -160,24 +158,26 @@ async def test_time_counts_from_before_the_wait() -> None:
     assert fixture.verdicts.find(b"ada") is None
 
 
-async def test_number_of_verdicts_is_bounded() -> None:
+async def test_number_of_verdicts_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """The oldest are verified again."""
-    fixture = Fixture(Judge(), max_entries=3)
+    monkeypatch.setattr("genmcp.auth.verdicts.MAX_ENTRIES", 3)
+    fixture = Fixture(Judge())
     for token in "abcd":
         await fixture.subject(token)
 
     assert [bool(fixture.verdicts.find(each.encode())) for each in "abcd"] == [False, *[True] * 3]
 
 
-async def test_flood_of_bad_tokens_removes_no_good_one() -> None:
+async def test_flood_of_bad_tokens_removes_no_good_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """Anyone can send any number of them."""
+    monkeypatch.setattr("genmcp.auth.verdicts.MAX_ENTRIES", 3)
 
     def answer(token: str) -> Access:
         if token.startswith("bad"):
             raise InvalidToken("unknown")
         return Access(subject=token)
 
-    fixture = Fixture(Judge(answer), max_entries=3)
+    fixture = Fixture(Judge(answer))
     await fixture.subject("good")
     for number in range(100):
         with pytest.raises(InvalidToken):
@@ -193,7 +193,7 @@ async def test_flood_of_bad_tokens_removes_no_good_one() -> None:
 
 
 async def test_token_itself_is_kept_nowhere() -> None:
-    """Neither an accepted nor a refused one: only digests, and what the verifier found."""
+    """Neither an accepted nor a refused one: only digests, and the outcome of the verifier."""
 
     def answer(token: str) -> Access:
         if token.startswith("refused"):
@@ -271,23 +271,19 @@ async def test_verification_ends_with_its_last_request() -> None:
     assert await second == "a"
 
 
-async def test_event_loops_share_verdicts_and_no_waits() -> None:
-    """A future of one loop cannot be awaited in another."""
+async def test_next_event_loop_uses_the_verdicts() -> None:
+    """One after the other, as in tests: a wait of a loop that has ended holds up nothing."""
     fixture = Fixture(Judge())
     fixture.judge.gate.clear()
-    found: list[str | None] = []
 
-    async def both() -> None:
-        found.extend(await asyncio.gather(fixture.subject("a"), fixture.subject("a")))
+    async def leave() -> None:
+        waiting = asyncio.create_task(fixture.subject("a"))
+        await until(lambda: fixture.judge.asked)
+        waiting.cancel()
 
-    threads = [threading.Thread(target=asyncio.run, args=(both(),)) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    await until(lambda: len(fixture.judge.asked) == 3)
+    await asyncio.to_thread(asyncio.run, leave())
     fixture.judge.gate.set()
-    for thread in threads:
-        await asyncio.to_thread(thread.join, 10)
+    found = await asyncio.to_thread(asyncio.run, fixture.subject("a"))
 
-    assert found == ["a"] * 6
-    assert await fixture.subject("a") == "a"
-    assert len(fixture.judge.asked) == 3
+    assert found == await fixture.subject("a") == "a"
+    assert len(fixture.judge.asked) == 2

@@ -146,6 +146,7 @@ class Edge(Tool[Arguments]):
 
     name = "edge"
     promote_after = 0.3
+    on_worker_lost = "rerun"
 
     async def call(self, request: ToolRequest[Arguments], channel: Channel) -> dict[str, int]:
         note(request.arguments.n, "edge")

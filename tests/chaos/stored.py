@@ -10,7 +10,7 @@ import msgspec
 from genmcp._core.task import Task
 from genmcp.stores import open_store
 from genmcp.stores.store import Store
-from genmcp.tasks.engine import CONTINUATIONS, Engine, engine_on, engine_queue
+from genmcp.tasks.transitions import CONTINUATIONS, delivery_queue
 from tests.chaos.callers import Caller, is_end
 
 NAMESPACE: Final = "chaos/"  # the prefix of the mux in tests.chaos.app
@@ -23,11 +23,11 @@ _POLL: Final = 0.1
 
 
 class Stored:
-    """The tasks in *store*, and the steps in *engine*."""
+    """The tasks in *store*, and the steps in its queues."""
 
-    def __init__(self, store: Store, engine: Engine) -> None:
-        self._store = store
-        self._engine = engine
+    def __init__(self, store: Store) -> None:
+        assert store.deliveries is not None
+        self._store, self._deliveries = store, store.deliveries
 
     async def tasks(self, *states: str) -> list[Task]:
         """Return the tasks in one of *states*."""
@@ -42,8 +42,9 @@ class Stored:
 
     async def carried(self) -> int:
         """Return the number of steps that are queued or claimed by a worker."""
-        counts = [await self._engine.backlog(engine_queue(NAMESPACE, each)) for each in QUEUES]
-        return sum(each.waiting + each.held for each in counts if each is not None)
+        queues = [delivery_queue(NAMESPACE, each) for each in QUEUES]
+        counts = [await self._deliveries.backlog(each) for each in queues]
+        return sum(each.waiting + each.held for each in counts)
 
     async def settled(self) -> Sequence[Task]:
         """Return the tasks that need a request to continue, once no step is queued or claimed."""
@@ -63,7 +64,7 @@ class Stored:
 async def stored(url: str) -> AsyncIterator[Stored]:
     """Open the store at *url*, to look into it."""
     async with aclosing(open_store(url)) as store:
-        yield Stored(store, engine_on(store))
+        yield Stored(store)
 
 
 async def check_store(url: str, caller: Caller, unanswered: int) -> int:
@@ -71,7 +72,7 @@ async def check_store(url: str, caller: Caller, unanswered: int) -> int:
 
     At most *unanswered* tasks may still wait for an answer: those of clients that disconnected, or
     never got a handle. A process may die between writing a task and submitting it
-    to an engine. Its client got no handle, and a request for the task continues it.
+    it. Its client got no handle, and a request for the task continues it.
     """
     async with stored(url) as found:
         waiting = await found.settled()

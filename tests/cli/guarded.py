@@ -5,13 +5,13 @@ import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from starlette.applications import Starlette
 
 from genmcp import Channel, Endpoint, Suite, tool
-from genmcp.auth import Bearer
+from genmcp.auth import Bearer, Verifier
 from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 
@@ -64,7 +64,7 @@ async def guarded(
     folder: Path,
     auth: bool = True,
     host: str = "127.0.0.1",
-    dpop: Literal["required"] | None = None,
+    verify: Verifier | None = None,
     **options: Any,
 ) -> AsyncIterator[Guarded]:
     """Serve a suite, and an `OAuthServer` with *options*.
@@ -79,7 +79,7 @@ async def guarded(
     issuer = OAuthServer(user="mia", **options)
     async with issuer.serve() as login:
         resource = f"http://{host}:{port}/mcp"
-        bearer = Bearer(resource, issuers=[login], scopes=["parts:read"], dpop=dpop)
+        bearer = Bearer(resource, issuers=[login], scopes=["parts:read"], verify=verify)
         suite = Suite(name="parts", version="1", tools=[whoami, order])
         endpoint = Endpoint(suite, auth=bearer if auth else None)
         routes = [*endpoint.routes("/mcp"), *Endpoint(suite).routes("/open")]

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import pytest
 import redis
 
+from genmcp import Channel, Continue, Mux, Suite, Tool, ToolRequest
 from genmcp._core.outcome import Done
 from genmcp._core.task import Task
 from genmcp._core.waiting import Asking, Finished, Working
@@ -20,7 +21,6 @@ from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.stores import open_store
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Op, Put
-from genmcp.tasks.engine import engine_on
 from genmcp.tasks.inspection import TaskSummary
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
@@ -108,11 +108,9 @@ async def service(
 ) -> AsyncIterator[TaskService]:
     """A service on the file, which serves no queue with jobs unless it is started."""
     store = open_store(url)
-    engine = engine_on(store)
     options = {"queues": ["none"], "shutdown_grace": 0.0, **options}
     tasks = TaskService(
         store,
-        engine,
         node=f"{name}-1",
         resume=resume or Resumed(),
         options=JobOptions(**options),
@@ -247,6 +245,53 @@ def test_show_has_the_job_the_reason_and_the_messages(run: RunCommand, url: str)
     assert shown["error"]["code"] == -32603
 
 
+@job
+async def mould(run: Run) -> Any:
+    return {"parts": [1, object.__new__(Mould)]}
+
+
+class Mould:
+    """A class without a JSON form."""
+
+
+class Moulds(Tool):
+    """Waits for a job with a result that cannot be stored."""
+
+    name = "mould"
+
+    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
+        return mould.job().then(self.done)
+
+    async def done(self, request: ToolRequest, value: Any, channel: Channel) -> str:
+        return "never"
+
+
+def test_show_has_the_place_of_a_result_that_cannot_be_stored(
+    run: RunCommand, file_url: str
+) -> None:
+    """With its type and the remedy; the result of the task has the same text."""
+    message = (
+        "the result of job tests.cli.test_jobs_command:mould.parts[1] is Mould, which has no JSON "
+        "form: use a dataclass, a msgspec.Struct or a pydantic model, or pass a reference to it"
+    )
+
+    async def call() -> str:
+        mux = Mux(Suite(name="shop", version="1", tools=[Moulds]), store=file_url, secret="s" * 16)
+        async with connect(mux) as client:
+            handle = await client.call_task("mould")
+            assert message in (await handle.wait()).text
+        await mux.aclose()
+        assert handle.id is not None
+        return handle.id
+
+    id = asyncio.run(call())
+    _, output, _ = run("jobs", "show", id, "--store", file_url)
+
+    lines = dict(line.split(maxsplit=1) for line in output.splitlines())
+    assert message in lines["reason"]
+    assert lines["state"] == "failed"
+
+
 def test_empty_list_says_where_it_has_looked(run: RunCommand, file_url: str) -> None:
     """On standard error: the output of a script stays empty."""
     listing = ("jobs", "list", "--store", file_url)
@@ -301,26 +346,6 @@ def test_id_may_begin_with_a_dash(id: str, run: RunCommand, file_url: str) -> No
     assert (status, output) == (0, f"t2: cancelled\n{id}: cancelled\n")
 
 
-def test_drop_spares_the_later_call_with_the_same_key(run: RunCommand, url: str) -> None:
-    """The record of an earlier call with an idempotency key is not that of its slot."""
-    slot = "k" + "0" * 40
-    first, second = (f"{slot}-{number:016x}" for number in (1, 2))
-
-    async def write() -> None:
-        async with service(url) as jobs:
-            task = made(Working(print_pages.job(pages=1)), id=first, ttl=600.0)
-            await jobs.create(task, b"{}")
-            await jobs.cancel(first, None)
-            stored = await jobs.records.find(first)
-            later = made(Working(print_pages.job(pages=1)), id=second, ttl=600.0)
-            assert await jobs.records.create(later, b"{}", replaces=stored)
-
-    asyncio.run(write())
-    assert run("jobs", "drop", first, "--store", url)[0] == 0
-    assert run("jobs", "show", first, "--store", url)[0] == 1
-    assert run("jobs", "show", second, "--store", url)[0] == 0
-
-
 async def command(*arguments: str) -> tuple[int | None, str]:
     """Run a command in a process of its own."""
     process = await asyncio.create_subprocess_exec(
@@ -333,7 +358,7 @@ async def command(*arguments: str) -> tuple[int | None, str]:
 async def test_cancel_stops_the_running_job(url: str) -> None:
     """The worker is another process than the command, and shows progress until then."""
     stopped = print_pages_stopped["event"] = asyncio.Event()
-    async with service(url, queues=["press"], progress_interval=0.01) as jobs:
+    async with service(url, queues=["press"]) as jobs:
         await jobs.create(queued("t1"), b"{}")
         await until(jobs, lambda task: task.message == "warming up")
         _, output = await command("jobs", "list", "--store", url)

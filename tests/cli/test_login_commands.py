@@ -15,11 +15,10 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import httpx
-import keyring
 import pytest
 
+from genmcp.auth.extensions.dpop import Dpop
 from tests.cli.guarded import Guarded, guarded
-from tests.client.auth.file_keyring import FileKeyring
 
 Run = Callable[..., tuple[int, str, str]]
 ROOT = Path(__file__).parents[2]
@@ -133,7 +132,7 @@ def test_expired_token_is_renewed(server: Guarded, run: Run) -> None:
         "authorization_code",
         "refresh_token",
     ]
-    assert server.record["generation"] > 1
+    assert server.record["renewals"] == 1
 
 
 def test_token_is_taken_from_the_environment(
@@ -165,7 +164,6 @@ def test_token_is_taken_from_the_environment(
         (("logout", "URL", "--scope", "a"), "no such option: --scope"),
         (("login", "URL", "--port", "70000"), "port"),
         (("login", "URL", "--issuer", "login.example.com"), "issuer"),
-        (("login", "URL", "--login-timeout", "0"), "login_timeout"),
     ],
 )
 def test_wrong_options_are_usage_errors(
@@ -191,13 +189,9 @@ def test_public_storage_is_refused(server: Guarded, run: Run) -> None:
         assert f"chmod 600 '{record}'" in noise
 
 
-@pytest.mark.parametrize("where", ["folder", "keyring"])
-def test_logins_can_be_stored_elsewhere(
-    where: str, server: Guarded, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """In a folder, or in the keyring of the system; the same option finds them again."""
-    monkeypatch.setattr(keyring.core, "_keyring_backend", FileKeyring(tmp_path / "keyring.json"))
-    tokens = str(tmp_path / "tokens") if where == "folder" else "keyring"
+def test_logins_can_be_stored_elsewhere(server: Guarded, run: Run, tmp_path: Path) -> None:
+    """In another folder; the same option finds them again."""
+    tokens = str(tmp_path / "tokens")
     assert run("login", server.url, "--tokens", tokens)[0] == 0
 
     assert run("call", server.url, "whoami", "--login", "--tokens", tokens)[:2] == (0, "mia\n")
@@ -390,7 +384,7 @@ def test_explanation_describes_the_stored_login(server: Guarded, run: Run) -> No
     run("login", server.url)
     for members, text in (
         ({"expires": time.time() + 300_000}, "ok  stored .*access token expires in 3 d;"),
-        ({"expires": time.time() + 90.5}, "ok  stored .*access token expires in 9[01] s;"),
+        ({"expires": time.time() + 90.5}, "ok  stored .*access token expires in [89][0-9] s;"),
         ({"expires": None}, "ok  stored .*access token of an unknown lifetime;"),
         ({"expires": 1.0}, "ok  stored .*access token has expired; refresh token yes;"),
         ({"refresh_token": None}, "--  stored .*access token has expired; refresh token no;"),
@@ -402,7 +396,7 @@ def test_explanation_describes_the_stored_login(server: Guarded, run: Run) -> No
 
 def test_bound_tokens_are_used_again(serve: SERVE, run: Run) -> None:
     """DPoP: the key is stored with the tokens, and no further option is needed."""
-    server = serve(dpop="required")
+    server = serve(verify=Dpop(required=True))
     status, said, _ = run("auth", server.url)
     assert status == 1
     assert "(--dpop)" in said.splitlines()[-1]
@@ -467,10 +461,8 @@ class Terminal:
 def test_redirect_can_be_pasted(server: Guarded) -> None:
     """The browser is on another machine: the URL in its address bar is pasted."""
     with Terminal("login", server.url, "--no-browser") as terminal:
-        terminal.read_until("paste its URL here", "/authorize?")
+        terminal.read_until("Paste its URL here", "/authorize?")
         (url,) = re.findall(r"http\S+/authorize\?\S+", terminal.screen)
-        terminal.type("https://example.com/?code=of-another-login")
-        terminal.read_until("not the URL of the login")
         redirect = httpx.get(url).headers["location"]
         assert "code" in parse_qs(urlsplit(redirect).query)
         terminal.type(redirect)

@@ -13,13 +13,12 @@ from typing import Any
 
 import pytest
 
-from genmcp import ConfigurationError, Endpoint, Mux, Suite
+from genmcp import ConfigurationError, Endpoint, JobOptions, Mux, Suite
 from genmcp.cli.command import main
 from genmcp.cli.target import load_attribute, load_mux
 from genmcp.cli.worker import WorkerOptions, run_lifespan, run_worker
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.tasks.engine import LocalEngine
 from tests.cli.studio import SECRET, studio
 from tests.support.asgi import PATIENCE, Client, Connection, until
 
@@ -221,32 +220,25 @@ async def test_worker_works_within_a_lifespan(
         await mux.store.get("key")
 
 
-async def test_worker_ends_when_its_engine_does(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+async def test_worker_process_ends_after_a_defect(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The process exits, so that its supervisor starts another."""
-
-    class Broken(LocalEngine):
-        def serve(self, handler: Any, **options: Any) -> Any:
-            @asynccontextmanager
-            async def serving() -> AsyncIterator[None]:
-                yield
-                raise RuntimeError("the broker is gone")
-
-            return serving()
-
+    caplog.set_level(logging.INFO, logger="genmcp")
     store = SQLiteStore(tmp_path / "studio.db")
-    mux = Mux(Suite(name="studio", version="1"), store=store, secret=SECRET)
-    jobs = mux.tasks.service
-    jobs.worker.engine = Broken(store.deliveries)
+    options = JobOptions(lease=1.0)
+    mux = Mux(Suite(name="studio", version="1"), store=store, secret=SECRET, jobs=options)
+
+    async def touch(key: str, ttl: float) -> bool:
+        raise AttributeError("a defect")
 
     async with asyncio.timeout(PATIENCE):
         working = asyncio.create_task(run_worker(mux, WorkerOptions()))
-        await until(lambda: jobs.worker.begin().done())
-        jobs.worker._serving.stopping.set()  # type: ignore[union-attr]
-        with pytest.raises(RuntimeError, match="the engine ended unexpectedly"):
+        await until(lambda: "worker of studio started" in caplog.text)
+        monkeypatch.setattr(store, "touch", touch)
+        with pytest.raises(RuntimeError, match="the worker ended unexpectedly"):
             await working
-    assert "the broker is gone" in caplog.text
+    assert "a defect" in caplog.text
 
 
 @pytest.mark.parametrize(

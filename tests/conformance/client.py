@@ -14,7 +14,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from genmcp.client.auth import Authorizer, ClientCredentials, Enterprise, OAuth, Workload
+from genmcp.auth.extensions.dpop_client import DpopAuth
+from genmcp.auth.extensions.identities import Enterprise, Workload
+from genmcp.client.auth import Authorizer, ClientCredentials, OAuth
 from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, Forbidden
 from genmcp.client.handler import ClientHandler
@@ -149,12 +151,8 @@ async def login(name: str, url: str) -> Authorizer:
     client_id, secret = given.get("client_id"), given.get("client_secret")
     match name:
         case "auth/client-credentials-jwt":
-            algorithm = given["signing_algorithm"]
             key = given["private_key_pem"]
-            issuer = await issuer_of(url)
-            return ClientCredentials(
-                given["client_id"], key=key, algorithm=algorithm, issuer=issuer
-            )
+            return ClientCredentials(given["client_id"], key=key, issuer=await issuer_of(url))
         case "auth/client-credentials-basic":
             return ClientCredentials(given["client_id"], secret=secret, issuer=await issuer_of(url))
         case "auth/wif-jwt-bearer":
@@ -171,7 +169,7 @@ async def login(name: str, url: str) -> Authorizer:
                 idp_token_endpoint=given["idp_token_endpoint"],
             )
         case "auth/dpop" | "auth/dpop-nonce":
-            return OAuth("genmcp conformance", ask=browse, dpop=True)
+            return DpopAuth(OAuth("genmcp conformance", ask=browse))
     if name == "auth/basic-cimd":
         client_id = "https://conformance-test.local/client-metadata.json"
     return OAuth(

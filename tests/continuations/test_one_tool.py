@@ -38,6 +38,7 @@ class Tidy(Tool):
         return Continue("looked", {"where": roots(), "how": sample("How does one tidy up?")})
 
     async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+        own = channel.context.own_assigns
         match tag, outcome:
             case "looked", Done({"where": [root, *_], "how": how}):
                 channel.assigns["where"] = root.uri
@@ -47,9 +48,11 @@ class Tidy(Tool):
                 channel.assigns["files"] = files
                 return Continue("asked", elicit(f"Tidy up {files} files?", Confirm))
             case "asked", Done(Accepted(Confirm(sure=True))):
-                return f"{channel._own} by {channel.request.arguments['who']}"
+                return f"{own} by {channel.request.arguments['who']}"
             case "asked", Failed(CapabilityMissing()):
-                return f"{channel._own} by {channel.request.arguments['who']}, unasked"
+                return (
+                    f"{channel.context.own_assigns} by {channel.request.arguments['who']}, unasked"
+                )
             case _, Failed(error):
                 raise error
         return "Left alone."

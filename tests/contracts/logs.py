@@ -34,6 +34,21 @@ class LogContract(StoreBench):
         await self.advance(3 * unit)
         assert await data_of(store, "log") == []
 
+    async def test_concurrent_writes_keep_their_order(self, store: Store) -> None:
+        """A process that issues writes one after the other need not wait for each of them."""
+        writes = []
+        for number in range(200):
+            data = b"%d " % number + b"x" * (2000 if number % 50 == 0 else 0)
+            write = store.apply(Put("log", data), Append("log", data, ttl=60, keep=1000))
+            writes.append(asyncio.ensure_future(write))
+            if number % 3 == 0:  # in several turns of the event loop
+                await asyncio.sleep(0)
+        await asyncio.gather(*writes)
+
+        events = await store.read("log", limit=1000)
+        assert [int(event.data.split()[0]) for event in events] == [*range(200)]
+        assert (await entry_of(store, "log")).value == events[-1].data
+
     async def test_read_returns_events_in_order(self, store: Store) -> None:
         """Reading continues after the last event, in pages of any size."""
         for number in range(7):

@@ -67,7 +67,7 @@ def test_client_answer_without_a_type_is_complete(kind: dict[str, Any]) -> None:
 
 
 def test_client_answer_of_an_older_revision_has_no_type() -> None:
-    """A result without `resultType` is complete, whatever its other members."""
+    """A result without `resultType` is complete, with any other members."""
     client = legacy(capabilities=EVERYTHING)
     (answered,) = client.received(result(called(client), ANSWER | {"resultType": "task"}), 0)
 

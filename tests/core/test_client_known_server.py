@@ -59,7 +59,7 @@ def test_client_known_server_remembered_newer_version_is_probed(remembered: str)
     assert sent["method"] == "server/discover"
 
 
-def test_client_known_server_told_version_is_the_only_one() -> None:
+def test_client_uses_the_one_version_of_a_known_server() -> None:
     """An older one is initialized and nothing else; a newer one never falls back."""
     client = machine(revision="2025-03-26")
     assert is_initialize(client.begin(0), "2025-03-26")

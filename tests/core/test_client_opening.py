@@ -45,7 +45,7 @@ def refused(client: ClientDispatch, id: int, code: int, **data: Any) -> list[Any
 
 
 @pytest.mark.parametrize("per_message", [True, False])
-def test_client_opening_asks_what_the_server_is_first(per_message: bool) -> None:
+def test_client_opening_discovers_the_server_first(per_message: bool) -> None:
     """A new client sends server/discover of its newest revision, on any transport."""
     client = machine(per_message=per_message, capabilities=ClientCapabilities(roots={}))
 
@@ -162,7 +162,7 @@ def test_client_opening_bare_http_error_means_an_older_server(status: int) -> No
 
 
 @pytest.mark.parametrize("status", [None, 401, 403, 407, 408, 425, 429, 502, 503, 504])
-def test_client_opening_what_is_of_no_era_ends_it(status: int | None) -> None:
+def test_client_opening_ends_at_a_response_of_no_era(status: int | None) -> None:
     """No connection, or who asks, or how often: initialize would fare no better."""
     client, why = machine(per_message=True), ValueError("no")
     client.begin(0)
@@ -377,7 +377,7 @@ def test_client_opening_refused_or_silent_initialize_fails() -> None:
 
 
 def test_client_opening_initialize_that_cannot_be_sent_fails() -> None:
-    """Whatever the status: every fallback has been tried."""
+    """At any status: every fallback has been tried."""
     client, why = machine(per_message=True), ValueError("no")
     client.begin(0)
     client.failed(1, TransportFailure(ValueError("no"), 404), 0)

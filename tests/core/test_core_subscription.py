@@ -40,11 +40,11 @@ WANTED = SubscriptionFilter(
 )
 
 
-def test_filter_keeps_what_the_server_supports() -> None:
+def test_filter_keeps_the_supported_changes() -> None:
     """Every supported member, and each existing URI once."""
-    heard = supported_subset(WANTED, ALL, lambda uri: uri == "a:b")
+    received = supported_subset(WANTED, ALL, lambda uri: uri == "a:b")
 
-    assert [TOOLS, PROMPTS, RESOURCES, updated("a:b")] == [*changes_of(heard)]
+    assert [TOOLS, PROMPTS, RESOURCES, updated("a:b")] == [*changes_of(received)]
 
 
 @pytest.mark.parametrize("capabilities", [SILENT, ServerCapabilities()])
@@ -79,9 +79,11 @@ def test_change_has_its_subscription_and_resource(change: ServerChange) -> None:
 
 def test_first_and_last_message_name_the_subscription() -> None:
     """A client on a shared channel can distinguish the streams."""
-    heard = SubscriptionFilter(tools_list_changed=True)
+    received = SubscriptionFilter(tools_list_changed=True)
 
-    first, last = (msgspec.to_builtins(each) for each in (acknowledgement(heard, 0), completion(0)))
+    first, last = (
+        msgspec.to_builtins(each) for each in (acknowledgement(received, 0), completion(0))
+    )
 
     assert first == {"notifications": {"toolsListChanged": True}, "_meta": {SUBSCRIPTION_ID: 0}}
     assert last == {"_meta": {SUBSCRIPTION_ID: 0}}

@@ -36,8 +36,8 @@ Taken = (
 STEPS: dict[ExchangeEvent, Callable[[Exchange], Taken]] = {
     ExchangeEvent.BEGIN: lambda exchange: exchange.begin_stream(),
     ExchangeEvent.NOTE: lambda exchange: exchange.note(b"{}"),
-    ExchangeEvent.ANSWER: lambda exchange: exchange.answer(b"{}"),
-    ExchangeEvent.LAST: lambda exchange: exchange.answer(b"{}"),
+    ExchangeEvent.RESPONSE: lambda exchange: exchange.respond(b"{}"),
+    ExchangeEvent.LAST: lambda exchange: exchange.respond(b"{}"),
     ExchangeEvent.BEAT: lambda exchange: exchange.beat(),
     ExchangeEvent.RELEASE: lambda exchange: exchange.release(100),
     ExchangeEvent.LEAVE: lambda exchange: exchange.leave(),
@@ -65,7 +65,7 @@ def brought(exchange: Exchange, state: ExchangeState) -> bool:
         exchange.leave()
     elif state is DONE:
         while not exchange.closed:
-            exchange.answer(b"{}")
+            exchange.respond(b"{}")
     return exchange.state is state
 
 
@@ -126,7 +126,7 @@ def test_exchange_takes_a_step_or_rejects_it(
     if not brought(exchange, state):
         return  # a client without streams is never STREAMING, one that cancels never DETACHED
     if step is ExchangeEvent.LAST and state is not DONE:
-        exchange.answer(b"{}")
+        exchange.respond(b"{}")
     before = repr(exchange)
 
     try:
@@ -144,10 +144,10 @@ def test_exchange_takes_a_step_or_rejects_it(
 def note(index: int, *, record: bool = True) -> list[ExchangeAction]:
     data = sse.event(b"{}", b"s/%d" % index if record else None)
     kept = [StreamRecord("s", index, b"{}", last=False)] if record else []
-    return [StreamChunk(data), *kept]
+    return [*kept, StreamChunk(data)]
 
 
-HEAD: list[ExchangeAction] = [StreamHead(), StreamRecord("s", 0, b"", last=False), PRIME]
+HEAD: list[ExchangeAction] = [StreamRecord("s", 0, b"", last=False), StreamHead(), PRIME]
 # Kinds: streams, resumable, cancels.
 PLAIN, KEPT, DETACHES, JSON_ONLY, JSON_SESSION = (
     (True, False, True),
@@ -163,14 +163,14 @@ RECORDED_LAST: list[ExchangeAction] = [StreamRecord("s", 1, b"{}", last=True)]
 MOVES: list[tuple[tuple[bool, bool, bool], list[ExchangeEvent], ExchangeEvent, Taken]] = [
     (PLAIN, [], ExchangeEvent.BEGIN, [StreamHead()]),
     (PLAIN, [], ExchangeEvent.NOTE, [StreamHead(), *note(1, record=False)]),
-    (PLAIN, [], ExchangeEvent.ANSWER, []),
+    (PLAIN, [], ExchangeEvent.RESPONSE, []),
     (PLAIN, [], ExchangeEvent.LAST, [FullResponse(200, b"{}")]),
     (PLAIN, [], ExchangeEvent.BEAT, [StreamHead(), BEAT]),
     (PLAIN, [], ExchangeEvent.RELEASE, []),
     (PLAIN, [], ExchangeEvent.LEAVE, True),
     (PLAIN, [ExchangeEvent.BEGIN], ExchangeEvent.BEGIN, []),
     (PLAIN, [ExchangeEvent.BEGIN], ExchangeEvent.NOTE, note(1, record=False)),
-    (PLAIN, [ExchangeEvent.BEGIN], ExchangeEvent.ANSWER, note(1, record=False)),
+    (PLAIN, [ExchangeEvent.BEGIN], ExchangeEvent.RESPONSE, note(1, record=False)),
     (PLAIN, [ExchangeEvent.BEGIN], ExchangeEvent.BEAT, [BEAT]),
     (PLAIN, [ExchangeEvent.BEGIN], ExchangeEvent.LAST, [StreamEnd(sse.event(b"{}"))]),
     (PLAIN, [ExchangeEvent.NOTE], ExchangeEvent.RELEASE, []),
@@ -192,13 +192,13 @@ MOVES: list[tuple[tuple[bool, bool, bool], list[ExchangeEvent], ExchangeEvent, T
         KEPT,
         [ExchangeEvent.NOTE],
         ExchangeEvent.LAST,
-        [StreamEnd(sse.event(b"{}", b"s/2")), StreamRecord("s", 2, b"{}", last=True)],
+        [StreamRecord("s", 2, b"{}", last=True), StreamEnd(sse.event(b"{}", b"s/2"))],
     ),
     (KEPT, [ExchangeEvent.NOTE], ExchangeEvent.LEAVE, False),
     (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.BEGIN, []),
     (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.BEAT, []),
     (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.NOTE, RECORDED),
-    (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.ANSWER, RECORDED),
+    (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.RESPONSE, RECORDED),
     (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.LAST, RECORDED_LAST),
     (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.LEAVE], ExchangeEvent.LEAVE, False),
     (KEPT, [ExchangeEvent.BEGIN, ExchangeEvent.RELEASE], ExchangeEvent.RELEASE, []),
@@ -218,7 +218,7 @@ def made_for(
 ) -> Exchange:
     """Return an exchange after the steps *before*; it expects an answer more than are not last."""
     streams, resumable, cancels = kind
-    expected = 1 + [*before, step].count(ExchangeEvent.ANSWER)
+    expected = 1 + [*before, step].count(ExchangeEvent.RESPONSE)
     exchange = made(streams=streams, resumable=resumable, cancels=cancels, expected=expected)
     for earlier in before:
         STEPS[earlier](exchange)
@@ -246,23 +246,23 @@ def test_exchange_actions_are_tested_for_each_pair() -> None:
 
 def test_exchange_status_is_that_of_the_answer_alone() -> None:
     """An error that is the whole response has its own status (2026-07-28, "Server Validation")."""
-    assert Exchange().answer(b"{}", 404) == [FullResponse(404, b"{}")]
+    assert Exchange().respond(b"{}", 404) == [FullResponse(404, b"{}")]
 
 
 def test_exchange_without_an_answer_ends_empty() -> None:
     """A cancelled request has no answer (2025-11-25, cancellation, "Behavior Requirements")."""
-    assert Exchange().answer(None) == [FullResponse(202, b"")]
+    assert Exchange().respond(None) == [FullResponse(202, b"")]
 
     exchange = Exchange(stream="s")
     exchange.begin_stream()
 
-    assert exchange.answer(None) == [StreamEnd(b""), StreamRecord("s", 1, b"", last=True)]
+    assert exchange.respond(None) == [StreamRecord("s", 1, b"", last=True), StreamEnd(b"")]
 
 
 def test_exchange_is_primed_where_the_revision_defines_it() -> None:
     """An event with an id and no data came with 2025-11-25 (SEP-1699)."""
     unprimed = Exchange(stream="s").begin_stream()
-    assert unprimed == [StreamHead(), StreamRecord("s", 0, b"", last=False)]
+    assert unprimed == [StreamRecord("s", 0, b"", last=False), StreamHead()]
 
 
 def test_exchange_is_handed_over_once_the_client_has_an_id() -> None:
@@ -283,6 +283,15 @@ def test_exchange_is_handed_over_once_the_client_has_an_id() -> None:
     assert exchange.state is DETACHED
 
 
+def test_late_route_makes_a_disconnect_cancel_the_calls() -> None:
+    """The route of a provider's tool is resolved after the exchange was made."""
+    exchange = Exchange(stream="s", cancels=False)
+    exchange.begin_stream()
+
+    assert exchange.leave(cancels=True)
+    assert exchange.closed
+
+
 def test_exchange_is_released_where_the_revision_defines_it() -> None:
     """Polling came with 2025-11-25 (SEP-1699); other clients keep their connection."""
     exchange = Exchange(stream="s", cancels=False)
@@ -296,48 +305,49 @@ def test_exchange_batch_is_answered_in_one_array() -> None:
     """2025-03-26, "Sending Messages": a batch's answers may come as one JSON array."""
     exchange = Exchange(expected=3, batch=True)
 
-    assert exchange.answer(b"1", 404) == []
-    assert exchange.answer(None) == []
-    assert exchange.answer(b"3") == [FullResponse(200, b"[1,3]")]
+    assert exchange.respond(b"1", 404) == []
+    assert exchange.respond(None) == []
+    assert exchange.respond(b"3") == [FullResponse(200, b"[1,3]")]
 
 
 def test_exchange_batch_of_one_is_still_an_array() -> None:
     """A request that came in an array is answered in one."""
-    assert Exchange(batch=True).answer(b"1") == [FullResponse(200, b"[1]")]
+    assert Exchange(batch=True).respond(b"1") == [FullResponse(200, b"[1]")]
 
 
 def test_exchange_batch_without_any_answer_ends_empty() -> None:
     """A batch of cancelled requests has no array."""
     exchange = Exchange(expected=2, batch=True)
 
-    assert exchange.answer(None) == []
-    assert exchange.answer(None) == [FullResponse(202, b"")]
+    assert exchange.respond(None) == []
+    assert exchange.respond(None) == [FullResponse(202, b"")]
 
 
 def test_exchange_batch_that_becomes_a_stream_sends_held_answers() -> None:
     """An answer that was held for the array is the first event of the stream."""
     exchange = Exchange(expected=3, batch=True)
-    exchange.answer(b"1")
+    exchange.respond(b"1")
 
     assert [
         StreamHead(),
         StreamChunk(sse.event(b"1")),
         StreamChunk(sse.event(b"{}")),
     ] == exchange.note(b"{}")
-    assert exchange.answer(None) == []
-    assert [StreamEnd(sse.event(b"3"))] == exchange.answer(b"3")
+    assert exchange.respond(None) == []
+    assert [StreamEnd(sse.event(b"3"))] == exchange.respond(b"3")
 
 
 def test_exchange_shows_its_state() -> None:
     """Its repr has the state and the number of answers that are missing."""
     exchange = Exchange(expected=2, batch=True)
-    exchange.answer(b"1")
+    exchange.respond(b"1")
 
-    assert repr(exchange) == "<Exchange WAITING, 1 to answer>"
+    assert repr(exchange) == "<Exchange WAITING, 1 responses to send>"
 
 
 events = st.lists(
-    st.sampled_from(["begin", "note", "answer", "nothing", "beat", "release", "leave"]), max_size=25
+    st.sampled_from(["begin", "note", "response", "nothing", "beat", "release", "leave"]),
+    max_size=25,
 )
 
 
@@ -394,7 +404,7 @@ def test_exchange_sends_one_response_in_any_order_of_events(
 
 def take(exchange: Exchange, step: str) -> Taken:
     if step == "nothing":
-        return exchange.answer(None)
+        return exchange.respond(None)
     return STEPS[ExchangeEvent[step.upper()]](exchange)
 
 

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from genmcp._core.failures import failure_outcome, is_expected
+from genmcp._core.failures import failure_result, is_expected
 from genmcp._core.outcome import Done, Failed, pack, unpack
 from genmcp._core.request import ClientInfo, Request
 from genmcp.errors import (
@@ -55,7 +55,7 @@ def failed(text: str) -> CallToolResult:
 @pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
 def test_invalid_arguments_are_a_result_in_every_revision(revision: Revision) -> None:
     """SEP-1303; "Invalid input data" was among the tool execution errors before it, too."""
-    outcome = failure_outcome(ARGUMENTS, request(revision=revision), "ref")
+    outcome = failure_result(ARGUMENTS, request(revision=revision), "ref")
 
     fault = {
         "pointer": "/a",
@@ -71,7 +71,7 @@ def test_unable_for_lack_of_tasks_names_a_remedy_before_2026() -> None:
     """No client of a 2025 session can declare the extension: its name alone does not help."""
     error = CapabilityMissing({"extensions": {TASKS: {}}})
 
-    outcome = failure_outcome(error, request(revision=REVISIONS["2025-11-25"]), "ref")
+    outcome = failure_result(error, request(revision=REVISIONS["2025-11-25"]), "ref")
 
     assert isinstance(outcome, CallToolResult)
     assert outcome.is_error
@@ -82,7 +82,7 @@ def test_unable_for_lack_of_tasks_names_a_remedy_before_2026() -> None:
 @pytest.mark.parametrize("revision", REVISIONS.values(), ids=REVISIONS)
 def test_failure_a_tool_raises_to_be_read_is_a_result(revision: Revision) -> None:
     """The text of a ToolError is shown as it is, in every revision."""
-    assert failed("disk full") == failure_outcome(
+    assert failed("disk full") == failure_result(
         ToolError("disk full"), request(revision=revision), ""
     )
 
@@ -101,18 +101,18 @@ def test_failure_a_tool_raises_to_be_read_is_a_result(revision: Revision) -> Non
 )
 def test_failure_that_is_a_protocol_error_stays_one(error: McpError, method: str) -> None:
     """An McpError is sent unchanged, for every method."""
-    assert error is failure_outcome(error, request(method), "ref")
+    assert error is failure_result(error, request(method), "ref")
 
 
 def test_failure_of_arguments_elsewhere_is_a_protocol_error() -> None:
     """Only a call has a result that a model reads."""
-    assert ARGUMENTS is failure_outcome(ARGUMENTS, request("prompts/get"), "ref")
+    assert ARGUMENTS is failure_result(ARGUMENTS, request("prompts/get"), "ref")
 
 
 @pytest.mark.parametrize("error", [ToolError("it took too long"), WaitTimedOut()])
 def test_failure_raised_to_be_shown_is_shown_elsewhere_too(error: Exception) -> None:
     """Outside of a call, the text of a ToolError or WaitError is that of an error."""
-    outcome = failure_outcome(error, request("prompts/get"), "ref")
+    outcome = failure_result(error, request("prompts/get"), "ref")
 
     assert isinstance(outcome, McpError)
     assert (outcome.message, outcome.code, outcome.status) == ("it took too long", -32603, 200)
@@ -136,7 +136,7 @@ def test_wait_error_that_leaves_a_hook_is_a_result(
     with pytest.raises(WaitError) as raised:
         Failed(error).result()
 
-    assert failed(text) == failure_outcome(raised.value, request(revision=revision), "ref")
+    assert failed(text) == failure_result(raised.value, request(revision=revision), "ref")
 
 
 def test_result_of_a_failed_outcome_raises_an_equal_error() -> None:
@@ -161,7 +161,7 @@ def test_result_of_an_outcome_is_its_value() -> None:
 @pytest.mark.parametrize("method", ["tools/call", "prompts/get"])
 def test_failure_to_ask_a_client_names_the_capability_it_lacks(method: str) -> None:
     """2026-07-28, basic, "_meta": -32021 with the missing capabilities."""
-    outcome = failure_outcome(CapabilityMissing({"sampling": {}}), request(method), "ref")
+    outcome = failure_result(CapabilityMissing({"sampling": {}}), request(method), "ref")
 
     assert isinstance(outcome, MissingCapability)
     assert (outcome.code, outcome.status) == (-32021, 400)
@@ -169,12 +169,12 @@ def test_failure_to_ask_a_client_names_the_capability_it_lacks(method: str) -> N
 
 
 @pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05"])
-def test_failure_to_ask_a_client_was_said_in_words_before(version: str) -> None:
+def test_missing_capability_is_a_text_in_earlier_revisions(version: str) -> None:
     """Earlier revisions have no such error: a call fails with the text, all else with -32603."""
     error, revision = CapabilityMissing({"sampling": {}}), REVISIONS[version]
-    elsewhere = failure_outcome(error, request("prompts/get", revision), "ref")
+    elsewhere = failure_result(error, request("prompts/get", revision), "ref")
 
-    assert failed(str(error)) == failure_outcome(error, request(revision=revision), "ref")
+    assert failed(str(error)) == failure_result(error, request(revision=revision), "ref")
     assert isinstance(elsewhere, McpError)
     assert (str(error), -32603) == (elsewhere.message, elsewhere.code)
 
@@ -182,7 +182,7 @@ def test_failure_to_ask_a_client_was_said_in_words_before(version: str) -> None:
 @pytest.mark.parametrize("method", ["tools/call", "tasks/get"])
 def test_failure_of_the_store_may_be_asked_again(method: str) -> None:
     """The tool is not at fault: a full disk may have room later. The error's text stays here."""
-    outcome = failure_outcome(StoreUnavailable("/var/db: disk full"), request(method), "ref17")
+    outcome = failure_result(StoreUnavailable("/var/db: disk full"), request(method), "ref17")
 
     assert isinstance(outcome, Overloaded)
     assert (outcome.code, outcome.status) == (-32603, 503)
@@ -201,16 +201,16 @@ def test_store_without_room_refuses_the_request(
     error: Exception, status: int, message: str, method: str
 ) -> None:
     """429 and the setting for a client past its share, 503 where the store has no room at all."""
-    outcome = failure_outcome(error, request(method), "ref17")
+    outcome = failure_result(error, request(method), "ref17")
 
     assert isinstance(outcome, Overloaded)
     assert (status, message) == (outcome.status, outcome.message)
     assert is_expected(error)
 
 
-def test_failure_nobody_expected_shows_its_reference_only() -> None:
+def test_unexpected_failure_shows_its_reference_only() -> None:
     """The text of any other exception stays here."""
-    outcome = failure_outcome(ValueError("the password is x"), request(), "ref17")
+    outcome = failure_result(ValueError("the password is x"), request(), "ref17")
 
     assert failed("The tool failed unexpectedly (reference ref17).") == outcome
 
@@ -225,7 +225,7 @@ def test_failure_nobody_expected_shows_its_reference_only() -> None:
 )
 def test_failure_of_the_server_is_an_internal_error(error: Exception, method: str) -> None:
     """A broken contract, and a surprise outside of a call, are -32603 with a reference."""
-    outcome = failure_outcome(error, request(method), "ref17")
+    outcome = failure_result(error, request(method), "ref17")
 
     assert isinstance(outcome, InternalError)
     assert (

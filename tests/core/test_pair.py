@@ -276,7 +276,7 @@ class Pair(RuleBasedStateMachine):
                 # Over HTTP it may overtake the request, which then runs without a caller.
                 if self.running.pop(id, None) is not None:
                     self.cancelled.add(id)
-            case DeliverResponse(message=message):
+            case DeliverResponse(response=message):
                 assert message.id in self.asked | self.withdrawn
                 self.asked.discard(message.id)
             case Reject(error=error):
@@ -323,7 +323,7 @@ class Pair(RuleBasedStateMachine):
     @precondition(lambda self: self.calls() and self.asked)
     @rule(choice=data())
     def withdraw(self, choice: DataObject) -> None:
-        """Cancel a question whose response may be in transit."""
+        """Cancel a question, while its response may be in transit."""
         id = choice.draw(sampled_from(sorted(map(str, self.asked))))
         request = choice.draw(sampled_from(self.calls()))
         self.asked.discard(id)

@@ -47,7 +47,7 @@ def opened(text: str, *, seal: Seal = SEAL, bound: tuple[Part, ...] = ("add", No
 
 
 @given(purposes, st.binary(max_size=300), nonces, bounds)
-def test_seal_gives_back_what_was_sealed(
+def test_seal_opens_a_sealed_value(
     purpose: Purpose, payload: bytes, nonce: bytes, bound: list[Part]
 ) -> None:
     """A sealed value opens with the same purpose and parts."""
@@ -216,7 +216,7 @@ def test_seal_needs_an_audience() -> None:
         made(NEW, "")
 
 
-def test_keyring_opens_what_an_older_secret_sealed() -> None:
+def test_keyring_opens_values_of_an_older_secret() -> None:
     """During a rotation each process opens values of the others."""
     before = made(OLD, "studio")
     during = made([NEW, OLD], "studio")
@@ -307,7 +307,7 @@ def test_canonical_sorts_keys_and_takes_big_integers() -> None:
 
 
 @pytest.mark.parametrize("value", [object(), {1: 2}, "\ud800", msgspec.Raw(b"{")])
-def test_canonical_refuses_what_is_not_json(value: Any) -> None:
+def test_canonical_rejects_values_without_a_json_form(value: Any) -> None:
     """Only JSON values have a canonical text."""
     with pytest.raises((TypeError, UnicodeEncodeError, msgspec.DecodeError)):
         canonical(value)

@@ -103,7 +103,7 @@ def outline(action: ServerAction) -> str:
             return f"start {request.method} {request.revision.version}"
         case CancelRequest(id=id):
             return f"cancel {id}"
-        case Reject(error=error, answered=answered):
+        case Reject(error=error, responds=answered):
             return f"{'respond' if answered else 'drop'} {error.code}"
         case _:
             return type(action).__name__
@@ -259,7 +259,7 @@ def test_server_rejects_with_the_id_and_method_of_the_request() -> None:
     action = pipe(session()).receive(request("tools/call", "mine", name="no"))
 
     assert isinstance(action, Reject)
-    assert (action.id, action.method, action.answered) == ("mine", "tools/call", True)
+    assert (action.id, action.method, action.responds) == ("mine", "tools/call", True)
     assert isinstance(action.error, ToolNotFound)
 
 
@@ -268,7 +268,7 @@ def test_server_delivers_a_response_within_its_session() -> None:
     action = pipe(opened := session()).receive(RESPONSE)
 
     assert isinstance(action, DeliverResponse)
-    assert (opened, RESPONSE) == (action.session, action.message)
+    assert (opened, RESPONSE) == (action.session, action.response)
 
 
 def test_server_ping_before_initialize_needs_no_session() -> None:
@@ -374,7 +374,7 @@ WITH_TASKS = ServerCapabilities(extensions={TASKS: {}})
         ("prompts/list", LOGGING, None, False),
     ],
 )
-def test_server_offers_what_its_capabilities_permit(
+def test_server_offers_the_methods_of_its_capabilities(
     method: str, capabilities: ServerCapabilities, changes: object | None, offered: bool
 ) -> None:
     """The mux answers the methods of the first lines itself, where the server declares them."""

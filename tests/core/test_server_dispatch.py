@@ -44,7 +44,7 @@ class Offer:
     routes: Mapping[tuple[str, str], RouteFacts] = {
         ("tools/call", "add"): RouteFacts(),
         ("tools/call", "zone"): RouteFacts(
-            headers=(HeaderRule(b"mcp-param-zone", ("zone",), "string"),)
+            header_rules=(HeaderRule(b"mcp-param-zone", ("zone",), "string"),)
         ),
         ("tools/call", "late"): RouteFacts(pending=True),
         ("prompts/get", "greet"): RouteFacts(),
@@ -418,7 +418,7 @@ def test_dispatch_resolved_route_is_checked_by_the_kept_headers() -> None:
     """The request with the route is a new value; the one of the message is not changed."""
     params = {"name": "late", "arguments": {"zone": "a"}, "_meta": META}
     pending = modern(params=params, mcp_name="late", mcp_param_zone="a")
-    route = RouteFacts(headers=(HeaderRule(b"mcp-param-zone", ("zone",), "string"),))
+    route = RouteFacts(header_rules=(HeaderRule(b"mcp-param-zone", ("zone",), "string"),))
 
     request = with_route(pending, route)
 

@@ -165,8 +165,8 @@ def test_retry_waits_twice_as_long_each_time() -> None:
     first = retry_job(made(Working(JOB)).claim(10.0, max_crashes=3), 10.0)
     second = retry_job(first.claim(20.0, max_crashes=3), 20.0)
 
-    assert (first.due, first.engine_id) == (13.0, "a:b:1")
-    assert (second.due, second.engine_id, second.crashes) == (26.0, "a:b:2", 0)
+    assert (first.due, first.queued_id) == (13.0, "a:b:1")
+    assert (second.due, second.queued_id, second.crashes) == (26.0, "a:b:2", 0)
     with pytest.raises(IllegalTransition):
         retry_job(second, 30.0)
 

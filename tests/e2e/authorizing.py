@@ -240,10 +240,10 @@ async def write(channel: Channel) -> str:
 
 
 def own_server(
-    resource: str, server: AuthorizationServer, verify: Verifier | None = None, **options: Any
+    resource: str, server: AuthorizationServer, verify: Verifier | None = None
 ) -> ASGIApp:
-    """Return a genmcp server; *options* are added to those of `Bearer`."""
-    auth = Bearer(resource, issuers=[server.issuer], scopes=["read"], verify=verify, **options)
+    """Return a genmcp server."""
+    auth = Bearer(resource, issuers=[server.issuer], scopes=["read"], verify=verify)
     endpoint = Endpoint(Suite(name="own", version="1", tools=[whoami, write]), auth=auth)
     return Starlette(routes=endpoint.routes("/mcp"))
 

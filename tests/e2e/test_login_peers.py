@@ -14,6 +14,7 @@ from genmcp import Client
 from genmcp._core.auth.record import record_key
 from genmcp.auth import Introspection
 from genmcp.client.auth import FileTokens, MemoryTokens, OAuth
+from tests.contracts.tokens import save
 from tests.e2e import authorizing
 from tests.e2e.authorizing import (
     SERVER_ID,
@@ -221,11 +222,10 @@ async def test_own_client_renews_its_token_without_a_login(
             for _ in range(3):
                 async with Client(resource, auth=OAuth("own", ask=ask, tokens=tokens)) as client:
                     assert (await client.call("whoami")).text == USER
-                record = await tokens.get(key)
+                record = await tokens.load(key)
                 assert record
                 seen |= {record.access_token, record.refresh_token}
-                old = replace(record, expires=time.time(), generation=record.generation + 1)
-                assert await tokens.swap(key, record, old)
+                await save(tokens, replace(record, expires=time.time()), key)
 
     assert len(logins) == 1
     assert len(seen) == 6
@@ -255,10 +255,9 @@ async def test_own_client_logs_in_where_the_server_issues_its_tokens(
         for _ in range(2):
             async with Client(resource, auth=OAuth("own", ask=browse, tokens=tokens)) as client:
                 assert (await client.call("scopes")).text == "read"
-            record = await tokens.get(key)
+            record = await tokens.load(key)
             assert record
             renewals.append(record.renewals)
-            old = replace(record, expires=time.time(), generation=record.generation + 1)
-            assert await tokens.swap(key, record, old)
+            await save(tokens, replace(record, expires=time.time()), key)
 
     assert renewals == [0, 1]

@@ -19,8 +19,11 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
 from genmcp import Client
-from genmcp.auth import Dpop, Introspection
-from genmcp.client.auth import ClientCredentials, Enterprise, OAuth
+from genmcp.auth import Introspection, Verifier
+from genmcp.auth.extensions.dpop import Dpop
+from genmcp.auth.extensions.dpop_client import DpopAuth
+from genmcp.auth.extensions.identities import Enterprise
+from genmcp.client.auth import ClientCredentials, OAuth
 from tests.e2e import authorizing
 from tests.e2e.authorizing import (
     SERVER_ID,
@@ -58,14 +61,16 @@ def free_port() -> int:
 
 
 @asynccontextmanager
-async def guarded(start: Any, **options: Any) -> AsyncIterator[tuple[str, AuthorizationServer]]:
+async def guarded(
+    start: Any, verify: Verifier | None = None
+) -> AsyncIterator[tuple[str, AuthorizationServer]]:
     """Serve a server that accepts tokens of an authorization server; yield both URLs."""
     port = free_port()
     resource = f"http://127.0.0.1:{port}/mcp"
     async with (
         asyncio.timeout(60),
         start(resource, free_port()) as server,
-        serve(authorizing.own_server(resource, server, **options), port),
+        serve(authorizing.own_server(resource, server, verify), port),
     ):
         yield resource, server
 
@@ -133,8 +138,8 @@ async def test_service_calls_without_a_user(
 @by_authorization_server
 async def test_token_is_bound_to_the_key_of_the_client(start: Any) -> None:
     """Our server requires DPoP; the tokens are from oidc-provider."""
-    async with guarded(start, dpop="required") as (url, _):
-        assert await own_call(url, OAuth("own", ask=browse, dpop=True)) == USER
+    async with guarded(start, Dpop(required=True)) as (url, _):
+        assert await own_call(url, DpopAuth(OAuth("own", ask=browse))) == USER
 
 
 @pytest.mark.parametrize("opaque", [False, True], ids=["jwt", "opaque"])
@@ -150,11 +155,10 @@ async def test_nonces_of_another_authorization_server_are_honoured(opaque: bool)
         server = authorizing.own_server(
             resource,
             issuer,
-            introspected if opaque else None,
-            dpop=Dpop(required=True, nonces=True),
+            Dpop(introspected if opaque else None, required=True, nonces=True),
         )
         key = SIGNER.as_dict(private=True)
-        auth = ClientCredentials(SIGNER_ID, key=key, issuer=issuer.issuer, dpop=True)
+        auth = DpopAuth(ClientCredentials(SIGNER_ID, key=key, issuer=issuer.issuer))
         async with serve(server, port):
             # Its introspection response has a client, but no subject.
             assert await own_call(resource, auth) == ("None" if opaque else SIGNER_ID)

@@ -13,6 +13,7 @@ from genmcp.channel import Channel
 from genmcp.client.errors import ConnectError, SessionEnded
 from genmcp.client.handler import ClientHandler
 from genmcp.client.transports.base import Transport, TransportSink
+from tests.support.channels import Local
 
 __all__ = ["NEW", "NOBODY", "OLD", "TIME", "Far", "Piped", "User", "gate", "said"]
 
@@ -21,7 +22,11 @@ _REQUEST = SimpleNamespace(session=None, answers_by_retry=True)
 #: A connection to a client that is notified of no changes.
 NOBODY = cast(
     Channel,
-    SimpleNamespace(principal=None, request=_REQUEST, _sink=SimpleNamespace(client_key=LOCAL)),
+    SimpleNamespace(
+        principal=None,
+        request=_REQUEST,
+        context=SimpleNamespace(caller=Local(), client=LOCAL.client),
+    ),
 )
 OLD, NEW = "2025-06-18", "2026-07-28"
 WHO: dict[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}}

@@ -62,12 +62,12 @@ async def news(subscription: Subscription) -> list[ServerChange]:
 async def test_one_follower_serves_every_listener() -> None:
     """A hundred listeners read the log once, and end with it."""
     store = Faulty()
-    heard = subscriptions(store)
+    changes = subscriptions(store)
     before = asyncio.all_tasks()
-    async with heard.listening([TOOLS]) as first, heard.listening([TOOLS, PROMPTS]) as second:
-        heard.announce(TOOLS)
+    async with changes.listening([TOOLS]) as first, changes.listening([TOOLS, PROMPTS]) as second:
+        changes.announce(TOOLS)
         assert [await news(first), await news(second)] == [[TOOLS], [TOOLS]]
-        heard.announce(PROMPTS)
+        changes.announce(PROMPTS)
         assert await news(second) == [PROMPTS]
         assert {store.followers} == {1}
     await asyncio.sleep(0)
@@ -77,55 +77,55 @@ async def test_one_follower_serves_every_listener() -> None:
     assert "0 logs" not in repr(store)  # the changes are kept for slow subscribers
 
 
-async def test_changes_said_in_one_turn_are_written_once() -> None:
+async def test_changes_of_one_turn_are_written_once() -> None:
     """Pending changes are a set."""
     store = MemoryStore()
-    heard = subscriptions(store)
+    changes = subscriptions(store)
     for _ in range(1000):
-        heard.announce(TOOLS)
-        heard.announce(updated("a:b"))
+        changes.announce(TOOLS)
+        changes.announce(updated("a:b"))
     await asyncio.sleep(0)
     await asyncio.sleep(0)
 
     assert len(await store.read(LOG)) == 2
 
 
-async def test_listener_changes_what_it_wants() -> None:
+async def test_listener_replaces_its_wanted_changes() -> None:
     """From then on the subscriber gets that change."""
-    heard = subscriptions(MemoryStore())
-    async with heard.listening([TOOLS]) as subscription:
-        heard.change(subscription, [PROMPTS])
-        heard.announce(TOOLS)
-        heard.announce(PROMPTS)
+    changes = subscriptions(MemoryStore())
+    async with changes.listening([TOOLS]) as subscription:
+        changes.change(subscription, [PROMPTS])
+        changes.announce(TOOLS)
+        changes.announce(PROMPTS)
         assert await news(subscription) == [PROMPTS]
 
 
 @pytest.mark.parametrize("fault", [LogTruncated(LOG, "x"), StoreUnavailable("gone")])
-async def test_listeners_of_a_log_that_was_lost_are_told_of_everything(
+async def test_listeners_of_a_lost_log_get_every_change(
     fault: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The missed changes are unknown; the subscription continues."""
     monkeypatch.setattr("genmcp.stores.following.RETRY_DELAY", 0.0)
     store = Faulty()
     store.faults.append(fault)
-    heard = subscriptions(store)
+    changes = subscriptions(store)
 
-    async with heard.listening([TOOLS, updated("a:b")]) as subscription:
+    async with changes.listening([TOOLS, updated("a:b")]) as subscription:
         assert {TOOLS, updated("a:b")} == {*await news(subscription)}
-        heard.announce(TOOLS)
+        changes.announce(TOOLS)
         assert await news(subscription) == [TOOLS]
 
 
 async def test_listener_starts_after_a_log_dropped_during_the_read() -> None:
     """It looks again where the log ends."""
     store = Faulty()
-    heard = subscriptions(store)
-    heard.announce(TOOLS)
+    changes = subscriptions(store)
+    changes.announce(TOOLS)
     await asyncio.sleep(0)
     store.reads.append(LogTruncated(LOG, "x"))
 
-    async with heard.listening([TOOLS, PROMPTS]) as subscription:
-        heard.announce(PROMPTS)
+    async with changes.listening([TOOLS, PROMPTS]) as subscription:
+        changes.announce(PROMPTS)
         assert await news(subscription) == [PROMPTS]
 
 
@@ -144,12 +144,12 @@ async def test_changes_are_written_again_after_a_failure(
     monkeypatch.setattr("genmcp._mux.changes.RETRY_DELAY", 0.01)
     store = Faulty()
     store.writes += [StoreUnavailable("gone"), StoreUnavailable("gone")]
-    heard = subscriptions(store)
-    async with heard.listening([TOOLS, PROMPTS]) as subscription:
-        heard.announce(TOOLS)
+    changes = subscriptions(store)
+    async with changes.listening([TOOLS, PROMPTS]) as subscription:
+        changes.announce(TOOLS)
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        heard.announce(PROMPTS)
+        changes.announce(PROMPTS)
         assert await news(subscription) == [TOOLS, PROMPTS]
 
     assert "1 changes cannot be announced yet: gone" in caplog.text
@@ -161,26 +161,38 @@ async def test_writes_that_fail_end_with_the_mux(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(module, "_CLOSE_TIMEOUT", 0.01)
     store = Faulty()
     store.writes += [StoreUnavailable("gone")]
-    heard = subscriptions(store)
+    changes = subscriptions(store)
     before = asyncio.all_tasks()
-    heard.announce(TOOLS)
+    changes.announce(TOOLS)
     await asyncio.sleep(0)
-    await heard.aclose()
+    await changes.aclose()
     assert before == asyncio.all_tasks()
 
-    heard.announce(PROMPTS)
+    changes.announce(PROMPTS)
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert len(await store.read(LOG)) == 2
+
+
+async def test_change_after_the_store_was_closed_is_not_retried(caplog: Any) -> None:
+    """A suite may change after its mux was closed."""
+    store = MemoryStore()
+    heard = subscriptions(store)
+    await store.aclose()
+    heard.announce(TOOLS)
+    (writer,) = heard._writes
+    await asyncio.wait_for(writer, 5)
+
+    assert not caplog.messages
 
 
 def test_changes_without_an_event_loop_are_written_with_the_next(caplog: Any) -> None:
     """Nothing waits for the store there."""
     store = Faulty()
     store.writes.append(StoreUnavailable("gone"))
-    heard = subscriptions(store)
-    heard.announce(TOOLS)
-    heard.announce(PROMPTS)
+    changes = subscriptions(store)
+    changes.announce(TOOLS)
+    changes.announce(PROMPTS)
 
     assert len(asyncio.run(store.read(LOG))) == 2
 
@@ -188,14 +200,14 @@ def test_changes_without_an_event_loop_are_written_with_the_next(caplog: Any) ->
 def test_changes_are_announced_where_no_event_loop_runs() -> None:
     """When `announce` returns they are in the store, and later loops continue from there."""
     store = MemoryStore()
-    heard = subscriptions(store)
+    changes = subscriptions(store)
 
     async def listen() -> list[ServerChange]:
-        async with heard.listening([TOOLS, PROMPTS]) as subscription:
-            await asyncio.to_thread(heard.announce, PROMPTS)
+        async with changes.listening([TOOLS, PROMPTS]) as subscription:
+            await asyncio.to_thread(changes.announce, PROMPTS)
             return await news(subscription)
 
-    heard.announce(TOOLS)
+    changes.announce(TOOLS)
     assert [asyncio.run(listen()) for _ in range(2)] == [[PROMPTS], [PROMPTS]]
     assert len(asyncio.run(store.read(LOG))) == 3
 
@@ -203,15 +215,15 @@ def test_changes_are_announced_where_no_event_loop_runs() -> None:
 def test_change_of_a_closed_loop_is_written_by_the_next() -> None:
     """No resource of a closed loop remains."""
     store = MemoryStore()
-    heard = subscriptions(store)
+    changes = subscriptions(store)
 
     async def announce() -> None:
-        heard.announce(TOOLS)
+        changes.announce(TOOLS)
 
     loop = asyncio.new_event_loop()
     loop.run_until_complete(announce())
     loop.close()
-    heard.announce(PROMPTS)
+    changes.announce(PROMPTS)
 
     assert len(asyncio.run(store.read(LOG))) == 2
 
@@ -250,7 +262,7 @@ async def test_change_reaches_a_session_after_a_failure(
 
 
 class Restarting(MemoryStore):
-    """A store whose followers of a session fail after each event."""
+    """A store that fails the followers of a session after each event."""
 
     async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
         async with aclosing(super().follow(log, after)) as events:

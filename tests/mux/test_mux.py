@@ -104,7 +104,7 @@ async def test_mux_takes_nothing_but_results(answer: Any, caplog: Any) -> None:
         McpError("odd", {"\ud800": 1}),
     ],
 )
-async def test_mux_survives_what_cannot_be_encoded(answer: Any, caplog: Any) -> None:
+async def test_mux_survives_results_that_cannot_be_encoded(answer: Any, caplog: Any) -> None:
     """A result or an error that is not JSON is an internal error with a reference."""
     client = Client(Endpoint(Own(answer)))
 
@@ -213,7 +213,7 @@ async def test_mux_tells_how_much_is_open() -> None:
     assert "test" in repr(Mux(suite()))
 
 
-async def test_mux_that_is_closed_fails_what_it_can_not_do(
+async def test_closed_mux_fails_calls_that_need_its_store(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A session's level cannot be kept in a store that is closed: an error, with a reference."""

@@ -58,20 +58,20 @@ def record(index: int, *, last: bool = False) -> StreamRecord:
     return StreamRecord("s", index, b"%d" % index if index else b"", last)
 
 
-async def heard(replay: Replay, after: int = 0) -> list[bytes]:
+async def received(replay: Replay, after: int = 0) -> list[bytes]:
     async with aclosing(replay.resume("k", "s", after, Writer(), lost)) as events:
         async with asyncio.timeout(5):
             return [event async for event in events]
 
 
-async def test_replay_gives_what_came_behind_a_place() -> None:
+async def test_replay_yields_the_events_after_a_place() -> None:
     """In order, with the ids they had, to the end of the stream."""
     replay = replaying()
     await stream_of(replay).keep([record(0), record(1), record(2), record(3, last=True)])
 
-    assert [event.split()[1] for event in await heard(replay, 1)] == [b"s/2", b"s/3"]
-    assert await heard(replay, 3) == []
-    assert await heard(replay, 99) == []
+    assert [event.split()[1] for event in await received(replay, 1)] == [b"s/2", b"s/3"]
+    assert await received(replay, 3) == []
+    assert await received(replay, 99) == []
 
 
 async def test_replay_of_a_stream_that_was_given_up_ends() -> None:
@@ -81,8 +81,8 @@ async def test_replay_of_a_stream_that_was_given_up_ends() -> None:
     await stream.keep([record(0), record(1)])
     await stream.end()
 
-    assert len(await heard(replay)) == 1
-    assert await heard(replay, 1) == []
+    assert len(await received(replay)) == 1
+    assert await received(replay, 1) == []
 
 
 async def test_replay_knows_the_streams_of_a_session() -> None:
@@ -128,7 +128,7 @@ async def test_replay_is_read_by_one_connection_at_a_time() -> None:
     assert len(replay.writers) == 0
 
 
-async def test_replay_goes_on_when_its_place_was_dropped() -> None:
+async def test_replay_continues_after_a_dropped_place() -> None:
     """A slow reader gets the number of missed events, and continues with the rest."""
     replay = replaying(keep=2)
     await stream_of(replay).keep([record(1)])
@@ -160,7 +160,7 @@ async def test_stream_whose_process_is_gone_is_recovered() -> None:
     await stream.follow(CALL, "t")
     await stream_of(replay).keep([record(2)])  # it was in flight when the task was stored
 
-    events = await heard(replay, 1)
+    events = await received(replay, 1)
 
     assert b"id: s/2\n" in events[0]
     assert events[1:] == [b"event: message\ndata: 7 waits for t\n\n"]
@@ -210,7 +210,7 @@ async def test_call_is_open_until_its_response_is_stored() -> None:
     first, second = request(1), request(2)
     kept = stream_of(replay_over(store), first, second)
     await kept.keep([record(0)])
-    kept.answered(first, [record(1)])
+    kept.responded(first, [record(1)])
     await kept.follow(second, "task")
     assert await recovered(store) == [(1, None), (2, "task")]
 
@@ -223,7 +223,7 @@ async def test_response_held_back_is_stored_with_the_first_event() -> None:
     store = MemoryStore()
     first, second = request(1), request(2)
     kept = stream_of(replay_over(store), first, second)
-    kept.answered(first, [])
+    kept.responded(first, [])
     await kept.keep([record(0), record(1)])
 
     assert await recovered(store) == [(2, None)]
@@ -235,7 +235,7 @@ async def test_call_whose_response_could_not_be_stored_is_open() -> None:
     first, second = request(1), request(2)
     kept = stream_of(replay_over(store), first, second)
     await kept.keep([record(0)])
-    kept.answered(first, [record(1)])
+    kept.responded(first, [record(1)])
     store.fails = StoreUnavailable("locked")
     await kept.keep([record(1)])
     store.fails = None

@@ -21,6 +21,7 @@ from genmcp import (
     Tool,
     job,
 )
+from genmcp._mux.tasks import flush
 from genmcp.errors import AssignUnavailable, StoreFull, StoreUnavailable
 from genmcp.stores.store import Op, Put
 from tests.support.asgi import PATIENCE, TASKS, Client
@@ -108,7 +109,7 @@ async def test_value_of_a_job_without_room_is_not_promised() -> None:
 
 
 async def test_resumed_call_may_not_have_a_larger_result_than_another() -> None:
-    """It ends like a call whose result is too large for its own request, for every reader."""
+    """It ends with the error of a result that is too large, for every reader."""
     async with serving(Works(5000), max_result_bytes=1000) as mux:
         able, without = (Client(Endpoint(mux), capabilities=each) for each in (TASKS, {}))
         direct = await able.send(able.call("works"))
@@ -116,12 +117,12 @@ async def test_resumed_call_may_not_have_a_larger_result_than_another() -> None:
         task = await over(able, begun.json["result"]["taskId"])
         followed = await without.send(without.call("works", {"job": True}))
 
-    told = direct.json["result"]
-    assert "(limit: max_result_bytes)" in told["content"][0]["text"]
+    response = direct.json["result"]
+    assert "(limit: max_result_bytes)" in response["content"][0]["text"]
     assert task["status"] == "completed"
-    for result in (told, task["result"], followed.messages[-1]["result"]):
+    for result in (response, task["result"], followed.messages[-1]["result"]):
         assert result["isError"]
-        assert result["content"][0]["text"].startswith(told["content"][0]["text"])
+        assert result["content"][0]["text"].startswith(response["content"][0]["text"])
 
 
 async def test_task_tells_a_result_that_is_just_small_enough() -> None:
@@ -199,14 +200,14 @@ async def test_progress_that_cannot_be_written_costs_no_work() -> None:
         async def call(self, request: Any, channel: Channel) -> Any:
             self.store.down = True
             assert await channel.progress(1, 2)
-            await channel._sink.flush()
+            await flush(channel)
             self.store.down = False
             await mux.tasks.service.cancel(channel.task or "", None)
             done = 2
             while await channel.progress(done):  # until nothing needs it any more
                 done += 1
                 await asyncio.sleep(0.005)
-            await channel._sink.flush()
+            await flush(channel)
             return "done"
 
     store = Counting()

@@ -29,6 +29,7 @@ from genmcp.protocol.client_features import ElicitRequestParams
 from genmcp.server import Route
 from genmcp.stores.store import Append, Op
 from tests.support.asgi import PATIENCE, TASKS, Client, until
+from tests.support.channels import promote
 
 
 class Stage:
@@ -89,19 +90,19 @@ async def begun(client: Client) -> str:
     return id
 
 
-async def test_resumed_channel_does_what_can_be_done_without_a_request() -> None:
+async def test_resumed_channel_works_without_a_request() -> None:
     """Threads, changes of the server and its level are there; a stream and its client are not."""
 
     class Uses(Goes):
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
             channel.start_stream()
             channel.release()
-            await channel._sink.promote()
+            await promote(channel)
             channel.changes.tools_list_changed()
             Stage.saw += [await channel.in_thread(lambda: "in a thread"), channel.closed]
             Stage.saw.append(await channel.log("info", "nobody asked for it"))
             with pytest.raises(CapabilityMissing):
-                await channel._sink.ask(
+                await channel.context.sink.ask(
                     channel.request, "elicitation/create", ElicitRequestParams("?", {}, mode="form")
                 )
             return "done"
@@ -237,7 +238,7 @@ async def test_continued_tool_is_given_the_id_of_its_job() -> None:
     assert [of_job, None] == after
 
 
-async def test_wrapped_server_goes_on_and_is_told_of_cancellations() -> None:
+async def test_wrapped_server_resumes_calls_and_gets_cancellations() -> None:
     """Middleware that changes nothing does not affect a resumed call."""
 
     class Quiet(Goes):
@@ -321,7 +322,7 @@ class Dumb(MemoryStore):
         await super().apply(*ops)
 
 
-async def test_resumed_channel_that_cannot_be_heard_costs_no_result() -> None:
+async def test_lost_messages_of_a_resumed_call_cost_no_result() -> None:
     """Messages that cannot be stored are reported as not sent; the last progress is always kept."""
 
     class Talks(Goes):
@@ -348,7 +349,7 @@ async def test_resumed_call_counts_for_the_client_that_made_it() -> None:
 
     class Looks(Goes):
         async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
-            Stage.saw.append(channel._sink.client_key)
+            Stage.saw.append(channel.context.caller.client_key)
             return "done"
 
     client = Client(serving(Looks()), capabilities=TASKS, client=("192.0.2.7", 1))

@@ -36,7 +36,7 @@ LEASE = 2.0
 
 
 class Slow(SQLiteStore):
-    """A store whose followers wait while *running* is not set, and whose writes may fail.
+    """A store that stops its followers while *running* is not set, and may fail writes.
 
     fails: whether all writes fail. sends_nothing: whether those of messages fail.
     """
@@ -98,7 +98,7 @@ class Pair:
                 store=store,
                 secret="a secret of both of them",
                 limits=Limits(max_replay_events=KEEP),
-                jobs=JobOptions(lease=LEASE, write_retry_delays=(0.05,)),
+                jobs=JobOptions(lease=LEASE),
             )
             for store in self.stores
         )
@@ -116,9 +116,13 @@ class Pair:
     async def _send_others(self, count: int) -> None:
         for n in range(count):
             await self.other.bus.send(EVERYBODY, CancelInSession("another", b"%d" % n))
-            await self.other.bus.send(self.slow.bus.node, StopTask("another"))
+            await self.other.bus.send(self.slow.bus.node, StopTask("another", 0))
             self.other.changes.resource_updated(f"note://{n}")
-            await asyncio.sleep(0.01)  # each change is an event of its own
+            await self.changes_written()  # each change is an event of its own
+
+    async def changes_written(self) -> None:
+        """Wait until the other process has written its changes."""
+        await until(lambda: not self.other.subscriptions._writes, pause=0.001)
 
 
 @pytest.fixture
@@ -130,7 +134,7 @@ async def pair(tmp_path: Path) -> AsyncIterator[Pair]:
 
 
 async def test_slow_process_cancels_calls(pair: Pair) -> None:
-    """Only those of the session that were cancelled; another call goes on."""
+    """Only those of the session that were cancelled; another call continues."""
     client = await Client.begin(pair.at_slow, LEGACY)
     async with client.open(client.call("runs", id=1)), client.open(client.call("runs", id=2)):
         await until(lambda: pair.tool.running == 2)
@@ -190,7 +194,7 @@ async def test_slow_process_stops_cancelled_tasks(pair: Pair) -> None:
 
 @asynccontextmanager
 async def cancelled_without_message(pair: Pair) -> AsyncIterator[None]:
-    """Run a call in one process, and cancel it in the other one, whose message cannot be sent."""
+    """Run a call in one process, and cancel it in another one that cannot send its message."""
     client = Client(pair.at_slow, capabilities=TASKS)
     async with client.open(client.call("runs")) as call:
         await until(lambda: call.complete, pause=0.01)
@@ -221,7 +225,7 @@ async def test_listeners_of_a_slow_process_get_all_changes(pair: Pair) -> None:
     async with pair.slow.subscriptions.listening(changes) as subscription:
         async with pair.held_up():
             pair.other.changes.resource_updated("note://mine")
-            await asyncio.sleep(0.01)
+            await pair.changes_written()
         async with asyncio.timeout(PATIENCE):
             received, _ = await subscription.receive()
 

@@ -97,7 +97,24 @@ async def test_request_of_an_earlier_release_has_its_principal() -> None:
 async def test_earlier_release_reads_a_record_with_more_members() -> None:
     """Two releases run side by side during a deploy: msgspec skips members at the end."""
     granted = ["https://login.example.com", "ann", None, ["parts:read"]]
-    stored = StoredRequest.unpack(packed(granted, "of a later release"))
+    stored = StoredRequest.unpack(packed(granted, False, "of a later release"))
 
     assert stored.access is not None
     assert stored.access.scopes == {"parts:read"}
+
+
+async def test_whole_message_of_a_call_is_its_request_again(mux: Mux) -> None:
+    """The message is stored as it came, without a search for its params."""
+    seen: list[Any] = []
+
+    class Keeps(Waits):
+        async def after(self, request: Any, value: str, channel: Channel) -> str:
+            seen.extend([request.raw, request.meta["other.example/a"], request.arguments])
+            return value
+
+    client = Client(Endpoint(Mux(Suite(name="test", version="1", tools=[Keeps]))))
+    message = client.call("waits", {"n": 1}, **{"other.example/a": [1]})
+    await client.send(message)
+
+    assert [msgspec.json.decode(seen[0]), *seen[1:]] == [message, [1], {"n": 1}]
+    await client.app.mux.aclose()

@@ -68,7 +68,7 @@ async def test_task_methods_take_a_name_header_or_none(method: str) -> None:
 
 @pytest.mark.parametrize("method", METHODS)
 async def test_task_methods_want_the_capability_and_a_task(method: str) -> None:
-    """-32021 without the extension, -32602 for an unknown id; both name what is required."""
+    """-32021 without the extension, -32602 for an unknown id; both name the requirement."""
     mux = Mux(Suite(name="test", version="1", tools=[Quick]))
     endpoint = Endpoint(mux)
     without, client = Client(endpoint), Client(endpoint, capabilities=TASKS)

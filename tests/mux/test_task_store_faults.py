@@ -23,8 +23,9 @@ from genmcp import (
 )
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.store import LogEvent, Op, Put
-from tests.mux.test_keyed_failures import end_of
 from tests.support.asgi import PATIENCE, TASKS, Client, until
+from tests.support.keyed import over
+from tests.support.stores import stored_keys
 
 begun: asyncio.Event
 go: asyncio.Event
@@ -66,12 +67,12 @@ class Works(Tool):
         self.cancels += 1
 
 
-def serving(tool: Tool, store: Any) -> Endpoint:
+def serving(tool: Tool, store: Any, lease: float = 30.0) -> Endpoint:
     suite = Suite(name="test", version="1", tools=[tool])
     mux = Mux(
         suite,
         store=store,
-        jobs=JobOptions(lease=30.0, shutdown_grace=0.0),
+        jobs=JobOptions(lease=lease, shutdown_grace=0.0),
         secret="a secret of 16 bytes",
     )
     return Endpoint(mux, principal=lambda scope: scope.get("who"))
@@ -95,6 +96,17 @@ class FailsOnce(MemoryStore):
         if self.armed and any(map(is_record, ops)):
             self.armed = False
             raise StoreUnavailable("the connection was lost")
+
+
+class Refuses(MemoryStore):
+    """While it is locked, records of tasks that exist cannot be changed."""
+
+    locked = False
+
+    async def apply(self, *ops: Op) -> None:
+        if self.locked and any(map(is_claim, ops)):
+            raise StoreUnavailable("locked")
+        await super().apply(*ops)
 
 
 async def test_cancel_that_was_written_stops_the_work() -> None:
@@ -163,7 +175,7 @@ async def test_job_claimed_during_a_shutdown_runs_elsewhere(tmp_path: Path, fail
     other = serving(Works(), second := SQLiteStore(tmp_path / "a.db"))
     client = await Client.begin(other, who="ann", capabilities=TASKS)
 
-    assert await end_of(client, id) == "completed"  # so is a result with `isError`
+    assert (await over(client, id))["status"] == "completed"  # so is a result with `isError`
     task = (await client.send(client.request("tasks/get", {"taskId": id}))).json["result"]
     assert task["result"]["content"][0]["text"] == "worked by 0"
     await other.mux.aclose()
@@ -178,7 +190,7 @@ async def test_unknown_format_is_named_and_not_retried() -> None:
     made = await client.send(client.call("works", {}))
     id = made.json["result"]["taskId"]
     await begun.wait()
-    (key,) = [each for each in store._records.held if each.endswith(f"/task:{id}")]
+    (key,) = [each for each in stored_keys(store) if each.endswith(f"/task:{id}")]
     entry = await store.get(key)
     assert entry is not None
     await store.apply(Put(key, b"\x01" + entry.value[1:]))
@@ -189,7 +201,7 @@ async def test_unknown_format_is_named_and_not_retried() -> None:
     assert "retryAfter" not in error["data"]
     await store.apply(Put(key, entry.value))
     go.set()
-    await end_of(client, id)
+    await over(client, id)
     await app.mux.aclose()
 
 
@@ -228,6 +240,51 @@ async def test_queues_of_two_audiences_are_distinct() -> None:
     worker = endpoint("a", Slash(), "b/x")
     client = await Client.begin(worker, capabilities=TASKS)
 
-    assert await end_of(client, id) == "completed"
+    assert (await over(client, id))["status"] == "completed"
     for each in (worker, app, other):
         await each.mux.aclose()
+
+
+async def test_tool_is_notified_if_the_store_cannot_cancel_its_task(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client has left, and the store fails: `on_cancel` is called, and the host unaffected."""
+    app = serving(tool := Works(), store := Refuses())
+    client = await Client.begin(app, who="ann")
+    async with client.open(client.call("works")) as call:
+        await begun.wait()
+        store.locked = True
+        call.disconnect()
+        await until(lambda: tool.cancels == 1, pause=0.01)
+        await call.over()  # raises the exception of the app
+
+    assert "is not cancelled: locked" in caplog.text
+    store.locked = False
+    go.set()
+    await app.mux.aclose()
+
+
+async def test_failing_store_at_the_end_of_a_task_is_logged(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The client has its handle: the error has no response to go to, and the host none to log."""
+
+    class Waits(Works):
+        promote_after = 0.01
+
+        async def call(self, request: Any, channel: Any) -> Any:
+            await go.wait()
+            return "done"
+
+    app = serving(Waits(), store := Refuses(), lease=0.2)
+    client = await Client.begin(app, who="ann", capabilities=TASKS)
+    async with client.open(client.call("works")) as call:
+        await until(lambda: call.complete, pause=0.01)
+        store.locked = True
+        go.set()
+        await call.task
+
+    assert "is not written yet" in caplog.text
+    store.locked = False
+    assert (await over(client, call.json["result"]["taskId"]))["status"] == "completed"
+    await app.mux.aclose()

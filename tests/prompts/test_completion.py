@@ -1,7 +1,7 @@
 """Completion: of prompts and templates, by hooks and by types."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import Any, Literal
 
@@ -27,15 +27,7 @@ from genmcp.protocol.prompts import (
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.suite.collection import PROMPTS, Collection
 from genmcp.suite.suite import Suite
-
-
-class Sink:
-    """The part of a channel that runs a `def`."""
-
-    closed = False
-
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(*arguments)
+from tests.support.channels import channel_of
 
 
 def prompts_of(given: Sequence[object]) -> Collection:
@@ -62,7 +54,7 @@ async def ask(
         revision=LATEST,
         client=ClientInfo(LATEST.version),
     )
-    channel = Channel(request, Sink())  # type: ignore[arg-type]
+    channel = channel_of(request)
     if completer is not None:
         return (await completer.complete(params, channel)).completion
     result = await Suite("test", prompts=prompts).handle(request, channel)

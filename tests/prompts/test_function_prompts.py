@@ -22,15 +22,7 @@ from genmcp.protocol.prompts import (
     PromptReference,
 )
 from genmcp.protocol.revisions.chain import LATEST
-
-
-class Sink:
-    """The part of a channel that runs a `def`."""
-
-    closed = False
-
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(*arguments)
+from tests.support.channels import channel_of
 
 
 async def text(function: Any, **arguments: str) -> str:
@@ -45,7 +37,7 @@ async def text(function: Any, **arguments: str) -> str:
         client=ClientInfo(LATEST.version),
         route=route,
     )
-    got = await route.handle(request, Channel(request, Sink()))  # type: ignore[arg-type]
+    got = await route.handle(request, channel_of(request))
     assert isinstance(got, GetPromptResult)
     (message,) = got.messages
     return message.content.text  # type: ignore[union-attr]
@@ -110,16 +102,12 @@ async def test_function_prompt_completes_with_a_function() -> None:
     def travel(city: str) -> str:
         return city
 
-    nothing: Any = None
     params = CompleteRequestParams(
         ref=PromptReference("travel"), argument=CompletionArgument("city", "Os")
     )
     completer = PromptRoute.of(function_component(FunctionPrompt, travel)).completer
     assert completer is not None
-    found = await completer.complete(
-        params,
-        Channel(nothing, Sink()),  # type: ignore[arg-type]
-    )
+    found = await completer.complete(params, channel_of())
 
     assert found.completion.values == ["city Os {}"]
 

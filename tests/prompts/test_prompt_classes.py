@@ -28,25 +28,15 @@ from genmcp.protocol.prompts import (
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.suite.suite import Suite
 from genmcp.testing import connect
+from tests.support.channels import at_once, channel_of
 
 T = TypeVar("T")
 
 
-class Thread:
-    """The sink of a channel with a thread only, which records its use."""
-
-    closed = False
-
-    def __init__(self) -> None:
-        self.ran: list[Callable[..., Any]] = []
-
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        self.ran.append(function)
-        return function(*arguments)
-
-
 async def get(
-    prompt: Prompt[Any], arguments: Mapping[str, str] | None = None, sink: Thread | None = None
+    prompt: Prompt[Any],
+    arguments: Mapping[str, str] | None = None,
+    threads: Callable[..., Any] = at_once,
 ) -> GetPromptResult:
     """Get a prompt as a suite does."""
     route = PromptRoute.of(prompt)
@@ -60,7 +50,7 @@ async def get(
         client=ClientInfo(LATEST.version),
         route=route,
     )
-    got = await route.handle(request, Channel(request, sink or Thread()))  # type: ignore[arg-type]
+    got = await route.handle(request, channel_of(request, threads=threads))
     assert isinstance(got, GetPromptResult)
     return got
 
@@ -394,10 +384,16 @@ async def test_prompt_def_runs_in_a_thread() -> None:
         def get(self, request: PromptRequest[dict[str, str]], channel: Channel) -> Any:
             return Plain.get(self, request, channel)
 
-    sink, prompt = Thread(), Blocking()
+    ran: list[Callable[..., Any]] = []
 
-    assert text(await get(prompt, sink=sink)) == "Hello {}"
-    assert [prompt.get] == sink.ran
+    async def thread(function: Callable[..., Any], *arguments: Any, client: Any) -> Any:
+        ran.append(function)
+        return function(*arguments)
+
+    prompt = Blocking()
+
+    assert text(await get(prompt, threads=thread)) == "Hello {}"
+    assert [prompt.get] == ran
 
 
 IMAGE = ImageContent("eA==", "image/png")

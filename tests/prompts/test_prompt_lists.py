@@ -19,6 +19,7 @@ from genmcp.protocol.prompts import (
 )
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.suite.collection import PROMPTS, Collection
+from tests.support.channels import channel_of
 
 NOWHERE: Any = None  # an unused channel: all hooks here are async
 
@@ -83,7 +84,7 @@ async def got(prompts: Collection, name: str, **arguments: str) -> Any:
         client=ClientInfo(LATEST.version),
         route=route,
     )
-    result = await route.handle(request, Channel(request, NOWHERE))
+    result = await route.handle(request, channel_of(request))
     assert isinstance(result, GetPromptResult)
     (message,) = result.messages
     return message.content.text  # type: ignore[union-attr]

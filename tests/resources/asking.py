@@ -1,39 +1,17 @@
 """Requests to resources through a channel in memory."""
 
-import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
 
 from genmcp._core.request import ClientInfo, Request
-from genmcp.channel import ChangeNotifier, Channel
-from genmcp.protocol.params import LoggingLevel, PaginatedRequestParams
+from genmcp.channel import Channel
+from genmcp.protocol.params import PaginatedRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams, ReadResourceResult
 from genmcp.protocol.revisions.chain import LATEST
-from genmcp.protocol.value import Value
 from genmcp.resources.route import ResourceRoute
 from genmcp.suite.collection import RESOURCES, Collection
-
-
-class Silent:
-    """A sink nothing goes to, with threads."""
-
-    closed = False
-    changes = ChangeNotifier()
-
-    async def note(self, request: Request, method: str, params: Value | None) -> bool:
-        return False
-
-    async def level(self, request: Request) -> LoggingLevel | None:
-        return None
-
-    def begin_stream(self) -> None: ...
-
-    def release(self, retry: int) -> None: ...
-
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.to_thread(function, *arguments)
+from tests.support.channels import channel_of, in_thread
 
 
 def channel(uri: str | None = None) -> Channel:
@@ -48,7 +26,7 @@ def channel(uri: str | None = None) -> Channel:
         revision=LATEST,
         client=ClientInfo(LATEST.version),
     )
-    return Channel(request, Silent())  # type: ignore[arg-type]
+    return channel_of(request, threads=in_thread)
 
 
 def resources(*providers: object) -> Collection:

@@ -17,14 +17,14 @@ LOCALHOST = client_of(None, "::1")
 
 
 @pytest.mark.parametrize("option", ["max_bytes", "max_entries"])
-def test_bounds_out_of_range_are_refused(option: str) -> None:
+def test_bound_out_of_range_is_rejected(option: str) -> None:
     """A wrong bound fails at construction and is named."""
     with pytest.raises(ConfigurationError, match=option):
         MemoryStore(**{option: -1})  # type: ignore[arg-type]
 
 
-async def test_sqlite_usage_is_exact_over_a_restart(tmp_path: Path) -> None:
-    """The accounts are written in the transaction that changes what they count."""
+async def test_usage_is_exact_over_a_restart(tmp_path: Path) -> None:
+    """Accounts are written in the same transaction as the entries that they count."""
     clock = Clock()
     path = tmp_path / "store.db"
     async with aclosing(SQLiteStore(path, clock=clock)) as store:

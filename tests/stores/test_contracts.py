@@ -1,4 +1,4 @@
-"""The contracts of every store, and the rules of what is written, which no store decides.
+"""The contracts of every store, and the rules that all of them share.
 
 A further store needs a bench in tests/stores/benches.py and a class here. Durability, and access by
 several processes rather than instances, are tested with each store.
@@ -23,7 +23,7 @@ from tests.stores.benches import MemoryBench, PostgresBench, RedisBench, SQLiteB
 
 
 class ExactWakeUps(DeliveriesContract):
-    """Stores whose signal is set only by changes, which the interface does not demand."""
+    """Stores that set their signals for changes only, which the interface does not demand."""
 
     async def test_signal_is_set_if_a_delivery_may_be_due(self, deliveries: Deliveries) -> None:
         """A claim, a renewal and a drop wake no worker, nor does an operation without effect."""
@@ -68,7 +68,7 @@ class TestRedisStore(
 
 
 class TestSleepingStore(ExpiryContract):
-    """A store whose clock no test can set: `advance` sleeps."""
+    """A store with a real clock: `advance` sleeps."""
 
     unit = 0.05
 

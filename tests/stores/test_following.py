@@ -76,7 +76,7 @@ async def test_follower_gets_each_event_once_across_failures(
 
 @pytest.mark.parametrize("kind", ["memory", *KINDS])
 async def test_slow_follower_continues_with_retained_events(kind: str, tmp_path: Path) -> None:
-    """None states that it has read them: its state may be read then."""
+    """None follows the retained events: the follower may read its state then."""
     async with AsyncExitStack() as stack:
         store = await opened(stack, kind, tmp_path)
         async with aclosing(follow(store, LOG)) as items:
@@ -105,7 +105,7 @@ async def test_stored_events_end_with_none_on_request() -> None:
 
 
 async def test_follower_that_waits_for_its_store_is_cancelled_at_once() -> None:
-    """The delay before the next attempt is no reason to wait."""
+    """Also during the delay before the next attempt."""
     store: Any = MemoryStore()
     fail_after_each_event(store)
     failed = asyncio.Event()
@@ -127,7 +127,7 @@ async def test_follower_that_waits_for_its_store_is_cancelled_at_once() -> None:
 
 
 async def test_follower_ends_with_its_store() -> None:
-    """A closed store does not come back."""
+    """A closed store is never available again."""
     store = MemoryStore()
     async with aclosing(follow(store, LOG)) as items:
         coming = asyncio.ensure_future(anext(items))

@@ -52,7 +52,7 @@ def lines(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
 async def test_failed_operations_count_and_log_one_line(
     kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Also those of workers: claims, renewals, and followers."""
+    """Also claims and renewals of workers, and reads of followers."""
     async with shared_store(kind, tmp_path, own_server=True) as (url, server):
         store, errors = open_store(url), list[Any]()
         store.outages.listeners.add(errors.append)

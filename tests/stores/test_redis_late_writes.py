@@ -13,7 +13,7 @@ from tests.support.redis_server import RedisServer
 
 
 async def test_write_of_a_lost_connection_never_follows_a_later_one() -> None:
-    """What the network delivers late is rejected, once the process has written something else."""
+    """A write that the network delivers late is rejected, after a later write of the process."""
     async with (
         RedisServer() as server,
         Delay(server.port) as proxy,
@@ -38,7 +38,7 @@ async def test_write_of_a_lost_connection_never_follows_a_later_one() -> None:
 
 
 async def test_read_is_repeated_after_its_connection_was_lost() -> None:
-    """A read has no effect, so that its caller need not see that."""
+    """A read has no effect, so that it can be repeated."""
     async with (
         RedisServer() as server,
         Delay(server.port) as proxy,

@@ -1,13 +1,12 @@
-"""What the contract does not say of `RedisStore`: failures of the server, settings, connections."""
+"""Properties of `RedisStore` alone: its URL, the settings of the server, its connections."""
 
 import asyncio
 import gc
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import aclosing, nullcontext, suppress
+from contextlib import aclosing, suppress
 from datetime import UTC, datetime, timedelta
 from ipaddress import IPv4Address
-from multiprocessing import get_context
 from pathlib import Path
 from secrets import token_hex
 from typing import Any
@@ -16,16 +15,12 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from starlette.applications import Starlette
-from starlette.requests import Request
-from starlette.responses import Response
-from starlette.routing import Route
-from starlette.testclient import TestClient
 
 from genmcp.errors import ConfigurationError, Conflict, StoreFull, StoreUnavailable
-from genmcp.stores import open_store
-from genmcp.stores.redis import RedisStore, commands
-from genmcp.stores.store import Append, Delete, Put
+from genmcp.stores import log_problems, open_store
+from genmcp.stores.following import follow
+from genmcp.stores.redis import RedisStore
+from genmcp.stores.store import Append, Delete, LogEvent, Put
 from tests.support.delay import Delay
 from tests.support.redis_server import RedisServer
 
@@ -42,21 +37,6 @@ async def server() -> AsyncIterator[RedisServer]:
         yield server
 
 
-def impatient(server: RedisServer, **options: Any) -> RedisStore:
-    """Return a store that waits for half a second."""
-    return RedisStore(server.url, **{"timeout": 0.5, **options})
-
-
-async def until_available(store: RedisStore) -> None:
-    """Wait until the store has connected again."""
-    async with asyncio.timeout(BOUND):
-        while True:
-            with suppress(StoreUnavailable):
-                await store.get("")
-                return
-            await asyncio.sleep(0.02)
-
-
 async def until(condition: Callable[[], Awaitable[bool]]) -> None:
     """Wait until *condition*, about the state of a server, returns True."""
     async with asyncio.timeout(BOUND):
@@ -64,124 +44,7 @@ async def until(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-# Failures of the server
-
-
-async def test_killed_server_keeps_what_it_acknowledged(server: RedisServer) -> None:
-    """With an append-only file nothing that was acknowledged is lost, and no version is reused."""
-    async with aclosing(RedisStore(server.url)) as store:
-        acknowledged = 0
-        begun = asyncio.Event()
-
-        async def write() -> None:
-            nonlocal acknowledged
-            with suppress(StoreUnavailable):
-                for number in range(100_000):
-                    value = b"%d" % number
-                    await store.apply(Put("count", value), Append("count", value, ttl=60))
-                    acknowledged = number
-                    if number == 20:
-                        begun.set()
-
-        writing = asyncio.ensure_future(write())
-        await begun.wait()
-        server.kill()
-        await writing
-        before = acknowledged
-        with pytest.raises(StoreUnavailable):
-            await store.get("count")
-        await server.start()
-        await until_available(store)
-
-        entry = await store.get("count")
-        assert entry is not None
-        assert int(entry.value) in (before, before + 1)
-        events = await store.read("count", limit=before + 2)
-        assert [event.data for event in events] == [b"%d" % n for n in range(int(entry.value) + 1)]
-
-
-async def test_paused_server_is_unavailable_and_comes_back(server: RedisServer) -> None:
-    """Operations fail after their timeout; the next ones succeed once the server responds."""
-    async with aclosing(impatient(server)) as store:
-        await store.apply(Put("k", b"1"))
-        server.pause()
-        try:
-            for _ in range(3):
-                async with asyncio.timeout(5):
-                    with pytest.raises(StoreUnavailable, match="no response within"):
-                        await store.get("k")
-        finally:
-            server.resume()
-        await until_available(store)
-
-        assert await store.get("k")
-
-
-async def test_follower_continues_after_a_restart_without_a_gap(server: RedisServer) -> None:
-    """It subscribes anew, and looks at what it may have missed."""
-    async with (
-        aclosing(RedisStore(server.url)) as store,
-        aclosing(RedisStore(server.url)) as writer,
-        aclosing(store.follow("log")) as followed,
-    ):
-        following = asyncio.ensure_future(anext(followed))
-        await writer.apply(Append("log", b"0", ttl=60))
-        assert (await following).data == b"0"
-        for number in range(1, 4):
-            following = asyncio.ensure_future(anext(followed))
-            await asyncio.sleep(0.05)  # it waits
-            server.kill()
-            await server.start()
-            await until_available(writer)
-            await writer.apply(Append("log", b"%d" % number, ttl=60))
-            async with asyncio.timeout(BOUND):
-                assert (await following).data == b"%d" % number
-
-
 # Settings
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"maxmemory-policy": "allkeys-lru"}, "set maxmemory-policy to noeviction"),
-        ({"replicaof": "127.0.0.1 1"}, "read-only replica"),
-    ],
-)
-async def test_unfit_server_is_refused(options: Mapping[str, str], message: str) -> None:
-    """The error says what to change."""
-    async with RedisServer(options) as server, aclosing(RedisStore(server.url)) as store:
-        with pytest.raises(ConfigurationError, match=message):
-            await store.get("k")
-
-
-async def test_unknown_database_is_refused(server: RedisServer) -> None:
-    """The server has 16 by default, and rejects each connection to another one."""
-    async with aclosing(RedisStore(f"{server.url}/16")) as store:
-        with pytest.raises(ConfigurationError, match="DB index is out of range"):
-            await store.get("k")
-
-
-@pytest.mark.parametrize("credentials", ["", ":wrong@", "ann:wrong@"])
-async def test_wrong_password_is_refused(credentials: str) -> None:
-    """The message has no part of it."""
-    async with (
-        RedisServer(password="secret") as server,
-        aclosing(RedisStore(f"redis://{credentials}127.0.0.1:{server.port}")) as store,
-        aclosing(RedisStore(server.url)) as authenticated,
-    ):
-        with pytest.raises(ConfigurationError, match="user and password are part of") as caught:
-            await store.get("k")
-        assert "wrong" not in str(caught.value)
-        await authenticated.apply(Put("k", b""))
-
-
-async def test_unreachable_server_is_unavailable() -> None:
-    """The message names the server, and not the password."""
-    async with aclosing(RedisStore("redis://ann:secret@127.0.0.1:1")) as store:
-        with pytest.raises(StoreUnavailable, match=r"redis://\*\*\*@127\.0\.0\.1:1: ") as caught:
-            await store.get("k")
-    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -222,14 +85,13 @@ def test_error_for_a_url_has_no_password(url: str) -> None:
     "options",
     [
         {"timeout": 0},
-        {"connections": 0},
         {"max_bytes": 0},
         {"prefix": ""},
         {"prefix": "{a}"},
     ],
 )
 def test_option_out_of_range_is_rejected(options: Mapping[str, Any]) -> None:
-    """The message names it."""
+    """The message names the option."""
     with pytest.raises(ConfigurationError, match=next(iter(options))):
         RedisStore(**options)
 
@@ -246,7 +108,7 @@ async def test_store_is_opened_by_its_url(redis_url: str, scheme: str) -> None:
 
 
 async def test_stores_with_different_prefixes_share_nothing(redis_url: str) -> None:
-    """Neither records nor deliveries, nor the wake-ups."""
+    """Neither records, deliveries nor wake-ups."""
     names = token_hex(8), token_hex(8)
     async with (
         aclosing(RedisStore(redis_url, prefix=names[0])) as one,
@@ -262,7 +124,7 @@ async def test_stores_with_different_prefixes_share_nothing(redis_url: str) -> N
 
 
 async def test_full_server_rejects_new_data_and_keeps_leases(server: RedisServer) -> None:
-    """At `maxmemory` a write raises StoreFull; deletes, leases and reads go on."""
+    """At `maxmemory` a write raises StoreFull; deletes, leases and reads still succeed."""
     async with aclosing(RedisStore(server.url)) as store:
         await store.apply(Put("old", b"x" * 1000))
         await store.deliveries.put("held")
@@ -280,7 +142,7 @@ async def test_full_server_rejects_new_data_and_keeps_leases(server: RedisServer
         assert await store.get("old") is None
 
 
-async def test_data_of_another_version_is_refused(server: RedisServer) -> None:
+async def test_data_of_another_version_is_rejected(server: RedisServer) -> None:
     """A write does not mix two layouts, and its error names the remedy."""
     await server.command("HSET", "{genmcp}:meta", "event", "1", "forgotten", "1")
     async with aclosing(RedisStore(server.url)) as store:
@@ -316,10 +178,10 @@ async def test_url_may_have_options(redis_url: str) -> None:
 
 
 async def test_weak_settings_are_reported(caplog: pytest.LogCaptureFixture) -> None:
-    """What loses data at a restart, and a memory that is smaller than the store."""
+    """A loss of data at a restart, and a memory that is smaller than the store."""
     options = {"appendonly": "no", "maxmemory": "100mb"}
     async with RedisServer(options) as server, aclosing(RedisStore(server.url)) as store:
-        await store.get("k")
+        await log_problems(store)
         assert "a restart of the server loses all tasks" in caplog.text
         persistence, memory = await store.problems()
 
@@ -356,65 +218,33 @@ async def test_documented_permissions_are_enough(server: RedisServer) -> None:
             await store.apply(Put("k", b"1"))
 
 
-async def test_server_that_becomes_a_replica_is_unavailable(server: RedisServer) -> None:
-    """A failover that the address does not follow yet: the store is used again after it."""
-    async with aclosing(RedisStore(server.url)) as store:
-        await store.apply(Put("k", b"1"))
-        await server.command("REPLICAOF", "127.0.0.1", "1")
-        for _ in range(2):
-            with pytest.raises(StoreUnavailable, match=r"read.only replica"):
-                await store.apply(Put("k", b"2"))
-        await server.command("REPLICAOF", "NO", "ONE")
-        await until_available(store)
-
-        await store.apply(Put("k", b"2"))
-
-
-# Late writes
-
-
-async def test_write_that_timed_out_takes_no_effect_after_a_pause(server: RedisServer) -> None:
-    """A paused server has the write in its buffer, and finds that its caller has given up."""
-    async with aclosing(impatient(server)) as store, aclosing(impatient(server)) as other:
-        await store.apply(Put("k", b"first"))
-        await other.get("k")
-        server.pause()
-        try:
-            with pytest.raises(StoreUnavailable):
-                await store.apply(Put("k", b"late"))
-            await asyncio.sleep(0.1)  # the estimate of the server's clock is not exact
-        finally:
-            server.resume()
-        await until_available(other)
-        await until_available(store)
-
-        for each in (store, other):
-            entry = await each.get("k")
-            assert entry is not None
-            assert entry.value == b"first"
-
-
 async def test_follower_continues_after_its_connection_fell_silent(server: RedisServer) -> None:
     """A network that drops packets reports nothing: the server has to respond to a PING."""
     async with (
         Delay(server.port) as proxy,
         aclosing(RedisStore(proxy.url, timeout=0.5)) as store,
         aclosing(RedisStore(server.url)) as writer,
-        aclosing(store.follow("log")) as followed,
+        aclosing(follow(store, "log")) as followed,
     ):
+
+        async def next_data() -> bytes:
+            async for item in followed:
+                if isinstance(item, LogEvent):
+                    return item.data
+            raise AssertionError("a follower does not end")
+
         await writer.apply(Append("log", b"0", ttl=60))
-        assert (await anext(followed)).data == b"0"
-        following = asyncio.ensure_future(anext(followed))
+        assert await next_data() == b"0"
+        following = asyncio.ensure_future(next_data())
 
         async def is_subscribed() -> bool:
             return b"sub=1" in await server.command("CLIENT", "LIST", "TYPE", "pubsub")
 
         await until(is_subscribed)
-        await until_available(store)
         proxy.mute()
         await writer.apply(Append("log", b"1", ttl=60))
         async with asyncio.timeout(BOUND):
-            assert (await following).data == b"1"
+            assert await following == b"1"
 
 
 # Connections
@@ -467,16 +297,6 @@ async def test_operations_of_one_turn_are_sent_together(server: RedisServer) -> 
         assert await reads(server) - before <= 3  # the batch, and the questions of this test
 
 
-async def test_writes_one_after_another_need_one_connection(server: RedisServer) -> None:
-    """A write that follows a response is sent, although that connection has only just got free."""
-    async with aclosing(RedisStore(server.url, connections=1)) as store:
-        for number in range(3):
-            await store.apply(Put("k", b"%d" % number))
-        entry = await store.get("k")
-    assert entry is not None
-    assert entry.value == b"2"
-
-
 async def reads(server: RedisServer) -> int:
     """How often the server has read from a socket."""
     stats = (await server.command("INFO", "stats")).decode()
@@ -484,69 +304,8 @@ async def reads(server: RedisServer) -> int:
     return int(line.partition(":")[2])
 
 
-async def test_idle_store_removes_expired_data(
-    server: RedisServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also without a write."""
-    monkeypatch.setattr(commands, "SWEEP_INTERVAL", 0.05)
-    async with aclosing(RedisStore(server.url)) as store:
-        await store.apply(Put("k", b"x", ttl=0.05), Append("k", b"x", ttl=0.05))
-
-        async def is_removed() -> bool:
-            return await server.command("EXISTS", "{genmcp}:r:k", "{genmcp}:e:k") == b":0"
-
-        await until(is_removed)
-
-
-async def test_closing_is_prompt_while_the_server_is_paused(server: RedisServer) -> None:
-    """Neither a follower nor an operation without a response delays it by more than a second."""
-    store = RedisStore(server.url)
-    followed = store.follow("log")
-    following = asyncio.ensure_future(anext(followed))
-    await store.apply(Put("k", b""))
-    server.pause()
-    try:
-        waiting = asyncio.ensure_future(store.get("k"))
-        await asyncio.sleep(0)
-        async with asyncio.timeout(3):
-            await store.aclose()
-        for each in (waiting, following):
-            with pytest.raises(StoreUnavailable, match="closed"):
-                await each
-    finally:
-        server.resume()
-
-
-def append_in_child(store: RedisStore, log: str, count: int) -> None:
-    async def append() -> None:
-        for number in range(count):
-            await store.apply(Append(log, b"child %d" % number, ttl=60))
-        await store.aclose()
-
-    asyncio.run(append())
-
-
-@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
-async def test_store_is_used_before_and_after_a_fork(redis_url: str) -> None:
-    """The child makes connections of its own, and leaves those of its parent alone."""
-    async with aclosing(RedisStore(redis_url, prefix=token_hex(8))) as store:
-        followed = store.follow("log")
-        following = asyncio.ensure_future(anext(followed))
-        await store.apply(Append("other", b"", ttl=60))
-        child = get_context("fork").Process(target=append_in_child, args=(store, "log", 20))
-        child.start()
-        async with asyncio.timeout(BOUND):
-            got = [(await following).data, *[(await anext(followed)).data for _ in range(19)]]
-        await asyncio.to_thread(child.join, BOUND)
-        await followed.aclose()
-
-        assert child.exitcode == 0
-        assert got == [b"child %d" % number for number in range(20)]
-        await store.apply(Append("other", b"", ttl=60))
-
-
 async def use(store: RedisStore) -> None:
-    """Write to *store*, and follow what was written; nothing is closed."""
+    """Write an event to *store*, and follow it; close nothing."""
     await store.apply(Append("log", b"1", ttl=60))
     async with aclosing(store.follow("log")) as followed:
         await anext(followed)
@@ -576,33 +335,6 @@ def test_event_loops_use_a_store_in_turn(caplog: pytest.LogCaptureFixture) -> No
             server.end()
     gc.collect()  # a connection, or a task, that was left would be reported now
     assert not caplog.messages
-
-
-@pytest.mark.parametrize("entered", [True, False])
-def test_store_serves_the_test_client_of_starlette(redis_url: str, entered: bool) -> None:
-    """Without `with`, each request has an event loop of its own."""
-    store = RedisStore(redis_url, prefix=token_hex(8))
-
-    async def count(_: Request) -> Response:
-        await use(store)
-        return Response(str(len(await store.read("log"))))
-
-    client = TestClient(Starlette(routes=[Route("/", count)]))
-    with client if entered else nullcontext():
-        assert [client.get("/").text for _ in range(3)] == ["1", "2", "3"]
-    gc.collect()
-
-
-async def test_two_event_loops_use_a_store_at_once(redis_url: str) -> None:
-    """Each has connections of its own, and a write wakes followers of both."""
-    async with aclosing(RedisStore(redis_url, prefix=token_hex(8))) as store:
-        followed = store.follow("log")
-        following = asyncio.ensure_future(anext(followed))
-        await store.get("k")
-        await asyncio.to_thread(asyncio.run, use(store))
-        async with asyncio.timeout(BOUND):
-            assert (await following).data == b"1"
-        await followed.aclose()
 
 
 async def test_connection_is_encrypted(server: RedisServer, tmp_path: Path) -> None:
@@ -670,7 +402,7 @@ async def test_store_in_a_cluster() -> None:
 
 
 async def test_store_follows_its_slot_to_another_node() -> None:
-    """A node that has not the slot of the store refers to the one that has."""
+    """A node without the slot of the store refers to the node that has it."""
     options = {"cluster-enabled": "yes"}
     async with RedisServer(options) as first, RedisServer(options, slots=False) as second:
         await second.command("CLUSTER", "MEET", "127.0.0.1", str(first.port))
@@ -708,9 +440,12 @@ async def test_sentinel_leads_to_the_new_primary() -> None:
 
         await until(is_replicated)
         primary.kill()
-        await until_available(store)
+        entry = None
+        async with asyncio.timeout(BOUND):
+            while entry is None:
+                with suppress(StoreUnavailable):
+                    entry = await store.get("k")
 
-        entry = await store.get("k")
         assert entry is not None
         assert entry.value == b"1"
         await store.apply(Append("log", b"2", ttl=60))

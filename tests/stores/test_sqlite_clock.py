@@ -1,4 +1,4 @@
-"""The time in a SQLite file, on a machine whose clock is set."""
+"""The time in a SQLite file, on a machine with a clock that is set."""
 
 import asyncio
 import sqlite3
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from genmcp.stores import clocks
-from genmcp.stores.sqlite import connection
+from genmcp.stores.sqlite import file
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Put
 
@@ -44,7 +44,7 @@ async def opened(path: Path) -> AsyncIterator[Callable[[], SQLiteStore]]:
 
 @pytest.fixture
 def set_clock(monkeypatch: pytest.MonkeyPatch) -> SetClock:
-    """Sets the time of day by so many seconds."""
+    """Shift the time of day by a number of seconds."""
     unix = time.time
     return lambda by: monkeypatch.setattr(time, "time", lambda: unix() + by)
 
@@ -80,7 +80,7 @@ async def test_clock_behind_after_boot_keeps_queues_running(
     store = opened()
     await store.deliveries.put("waiting")
     await store.apply(Put("result", b"1", ttl=3600.0))
-    monkeypatch.setattr(connection, "boot_id", lambda: "the next boot")
+    monkeypatch.setattr(file, "boot_id", lambda: "the next boot")
     set_clock(-time.time())
 
     other = opened()
@@ -91,19 +91,19 @@ async def test_clock_behind_after_boot_keeps_queues_running(
 async def test_file_uses_unix_time_without_a_steady_clock(
     opened: Callable[[], SQLiteStore], set_clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On macOS and Windows."""
-    monkeypatch.setattr(connection, "boot_id", lambda: None)
+    """As on macOS and Windows."""
+    monkeypatch.setattr(file, "boot_id", lambda: None)
     set_clock(DAY)
     await opened().apply(Put("result", b"1", ttl=60.0))
     set_clock(0.0)
 
-    with closing(sqlite3.connect(opened()._settings.path)) as file:
-        (deadline,) = file.execute("SELECT deadline FROM records").fetchone()
+    with closing(sqlite3.connect(opened()._path)) as opened_file:
+        (deadline,) = opened_file.execute("SELECT deadline FROM records").fetchone()
     assert abs(deadline - time.time() - DAY - 60.0) < BOUND
 
 
 async def test_slow_claim_takes_over_nothing(path: Path) -> None:
-    """It waited for a third of its lease: so did the holder, who could not renew."""
+    """It waited for a third of its lease. So did the holder, which could not renew."""
     now = 0.0
     store = SQLiteStore(path, clock=lambda: now)
     await store.deliveries.put("a")

@@ -1,16 +1,14 @@
-"""Properties of the store in a file only: several processes, none of which loses records."""
+"""Properties of the store in a file: full disks, locks, restarts, and files of other programs."""
 
 import asyncio
 import os
 import shutil
-import signal
 import sqlite3
 import sys
 import time
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager, closing
-from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -19,7 +17,7 @@ import pytest
 import genmcp.stores
 from genmcp.errors import ConfigurationError, Conflict, LogTruncated, StoreUnavailable
 from genmcp.stores.deliveries import Delivery
-from genmcp.stores.sqlite import connection
+from genmcp.stores.sqlite import file as file_module
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Delete, LogEvent, Put, StoreEntry
 from tests.support.clock import Clock
@@ -27,7 +25,7 @@ from tests.support.clock import Clock
 pytestmark = pytest.mark.slow
 
 BOUND = 10.0
-"""Seconds after which what should have come is said not to come."""
+"""Seconds after which a test that waits fails."""
 
 SOURCE = Path(genmcp.stores.__file__).parents[2]
 
@@ -38,8 +36,8 @@ from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Append, Put
 path = sys.argv[1]
 
-def say(*words):
-    print(" ".join(map(str, words)) + "\n", end="", flush=True)  # one write: others say things too
+def report(*words):
+    print(" ".join(map(str, words)) + "\n", end="", flush=True)  # one write: others report, too
 """
 
 Opened: TypeAlias = Callable[..., SQLiteStore]
@@ -52,7 +50,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 async def opened(path: Path) -> AsyncIterator[Opened]:
-    """Opens the store at *path*, as often as wanted: two are to each other as two processes."""
+    """Open the store at *path*; two of them are like those of two processes."""
     stores: list[SQLiteStore] = []
 
     def opened(**options: object) -> SQLiteStore:
@@ -86,9 +84,9 @@ async def line(process: Process) -> str:
 
 async def ended(process: Process) -> list[str]:
     """Return the remaining output of a process that ended successfully."""
-    said, _ = await process.communicate()
+    output, _ = await process.communicate()
     assert process.returncode == 0
-    return said.decode().splitlines()
+    return output.decode().splitlines()
 
 
 async def data(followed: AsyncGenerator[LogEvent, None]) -> bytes:
@@ -99,135 +97,6 @@ async def data(followed: AsyncGenerator[LogEvent, None]) -> bytes:
 # Several processes
 
 
-FOLLOWS_AND_ANSWERS = """
-async def main():
-    store = SQLiteStore(path)
-    asked = store.follow("asked")
-    say("ready")
-    async for event in asked:
-        await store.apply(Append("answered", event.data, ttl=60))
-        if event.data == b"9":
-            break
-    await asked.aclose()
-    await store.aclose()
-
-asyncio.run(main())
-"""
-
-
-async def test_sqlite_store_wakes_followers_in_other_processes(opened: Opened, path: Path) -> None:
-    """Another process follows the log of one process, and its answers are followed here."""
-    store = opened()
-    async with (
-        python(FOLLOWS_AND_ANSWERS, path) as process,
-        aclosing(store.follow("answered")) as answered,
-    ):
-        assert await line(process) == "ready"
-        for number in range(10):
-            await store.apply(Append("asked", b"%d" % number, ttl=60))
-            assert b"%d" % number == await data(answered)
-        assert await ended(process) == []
-
-
-WORKS = """
-async def main():
-    store = SQLiteStore(path)
-    with store.deliveries.news() as news:
-        say("ready")
-        while True:
-            news.clear()
-            for id, *_ in await store.deliveries.claim(["q"], "child", 30, 10):
-                say(id)
-                if id == "freeze":
-                    continue
-                await store.deliveries.drop("child", id)
-            await news.wait()
-
-asyncio.run(main())
-"""
-
-
-async def test_sqlite_deliveries_reach_other_processes(opened: Opened, path: Path) -> None:
-    """A worker elsewhere is woken; deliveries it holds when it is killed are due a lease later."""
-    clock = Clock()
-    store = opened(clock=clock)
-    deliveries = store.deliveries
-    async with python(WORKS, path) as process:
-        assert await line(process) == "ready"
-        for id in ("1", "2", "freeze"):
-            await deliveries.put(id, "q")
-            assert id == await line(process)
-        process.kill()
-        await process.wait()
-
-    due = await deliveries.next_due(["q"])
-    assert due
-    assert await deliveries.claim(["q"], "n1", 30, 10) == []
-    clock.now = due
-    assert await deliveries.claim(["q"], "n1", 30, 10) == [Delivery("freeze", "q")]
-
-
-INCREMENTS = """
-async def main():
-    store = SQLiteStore(path)
-    for _ in range(30):
-        while True:
-            read = await store.get("count")
-            try:
-                await store.apply(Put("count", b"%d" % (int(read.value) + 1), expect=read.version))
-            except Conflict:
-                continue
-            say(read.version)
-            break
-    await store.aclose()
-
-asyncio.run(main())
-"""
-
-
-async def test_sqlite_version_has_one_winner_among_processes(opened: Opened, path: Path) -> None:
-    """Of the increments of two processes none is lost, and each version is won once."""
-    store = opened()
-    await store.apply(Put("count", b"0"))
-    async with python(INCREMENTS, path) as one, python(INCREMENTS, path) as other:
-        won = await asyncio.gather(ended(one), ended(other))
-
-    assert list(range(1, 61)) == sorted(int(version) for version in chain(*won))
-    assert await store.get("count") == StoreEntry(b"60", 61)
-
-
-WRITES = """
-async def write(store, name):
-    for number in range(1_000_000):
-        key = f"{name}:{number}"
-        await store.apply(Put(key, b"x" * 500, expect=0), Append(key, b"made", ttl=600))
-        say(key)
-
-async def main():
-    store = SQLiteStore(path)
-    await asyncio.gather(*(write(store, name) for name in range(8)))
-
-asyncio.run(main())
-"""
-
-
-async def test_sqlite_write_survives_a_killed_process(opened: Opened, path: Path) -> None:
-    """`kill -9` in the midst of many writes loses nothing, and leaves no half of any."""
-    async with python(WRITES, path) as process:
-        acknowledged = [await line(process) for _ in range(300)]
-        process.send_signal(signal.SIGKILL)
-        said, _ = await process.communicate()
-        acknowledged += said.decode().split("\n")[:-1]  # the last may be half a line
-    store = opened()
-
-    for key in acknowledged:
-        assert await store.get(key)
-    with closing(sqlite3.connect(path)) as file:
-        records = file.execute("SELECT key FROM records ORDER BY key").fetchall()
-        assert records == file.execute("SELECT name FROM logs ORDER BY name").fetchall()
-        assert file.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-
-
 FORKS = """
 files = [path, path + "2"]
 store, unused = [SQLiteStore(file) for file in files]
@@ -235,15 +104,15 @@ store, unused = [SQLiteStore(file) for file in files]
 async def write(store, key):
     await store.apply(Put(f"log#{key}", b"", expect=0), Append("log", key.encode(), ttl=60))
     followed = store.follow("log")
-    say(key, (await anext(followed)).data.decode())
+    report(key, (await anext(followed)).data.decode())
     await followed.aclose()
 
-async def refused(make):
+async def rejected(make):
     try:
         await make().apply(Put("key", b""))
     except ConfigurationError as error:
         assert "before this process was forked" in str(error), error
-        say("refused")
+        report("rejected")
 
 def child(work):
     pid = os.fork()
@@ -255,8 +124,8 @@ def child(work):
 
 child(lambda: asyncio.run(write(store, "child")))
 asyncio.run(write(store, "parent"))
-child(lambda: asyncio.run(refused(lambda: store)))
-child(lambda: asyncio.run(refused(lambda: SQLiteStore(path))))
+child(lambda: asyncio.run(rejected(lambda: store)))
+child(lambda: asyncio.run(rejected(lambda: SQLiteStore(path))))
 child(lambda: asyncio.run(store.aclose()))
 child(lambda: asyncio.run(write(unused, "other file")))
 asyncio.run(write(store, "after"))
@@ -266,7 +135,7 @@ child(lambda: asyncio.run(write(SQLiteStore(path), "closed before")))
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-async def test_sqlite_file_is_used_on_one_side_of_a_fork(opened: Opened, path: Path) -> None:
+async def test_file_is_used_on_one_side_of_a_fork(opened: Opened, path: Path) -> None:
     """A store may be created before a fork. Once it is used, a child gets a clear error.
 
     SQLite would mistake the locks of the parent for those of the child.
@@ -275,42 +144,14 @@ async def test_sqlite_file_is_used_on_one_side_of_a_fork(opened: Opened, path: P
         printed = await ended(process)
 
     assert printed == [
-        *("child child", "parent child", "refused", "refused"),
+        *("child child", "parent child", "rejected", "rejected"),
         *("other file other file", "after child", "closed before child"),
     ]
     assert len(await opened().read("log")) == 4
 
 
-FORKS_UNDER_A_FOLLOWER = """
-async def main():
-    store, other = SQLiteStore(path), SQLiteStore(path)
-    followed = store.follow("log")
-    for number in range(5):
-        waiting = asyncio.ensure_future(anext(followed))
-        await asyncio.sleep(0.05)
-        child = os.fork()
-        if not child:
-            os._exit(0)
-        os.waitpid(child, 0)
-        await other.apply(Append("log", b"%d" % number, ttl=60))
-        say((await waiting).data.decode())
-    await followed.aclose()
-    await store.aclose()
-    await other.aclose()
-
-asyncio.run(main())
-"""
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-async def test_sqlite_follower_goes_on_after_a_fork(path: Path) -> None:
-    """The process that forks has to connect again, and misses nothing that others wrote."""
-    async with python(FORKS_UNDER_A_FOLLOWER, path) as process:
-        assert await ended(process) == ["0", "1", "2", "3", "4"]
-
-
-async def test_sqlite_store_is_created_by_many_processes(path: Path) -> None:
-    """Those that start together agree on who makes the tables."""
+async def test_store_is_created_by_many_processes(path: Path) -> None:
+    """Of processes that start together, one creates the tables."""
     script = "asyncio.run(SQLiteStore(path).apply(Append('log', b'', ttl=60)))"
     async with python(script, path) as one, python(script, path) as two, python(script, path) as go:
         await asyncio.gather(ended(one), ended(two), ended(go))
@@ -319,7 +160,7 @@ async def test_sqlite_store_is_created_by_many_processes(path: Path) -> None:
         assert len(await store.read("log")) == 3
 
 
-# Full disks, and other processes that are in the way
+# Full disks, and locks of other processes
 
 
 FILLS = """
@@ -331,9 +172,9 @@ async def fill(name):
         try:
             await store.apply(Put(key, os.urandom(3000)))
         except StoreUnavailable as error:
-            say("full", error)
+            report("full", error)
             return
-        say(key)
+        report(key)
 
 async def main():
     resource.setrlimit(resource.RLIMIT_FSIZE, (1_500_000, 1_500_000))
@@ -344,16 +185,16 @@ asyncio.run(main())
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no limit on the size of files here")
-async def test_sqlite_full_disk_loses_no_acknowledged_write(opened: Opened, path: Path) -> None:
+async def test_full_disk_loses_no_acknowledged_write(opened: Opened, path: Path) -> None:
     """A write without room is rejected, and every acknowledged record is there."""
     async with python(FILLS, path) as process:
-        said = await ended(process)
-    refused = [words for words in said if words.startswith("full")]
-    kept = [words for words in said if not words.startswith("full")]
+        output = await ended(process)
+    rejected = [words for words in output if words.startswith("full")]
+    kept = [words for words in output if not words.startswith("full")]
     store = opened()
 
-    assert len(refused) == 5
-    assert all(str(path) in words for words in refused)
+    assert len(rejected) == 5
+    assert all(str(path) in words for words in rejected)
     assert len(kept) > 50
     for key in kept:
         assert await store.get(key)
@@ -361,7 +202,7 @@ async def test_sqlite_full_disk_loses_no_acknowledged_write(opened: Opened, path
 
 
 async def test_full_sqlite_store_accepts_writes_after_expiry(opened: Opened) -> None:
-    """Past max_bytes nothing is written, small things beside a large one are, and it recovers."""
+    """Beyond max_bytes a write is rejected, a small one beside it is not, and expiry makes room."""
     clock = Clock()
     store = opened(max_bytes=200_000, clock=clock)
     await store.apply(Put("old", b"x" * 100_000, ttl=10))
@@ -380,45 +221,45 @@ async def test_full_sqlite_store_accepts_writes_after_expiry(opened: Opened) -> 
     await store.apply(Put("large", b"x" * 100_000))
 
 
-async def test_sqlite_store_does_not_wait_for_ever(opened: Opened, path: Path) -> None:
-    """Another that keeps the file locked makes it unavailable for writing, not for reading."""
+async def test_locked_file_is_unavailable_for_writes_only(opened: Opened, path: Path) -> None:
+    """A process that keeps its lock makes writes fail, in bounded time, and no reads."""
     store = opened(timeout=0.05)
     await store.apply(Put("k", b"1"))
     with closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        refused = await asyncio.gather(
+        failed = await asyncio.gather(
             *(store.apply(Put("k", b"2")) for _ in range(3)), return_exceptions=True
         )
         assert await store.get("k")
         other.rollback()
     await store.apply(Put("k", b"3"))
 
-    for error in refused:
+    for error in failed:
         assert isinstance(error, StoreUnavailable)
         assert f"{str(path)!r}: database is locked" in str(error)
     assert await store.get("k") == StoreEntry(b"3", 2)
 
 
-async def test_sqlite_store_batches_concurrent_writes(opened: Opened, path: Path) -> None:
-    """A thousand writes that have waited for another process are done in the order they came."""
+async def test_store_batches_concurrent_writes(opened: Opened, path: Path) -> None:
+    """A thousand writes that have waited for another process are performed in their order."""
     store = opened()
     await store.apply(Put("first", b""))
     with closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")
-        asked = [
+        writes = [
             asyncio.ensure_future(store.apply(Append("log", b"%d" % number, ttl=60)))
             for number in range(1000)
         ]
-        await asyncio.sleep(0)  # each has asked
+        await asyncio.sleep(0)  # each is requested
         other.rollback()
-    await asyncio.gather(*asked)
+    await asyncio.gather(*writes)
 
     kept = [event.data for event in await store.read("log", limit=2000)]
     assert [b"%d" % number for number in range(1000)] == kept
 
 
-async def test_sqlite_broken_file_is_unavailable(opened: Opened, path: Path) -> None:
-    """A fault of the file is raised by each operation; a waiting follower gets it too."""
+async def test_broken_file_is_unavailable(opened: Opened, path: Path) -> None:
+    """Each operation, and a waiting follower, raises the fault of the file."""
     store, other = opened(), opened()
     followed = store.follow("log")
     waiting = asyncio.ensure_future(data(followed))
@@ -436,8 +277,8 @@ async def test_sqlite_broken_file_is_unavailable(opened: Opened, path: Path) -> 
         await other.get("k")
 
 
-async def test_sqlite_failed_write_does_not_affect_others(opened: Opened) -> None:
-    """Of many that are written together, each is kept or refused for itself."""
+async def test_failed_write_does_not_affect_others(opened: Opened) -> None:
+    """Of writes that share a transaction, each is accepted or rejected by itself."""
     store = opened()
     asked = [Put("a", b"", expect=0), Put("\ud800", b""), Put("c", b"", expect=7), Put("d", b"")]
     done = await asyncio.gather(*(store.apply(op) for op in asked), return_exceptions=True)
@@ -449,8 +290,8 @@ async def test_sqlite_failed_write_does_not_affect_others(opened: Opened) -> Non
 # Persistence
 
 
-async def test_sqlite_store_is_there_when_it_is_opened_again(opened: Opened, path: Path) -> None:
-    """Records, events and deliveries outlive the process; no version or id is used again."""
+async def test_data_is_kept_when_the_file_is_opened_again(opened: Opened, path: Path) -> None:
+    """Records, events and deliveries outlive the process; no version or id is reused."""
     store = opened()
     await store.apply(Put("gone", b""), Put("gone#k", b"1"), Append("gone", b"1", ttl=60))
     await store.apply(Put("gone", b""), Delete("gone"))
@@ -467,8 +308,8 @@ async def test_sqlite_store_is_there_when_it_is_opened_again(opened: Opened, pat
     assert await store.deliveries.claim(["q"], "n1", 30, 10) == [Delivery("a", "q")]
 
 
-async def test_sqlite_store_sweeps_what_has_run_out(opened: Opened, path: Path) -> None:
-    """A part of it with each write, the rest while the store is idle; logs are forgotten later."""
+async def test_expired_entries_are_removed_by_writes(opened: Opened, path: Path) -> None:
+    """The rows of logs are removed an hour later: until then followers learn of a gap."""
     clock = Clock()
     store = opened(clock=clock)
     for number in range(15):
@@ -500,8 +341,8 @@ async def test_sqlite_store_sweeps_what_has_run_out(opened: Opened, path: Path) 
         await store.read("0", ids[0])
 
 
-async def test_sqlite_expired_log_restarts_before_the_sweep(opened: Opened) -> None:
-    """An expired record is gone although it was not removed yet."""
+async def test_expired_log_restarts_before_the_sweep(opened: Opened) -> None:
+    """An expired event is not read although it was not removed yet."""
     clock = Clock()
     store = opened(clock=clock)
     await store.apply(Append("log", b"1", ttl=0.1))
@@ -511,12 +352,12 @@ async def test_sqlite_expired_log_restarts_before_the_sweep(opened: Opened) -> N
     assert [event.data for event in await store.read("log")] == [b"2"]
 
 
-async def test_sqlite_idle_follower_keeps_its_position(
+async def test_idle_follower_keeps_its_position(
     opened: Opened, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An idle follower gets no LogTruncated because rows of other logs were deleted."""
     clock = Clock()
-    monkeypatch.setattr("genmcp.stores.sqlite.store._FOLLOW_REFRESH", 0.001)
+    monkeypatch.setattr("genmcp.stores.following._REFRESH", 0.001)
     store = opened(clock=clock)
     async with aclosing(store.follow("mine")) as followed:
         waiting = asyncio.ensure_future(data(followed))
@@ -529,19 +370,19 @@ async def test_sqlite_idle_follower_keeps_its_position(
         assert await waiting == b"1"
 
 
-async def test_sqlite_store_ignores_cancelled_callers(opened: Opened, path: Path) -> None:
-    """A caller that is cancelled, or whose loop was closed, delays no other."""
+async def test_store_ignores_cancelled_callers(opened: Opened, path: Path) -> None:
+    """A cancelled caller, or one of a closed event loop, delays no other."""
     store = opened()
 
-    async def ask_and_leave() -> None:
+    async def request_and_leave() -> None:
         writing = asyncio.ensure_future(store.apply(Append("log", b"", ttl=60)))
         await asyncio.sleep(0)
         writing.cancel()
 
     with closing(sqlite3.connect(path)) as other:
         other.execute("BEGIN IMMEDIATE")  # until both have left
-        await ask_and_leave()
-        await asyncio.to_thread(asyncio.run, ask_and_leave())
+        await request_and_leave()
+        await asyncio.to_thread(asyncio.run, request_and_leave())
         other.rollback()
     await store.apply(Append("log", b"", ttl=60))
 
@@ -552,8 +393,8 @@ def modes(path: Path) -> set[int]:
     return {each.stat().st_mode & 0o777 for each in path.parent.iterdir()}
 
 
-def test_sqlite_store_is_for_its_owner(path: Path) -> None:
-    """A new file is for its owner only; one that a group may open was made so on purpose."""
+def test_store_is_for_its_owner(path: Path) -> None:
+    """A new file is for its owner only. One that its group may open keeps its mode."""
     SQLiteStore(path)
     assert modes(path) == {0o600}
     path.chmod(0o640)
@@ -561,10 +402,10 @@ def test_sqlite_store_is_for_its_owner(path: Path) -> None:
     assert modes(path) == {0o640}
 
 
-async def test_sqlite_store_closes_its_files_to_others(
+async def test_store_closes_its_files_to_others(
     opened: Opened, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A file that any user may open holds requests and results: it is closed, and logged."""
+    """A file that any user may open contains requests and results: it is restricted, and logged."""
     await opened().apply(Put("k", b"1"))
     for each in path.parent.iterdir():
         each.chmod(0o644)
@@ -576,7 +417,7 @@ async def test_sqlite_store_closes_its_files_to_others(
 
 
 def test_file_of_another_program_keeps_its_mode(path: Path) -> None:
-    """A file that is refused is not changed in any way."""
+    """A file that is rejected is not changed in any way."""
     with closing(sqlite3.connect(path)) as file:
         file.execute("CREATE TABLE mine (id)")
     path.chmod(0o644)
@@ -586,7 +427,7 @@ def test_file_of_another_program_keeps_its_mode(path: Path) -> None:
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-async def test_sqlite_store_cleans_up_while_idle(opened: Opened, path: Path) -> None:
+async def test_store_cleans_up_while_idle(opened: Opened, path: Path) -> None:
     """After one write all expired entries are removed, however many, without further writes."""
     clock = Clock()
     store = opened(clock=clock)
@@ -604,8 +445,8 @@ async def test_sqlite_store_cleans_up_while_idle(opened: Opened, path: Path) -> 
                 await asyncio.to_thread(time.sleep, 0.01)  # asking the store would be a request
 
 
-def test_sqlite_store_says_where_it_is(path: Path) -> None:
-    """Its repr names the file."""
+def test_repr_names_the_file(path: Path) -> None:
+    """For the log."""
     assert repr(SQLiteStore(path)) == f"<SQLiteStore: {str(path)!r}>"
 
 
@@ -617,18 +458,17 @@ def test_sqlite_store_says_where_it_is(path: Path) -> None:
     [
         (lambda path: path.with_name("nowhere") / "store.db", "No such file or directory"),
         (lambda path: path.parent, "unable to open"),
+        (lambda path: Path("/proc/store.db"), "Errno"),  # read-only for every user
     ],
 )
-def test_sqlite_store_refuses_a_path_it_cannot_use(
-    make: Callable[[Path], Path], message: str, path: Path
-) -> None:
-    """The folder has to be there, and the file to be a file."""
+def test_unusable_path_is_rejected(make: Callable[[Path], Path], message: str, path: Path) -> None:
+    """The folder has to exist and to be writable, and the file to be a file."""
     with pytest.raises(ConfigurationError, match=message) as caught:
         SQLiteStore(make(path))
     assert repr(str(make(path))) in str(caught.value)
 
 
-def test_sqlite_store_rejects_a_foreign_file(path: Path) -> None:
+def test_file_of_another_program_is_rejected(path: Path) -> None:
     """A file that is not a database, or not one of ours, is not changed."""
     path.write_text("a letter to my aunt, and rather a long one\n" * 100)
     with pytest.raises(ConfigurationError, match="not a database"):
@@ -667,7 +507,7 @@ async def test_labels_survive_a_restart(path: Path) -> None:
 
 
 async def test_file_that_may_outgrow_its_disk_is_a_problem(path: Path) -> None:
-    """An operator learns of it before writes fail, and what to change."""
+    """An operator learns of it before writes fail, with the remedy."""
     free = shutil.disk_usage(path.parent).free
     async with aclosing(SQLiteStore(path, max_bytes=10**6)) as store:
         assert await store.problems() == ()
@@ -677,15 +517,15 @@ async def test_file_that_may_outgrow_its_disk_is_a_problem(path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["max_bytes", "timeout"])
-def test_sqlite_store_rejects_a_bound_of_zero(option: str, path: Path) -> None:
-    """A store that can contain nothing, or never waits, is rejected at construction."""
+def test_option_out_of_range_is_rejected(option: str, path: Path) -> None:
+    """A store without room, or without patience, is rejected at construction."""
     with pytest.raises(ConfigurationError, match=option):
         SQLiteStore(path, **{option: 0})  # type: ignore[arg-type]
     assert not path.exists()
 
 
 @pytest.mark.parametrize("lock", ["BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"])
-async def test_sqlite_store_examines_a_locked_file_later(lock: str, path: Path) -> None:
+async def test_locked_file_is_examined_later(lock: str, path: Path) -> None:
     """It is unavailable, in bounded time, and then turns out to be a file of another program."""
     with closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE aunts (name TEXT)")
@@ -699,14 +539,12 @@ async def test_sqlite_store_examines_a_locked_file_later(lock: str, path: Path) 
     await store.aclose()
 
 
-def test_sqlite_store_rejects_a_network_file_system(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_network_file_system_is_rejected(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where SQLite has no write-ahead log, the error states the required file system."""
 
     def elsewhere(*_: object, **__: object) -> sqlite3.Connection:
         return sqlite3.connect(":memory:")
 
-    monkeypatch.setattr(connection, "connect", elsewhere)
+    monkeypatch.setattr(file_module, "connect", elsewhere)
     with pytest.raises(ConfigurationError, match="local disk"):
         SQLiteStore(path)

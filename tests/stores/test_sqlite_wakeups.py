@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 
 from genmcp.stores.clocks import WakeSignal, steady
-from genmcp.stores.sqlite import database, watch
+from genmcp.stores.following import ROW_RETENTION
+from genmcp.stores.sqlite import database
+from genmcp.stores.sqlite.database import FileDatabase
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.stores.sqlite.watch import Watch
 from genmcp.stores.store import Append
 from tests.support.clock import Clock
 
@@ -42,13 +43,13 @@ async def opened(tmp_path: Path, clock: Clock) -> AsyncIterator[Opened]:
 def looks(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return a list that grows with each look at the file, with whether there are waiters."""
     looks: list[bool] = []
-    look = Watch.look
+    look = FileDatabase._look
 
-    def counted(self: Watch, *arguments: object) -> None:
-        looks.append(self.has_waiters)
+    def counted(self: FileDatabase, *arguments: object) -> None:
+        looks.append(bool(self.waiters.signals))
         look(self, *arguments)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Watch, "look", counted)
+    monkeypatch.setattr(FileDatabase, "_look", counted)
     return looks
 
 
@@ -144,10 +145,10 @@ async def test_worker_that_was_suspended_is_woken(
         await read(here)
         news.clear()
         await there.deliveries.put("a", "q")
-        clock.now += 2 * watch.NEWS_RETENTION
+        clock.now += 2 * ROW_RETENTION
         await there.deliveries.put("b", "other")
         looked = steady()
-        monkeypatch.setattr(watch, "steady", lambda: looked + 2 * watch.NEWS_RETENTION)
+        monkeypatch.setattr(database, "steady", lambda: looked + 2 * ROW_RETENTION)
         await read(here)
         await woken(news)
 

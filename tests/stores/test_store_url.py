@@ -1,4 +1,4 @@
-"""Which store a URL means."""
+"""The stores of URLs."""
 
 import subprocess
 import sys
@@ -53,10 +53,10 @@ def test_error_for_a_store_url_has_no_password(url: str, shown: str) -> None:
 
 @pytest.mark.parametrize(("scheme", "extra"), [("redis", "redis"), ("postgresql", "postgres")])
 def test_scheme_without_its_extra_names_the_extra(scheme: str, extra: str) -> None:
-    """Without the client library the message says what to install, and no client is imported."""
+    """Without the client library the message names the extra, and no client is imported."""
     code = (
         "import sys, genmcp.stores\n"
-        "sys.modules.update(redis=None, psycopg=None, psycopg_pool=None)\n"
+        "sys.modules.update(redis=None, psycopg=None)\n"
         f"genmcp.stores.open_store('{scheme}://127.0.0.1:1')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -21,7 +21,6 @@ from genmcp import (
 )
 from genmcp._core.request import ClientInfo as Asker
 from genmcp._core.request import Request
-from genmcp.channel import Sink
 from genmcp.errors import MethodNotFound
 from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.params import RequestParams
@@ -30,6 +29,7 @@ from genmcp.protocol.revisions.chain import LATEST
 from genmcp.suite.collection import TOOLS, Collection
 from genmcp.testing import connect
 from tests.support.asgi import MODERN
+from tests.support.channels import channel_of
 from tests.support.speaking import VERSIONS, speak
 
 
@@ -249,10 +249,9 @@ async def test_suite_rejects_requests_without_a_route() -> None:
         revision=LATEST,
         client=Asker(LATEST.version),
     )
-    sink: Sink = None  # type: ignore[assignment]
 
     with pytest.raises(MethodNotFound, match="x/y"):
-        await everything().handle(request, Channel(request, sink))
+        await everything().handle(request, channel_of(request))
 
 
 def test_repr_of_a_suite_counts_components() -> None:

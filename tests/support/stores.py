@@ -4,8 +4,9 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
+from genmcp.stores.memory import MemoryStore
 from genmcp.stores.postgres import PostgresStore
 from tests.support.postgres_server import PostgresServer, fresh_schema, shared_postgres
 from tests.support.redis_server import RedisServer
@@ -50,8 +51,22 @@ async def shared_store(
         yield SharedStore(await _migrated(f"{url}?schema={fresh_schema()}"))
 
 
+def stored_keys(store: MemoryStore) -> list[str]:
+    """Return the keys of all records in *store*, in order."""
+    database: Any = store._database
+    return [key for (key,) in database._opened().execute("SELECT key FROM records ORDER BY key")]
+
+
+async def kill(server: StoreServer) -> None:
+    """Kill *server* (SIGKILL)."""
+    if isinstance(server, PostgresServer):
+        await server.kill()
+    else:
+        server.kill()
+
+
 async def _migrated(url: str) -> str:
-    store = PostgresStore.from_url(url)
+    store = PostgresStore(url)
     try:
         await store.migrate()
     finally:

@@ -16,19 +16,21 @@ from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
-from genmcp.tasks.engine import LocalEngine
-from genmcp.tasks.external import ExternalQueue
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobBounds, JobEnvironment, JobOptions
+from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import Resume, TaskChange, TaskMessage, TaskService
 from tests.support.stores import shared_store
 
 BOUND = 8.0
-"""Seconds after which what should have come is said not to come."""
+"""Seconds that a test waits for an event."""
 
 STORES = ["memory", "sqlite"]
 ALL_STORES = [*STORES, "redis", "postgres"]
 """For what depends on the order of writes, finds records by their labels, or needs delayed
 deliveries."""
+
+_BOUNDS = {*JobBounds.__struct_fields__}
+_ENVIRONMENT = {*JobEnvironment.__struct_fields__}
 
 Gives: TypeAlias = Suspended | Finished | Exception
 
@@ -86,14 +88,17 @@ class Bench:
         **options: Any,
     ) -> TaskService:
         store = store or self.store()
-        assert store.deliveries is not None
+        bounds = {name: options.pop(name) for name in _BOUNDS & options.keys()}
+        environment = {name: options.pop(name) for name in _ENVIRONMENT & options.keys()}
         jobs = TaskService(
             store,
-            LocalEngine(store.deliveries, retry_delay=0.01),
             node=node,
             resume=resume or self.resumed,
             external=external,
-            options=JobOptions(**{"shutdown_grace": 0.0, "write_retry_delays": (0.01,), **options}),
+            options=JobOptions(**{"shutdown_grace": 0.0, **options}),
+            environment=JobEnvironment(
+                bounds=JobBounds(**{"write_retry_delays": (0.01,), **bounds}), **environment
+            ),
         )
         self._jobs.append(jobs)
         return jobs
@@ -143,8 +148,8 @@ async def ended(jobs: TaskService, id: str = "t1", owner: str | None = None) -> 
 async def until(jobs: TaskService, true: Callable[[Task], bool], id: str = "t1") -> Task:
     """Return a task when something is true of it."""
     async with asyncio.timeout(BOUND):
-        async with aclosing(jobs.follow(id, None)) as told:
-            async for each in told:
+        async with aclosing(jobs.follow(id, None)) as changes:
+            async for each in changes:
                 if isinstance(each, TaskChange) and true(each.task):
                     return each.task
     raise AssertionError("the task ended before")

@@ -7,18 +7,17 @@ broker behind the engine.
 import asyncio
 import time
 from contextlib import AbstractAsyncContextManager
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
-from genmcp.tasks.engine import Engine
-from tests.tasks.engine_worker import HandlerProbe
+from tests.tasks.engine_worker import Engine, HandlerProbe
 
 BOUND: float = 15.0
 """Seconds after which an expected event counts as missing."""
 
-LEASE: float = 2.0
-"""Seconds of a lease in the tests that wait for its end."""
+SHORT_LEASE: float = 0.3
+"""Seconds of a lease over all stores but one: the tests wait for the end of many leases."""
 
 LONG_LEASE: float = 60.0
 """A lease that does not end during a test: what happens did not need its end."""
@@ -41,8 +40,8 @@ async def expect(probe: HandlerProbe, event: str, *ids: str) -> float:
 def serving(
     engine: Engine, probe: HandlerProbe, *queues: str, **options: Any
 ) -> AbstractAsyncContextManager[None]:
-    """Serve *queues* (default: "default") with a short lease, unless *options* say otherwise."""
-    defaults: dict[str, Any] = {"concurrency": 4, "lease": LEASE}
+    """Serve *queues* (default: "default") with the lease of *probe*, unless *options* differ."""
+    defaults: dict[str, Any] = {"concurrency": 4, "lease": probe.lease}
     return engine.serve(probe, queues=queues or ("default",), **{**defaults, **options})
 
 
@@ -52,9 +51,15 @@ class EngineContract:
     A subclass provides the fixture `engine`: an engine without ids.
     """
 
+    lease: ClassVar[float] = 2.0
+    """Seconds of a lease in the tests that wait for its end."""
+
+    takeover: ClassVar[float] = 2.0
+    """Seconds after the end of a lease within which the id is delivered again."""
+
     @pytest.fixture
     def probe(self) -> HandlerProbe:
-        return HandlerProbe()
+        return HandlerProbe(lease=self.lease)
 
     async def test_id_is_delivered(self, engine: Engine, probe: HandlerProbe) -> None:
         """Whether it was submitted before or after the start of `serve`."""
@@ -69,7 +74,7 @@ class EngineContract:
 
     async def test_queued_id_is_not_queued_twice(self, engine: Engine) -> None:
         """A client repeats a request after it has lost the response."""
-        probe = HandlerProbe(holds=False)
+        probe = HandlerProbe(lease=self.lease, holds=False)
         await asyncio.gather(*(engine.submit("a") for _ in range(3)))
         await engine.submit("a", delay=0.1)
         async with serving(engine, probe, concurrency=1):
@@ -122,7 +127,7 @@ class EngineContract:
             await expect(probe, "started", "a")
             probe.fail("a")
             failed = asyncio.get_running_loop().time()
-            assert await expect(probe, "started", "a") - failed <= LEASE + 2
+            assert await expect(probe, "started", "a") - failed <= self.lease + self.takeover
             probe.release("a")
             await expect(probe, "ended", "a")
 
@@ -159,7 +164,7 @@ class EngineContract:
         self, engine: Engine, probe: HandlerProbe
     ) -> None:
         """A worker serves jobs and continuations at once; jobs that wait delay no continuation."""
-        other = HandlerProbe()
+        other = HandlerProbe(lease=self.lease)
         async with serving(engine, probe, "x", concurrency=1), serving(engine, other, "y"):
             await engine.submit("x1", queue="x")
             await expect(probe, "started", "x1")

@@ -1,8 +1,8 @@
-"""Serves an engine in a process of its own, for the contract of engines.
+"""Consumes the queues of a store in a process of its own, for the contract of consumers.
 
     python -m tests.tasks.engine_worker FACTORY TARGET OPTIONS
 
-opens the engine, serves it with the OPTIONS (JSON), and prints one event a line: `ready`,
+opens the store, consumes its queues with the OPTIONS (JSON), and prints one event a line: `ready`,
 `started ID`, `ended ID`, `cancelled ID`, `failed ID`, `left`. It reads commands from standard
 input: `release ID` lets the handler of ID return, `fail ID` lets it raise, and `leave` stops
 serving.
@@ -13,12 +13,69 @@ import importlib
 import json
 import sys
 from collections import Counter
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any, TypeAlias
 
 from genmcp.errors import StoreUnavailable
-from genmcp.tasks.engine import Engine
+from genmcp.stores.deliveries import Backlog, Deliveries
+from genmcp.stores.store import Store
+from genmcp.tasks.consumer import Handler, QueueConsumer
+from genmcp.tasks.heartbeats import Presence
+
+
+class FixedPresence(Presence):
+    """Delays takeovers by the seconds that a function returns."""
+
+    def __init__(self, delay: Callable[[], float]) -> None:
+        super().__init__(30.0, lambda: 0.0)
+        self._delay = delay
+
+    @property
+    def takeover_delay(self) -> float:
+        return self._delay()
+
+
+class Engine:
+    """The queues of a store, and a consumer of them: what the worker of a process uses."""
+
+    def __init__(self, store: Store) -> None:
+        assert store.deliveries is not None
+        self.deliveries: Deliveries = store.deliveries
+
+    async def submit(
+        self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
+    ) -> None:
+        await self.deliveries.put(id, queue, delay, owner=owner)
+
+    async def cancel(self, id: str) -> None:
+        await self.deliveries.cancel(id)
+
+    async def backlog(self, queue: str) -> Backlog:
+        return await self.deliveries.backlog(queue)
+
+    @asynccontextmanager
+    async def serve(
+        self,
+        handler: Handler,
+        *,
+        grace: float = 0.0,
+        takeover_delay: Callable[[], float] = lambda: 0.0,
+        **options: Any,
+    ) -> AsyncIterator[None]:
+        """Consume queues as the worker of a process does, while this is entered."""
+        consumer = QueueConsumer(
+            self.deliveries, handler, presence=FixedPresence(takeover_delay), **options
+        )
+        running = asyncio.create_task(consumer.run())
+        try:
+            yield
+            await consumer.drain(grace)
+        finally:
+            running.cancel()
+            await asyncio.wait({running})
+            await consumer.aclose()
+
 
 OpenEngine: TypeAlias = Callable[[str], AbstractAsyncContextManager[Engine]]
 
@@ -34,10 +91,12 @@ class HandlerProbe:
     """A delivery handler that reports its events, and returns after `release`.
 
     Args:
+        lease: seconds, for those that serve the engine with this handler. Default 2.
         holds: whether a handler waits for `release` or `fail`. Otherwise it returns at once.
     """
 
-    def __init__(self, *, holds: bool = True) -> None:
+    def __init__(self, *, lease: float = 2.0, holds: bool = True) -> None:
+        self.lease = lease
         self.holds = holds
         self.events: asyncio.Queue[tuple[str, str]] = asyncio.Queue()
         self.counts: Counter[tuple[str, str]] = Counter()

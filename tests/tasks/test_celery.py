@@ -1,159 +1,83 @@
-"""The example of docs/external-queues.md on Celery: a real worker, over a real Redis server."""
+"""Tasks of Celery that calls wait for: a real worker, over a real Redis server."""
 
 import asyncio
-import importlib
-import os
-import sys
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT, Process
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
-from genmcp.client.client import Client
 from genmcp.tasks.celery import CeleryQueue
-from genmcp.tasks.external import ExternalStatus
-from tests.support.documented import write_examples
-from tests.support.redis_server import RedisServer
-from tests.support.serving import serve
+from genmcp.tasks.queues import ExternalStatus
+from tests.tasks.engine_apps import EngineApp
+from tests.tasks.engine_bench import BOUND, EngineBench, JobLog
 
-pytestmark = pytest.mark.slow
-
-PATIENCE = 30  # seconds: a worker of Celery takes some to start
-
-StartWorker = Callable[..., Awaitable[Process]]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 
-@pytest.fixture
-async def redis() -> AsyncIterator[RedisServer]:
-    async with RedisServer() as server:
-        yield server
-
-
-@pytest.fixture
-def reports(
-    redis: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[ModuleType]:
-    """The example, connected to the test's server."""
-    write_examples("external-queues", tmp_path)
-    monkeypatch.setenv("REDIS_URL", redis.url)
-    monkeypatch.syspath_prepend(tmp_path)
-    yield importlib.import_module("reports")
-    del sys.modules["reports"]
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EngineBench]:
+    bench = EngineBench("celery", tmp_path_factory.mktemp("celery"))
+    try:
+        with asyncio.Runner() as runner:
+            runner.run(bench.open())
+        bench.start_worker()
+        yield bench
+    finally:
+        bench.end()
 
 
 @pytest.fixture
-async def start_worker(reports: ModuleType, tmp_path: Path) -> AsyncIterator[StartWorker]:
-    """A function that starts a worker of Celery, which ends with the test."""
-    started: list[Process] = []
-
-    async def start(server: str = "http://127.0.0.1:1", *options: str) -> Process:
-        command = "-m", "celery", "-A", "reports.celery", "worker", "--loglevel=info", *options
-        environment = {
-            **os.environ,
-            "PYTHONPATH": f"{tmp_path}:{Path.cwd()}",
-            "REPORTS_URL": server,
-        }
-        worker = await asyncio.create_subprocess_exec(
-            *(sys.executable, *command, "--concurrency=2", "--without-gossip", "--without-mingle"),
-            cwd=tmp_path,
-            env=environment,
-            stdin=DEVNULL,
-            stdout=PIPE,
-            stderr=STDOUT,
-        )
-        started.append(worker)
-        assert worker.stdout is not None
-        printed = b""
-        async with asyncio.timeout(PATIENCE):
-            while b" ready." not in printed:
-                line = await worker.stdout.readline()
-                printed += line
-                assert line, printed.decode()
-        return worker
-
-    yield start
-    for worker in started:
-        with suppress(ProcessLookupError):
-            worker.terminate()
-        try:
-            async with asyncio.timeout(PATIENCE):
-                await worker.communicate()
-        except TimeoutError:
-            worker.kill()
-            await worker.communicate()
+def app(bench: EngineBench) -> EngineApp:
+    return bench.app()
 
 
 async def until(
     queue: CeleryQueue, id: str, fits: Callable[[ExternalStatus], bool]
 ) -> ExternalStatus:
     """Watch the task *id* until its status *fits*."""
-    async with asyncio.timeout(PATIENCE):
+    async with asyncio.timeout(BOUND):
         async for status in queue.watch(id):
             if fits(status):
                 return status
     raise AssertionError(f"watched to its end: {status}")
 
 
-async def test_call_waits_for_a_celery_task(reports: ModuleType, start_worker: StartWorker) -> None:
-    """Its progress is the progress of the call, and its end is announced by the worker."""
-    reports.queue._poll_interval = 0.05
-    progress: list[tuple[float, float | None, str | None]] = []
-    async with serve(reports.app) as url, Client(f"{url}/mcp") as client:
-        await start_worker(url)
-        result = await client.call(
-            "report", {"pages": 5}, progress=lambda *report: progress.append(report)
-        )
-    assert result.text == "5 pages on 3 sheets"
-    assert progress[-1][1:] == (5, f"page {progress[-1][0]:.0f}")
+async def test_progress_of_a_task_is_read(app: EngineApp, tmp_path: Path) -> None:
+    """What the task passes to `update_state`."""
+    log, queue = JobLog(tmp_path), app.queue
+    assert isinstance(queue, CeleryQueue)
+    sent = await asyncio.to_thread(app.app.send_task, "counting", (log.folder,))
+    status = await until(queue, sent.id, lambda status: status.phase == "working")
+    assert status == ExternalStatus("working", progress=1, total=2, message="half")
+    log.release()
+
+    status = await until(queue, sent.id, lambda status: status.over)
+    assert status == ExternalStatus("completed", result="plain")
 
 
-async def test_celery_announces_the_end(reports: ModuleType, start_worker: StartWorker) -> None:
-    """The signal of the example: nothing is read but once, and then at the end."""
-    reports.queue._poll_interval = 3600.0
-    async with serve(reports.app) as url, Client(f"{url}/mcp") as client:
-        await start_worker(url)
-        assert (await client.call("report", {"pages": 3})).text == "3 pages on 2 sheets"
-
-
-async def test_celery_task_that_raises(
-    reports: ModuleType, start_worker: StartWorker, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The error is in the log of the server, and not in the result."""
-    reports.queue._poll_interval = 0.05
-    async with serve(reports.app) as url, Client(f"{url}/mcp") as client:
-        await start_worker()
-        result = await client.call("report", {"pages": 0})
-    assert result.is_error
-    assert "at least one page" not in result.text
-    assert "at least one page" in caplog.text
-
-
-async def test_waiting_celery_task_is_revoked(
-    reports: ModuleType, start_worker: StartWorker
-) -> None:
-    """A worker that is there notes it, although the task has not begun."""
-    queue = CeleryQueue(reports.celery, poll_interval=0.05)
-    await start_worker()
-    sent = await asyncio.to_thread(reports.build.apply_async, (3,), countdown=2)
+async def test_waiting_task_is_revoked(app: EngineApp, tmp_path: Path) -> None:
+    """A worker that is there remembers it, although the task has not begun."""
+    log, queue = JobLog(tmp_path), app.queue
+    assert isinstance(queue, CeleryQueue)
+    first = await asyncio.to_thread(app.app.send_task, "plain", (log.folder,))
+    await until(queue, first.id, lambda status: status.over)  # the worker has started
+    sent = await asyncio.to_thread(app.app.send_task, "plain", (log.folder,), countdown=2)
     assert (await queue.snapshot(sent.id)).phase == "queued"
 
     await queue.cancel(sent.id)
 
-    assert (await until(queue, sent.id, lambda status: status.over)).phase == "cancelled"
+    status = await until(queue, sent.id, lambda status: status.over)
+    assert status.phase == "cancelled"
+    assert len(log.lines("plain")) == 1
 
 
-async def test_running_celery_task_is_terminated(
-    reports: ModuleType, start_worker: StartWorker
-) -> None:
-    queue = CeleryQueue(reports.celery, poll_interval=0.05, terminate=True)
-    await start_worker()
-    sent = await asyncio.to_thread(reports.build.delay, 1000)
-    running = await until(queue, sent.id, lambda status: status.phase == "working")
-    assert running.total == 1000
+async def test_running_task_is_terminated(app: EngineApp, tmp_path: Path) -> None:
+    log = JobLog(tmp_path)
+    queue = CeleryQueue(app.app, poll_interval=0.05, terminate=True)
+    sent = await asyncio.to_thread(app.app.send_task, "counting", (log.folder,))
+    await until(queue, sent.id, lambda status: status.phase == "working")
 
     await queue.cancel(sent.id)
 
-    assert (await until(queue, sent.id, lambda status: status.over)).phase == "cancelled"
+    status = await until(queue, sent.id, lambda status: status.over)
+    assert status.phase == "cancelled"

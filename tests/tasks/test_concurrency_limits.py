@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
+from genmcp._core.task import Task
 from genmcp._core.waiting import Job, Working
 from genmcp.errors import ConfigurationError
 from genmcp.stores.store import Put
-from genmcp.tasks.job_limits import LimitHolders
+from genmcp.tasks.job_limits import JobLimit, Slot
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.service import TaskService
@@ -27,7 +28,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 class Room:
-    """Counts who is in, and lets them out one by one."""
+    """The jobs that run: counts them, and ends them one by one."""
 
     def __init__(self) -> None:
         self.entered: asyncio.Queue[str] = asyncio.Queue()
@@ -94,7 +95,7 @@ async def parked(jobs: TaskService, id: str) -> None:
 
 
 async def test_jobs_of_one_key_run_one_at_a_time(bench: Bench) -> None:
-    """In any process, in the order of their calls; a wait for a slot is no attempt."""
+    """In any process; a wait for a slot is no attempt."""
     one, other = bench.jobs("n1"), bench.jobs("n2")
     await other.start()
     await create(one, "t1", index.job("report", "a"))
@@ -104,12 +105,14 @@ async def test_jobs_of_one_key_run_one_at_a_time(bench: Bench) -> None:
         await create(jobs, f"t{number}", index.job("report", name), created=float(number))
         await parked(jobs, f"t{number}")
 
-    for name, following in zip("abc", "bcd", strict=True):
+    ran = ["a"]
+    for _ in "bcd":
         assert room.entered.empty()
-        room.leave(name)
-        assert await room.next() == following
-    room.leave("d")
+        room.leave(ran[-1])
+        ran.append(await room.next())
+    room.leave(ran[-1])
 
+    assert sorted(ran) == ["a", "b", "c", "d"]
     assert [(await ended(one, f"t{n}")).result for n in range(1, 5)] == [b"1"] * 4
     assert room.most == 1
 
@@ -157,7 +160,7 @@ async def test_limit_of_a_job_or_a_queue_holds(bench: Bench, work: Any, options:
 
 
 async def test_slot_of_a_cancelled_job_is_given_to_the_next(bench: Bench) -> None:
-    """Of one that runs as soon as its function has ended; one that waits leaves the line."""
+    """As soon as its function has ended. One that was cancelled while it waited gets no slot."""
     jobs = bench.jobs()
     await create(jobs, "t1", index.job("report", "a"))
     await room.next()
@@ -177,28 +180,29 @@ async def test_slot_of_a_lost_job_is_taken(bench: Bench) -> None:
     jobs = bench.jobs(lease=0.3)
     work = index.job("report", "a")
     (limit,) = jobs.runner.jobs.limits.of(made(Working(work)))
-    held = LimitHolders(limit.name, ("gone.1",))
-    await jobs.records.store.apply(Put(limit.key, msgspec.msgpack.encode(held)))
+    await hold(jobs, limit, Slot("gone.1", "n1"))
 
     await create(jobs, "t1", work)
 
     assert await room.next() == "a"
 
 
-async def test_job_with_a_slot_that_was_not_woken_runs(bench: Bench) -> None:
-    """The process that gave it the slot has died before it could submit the job."""
+async def test_slot_of_a_dead_process_is_free(bench: Bench) -> None:
+    """Although its job waits for another process that serves its queue."""
     jobs = bench.jobs(lease=0.3)
-    work = index.job("report", "a")
-    (limit,) = jobs.runner.jobs.limits.of(made(Working(work)))
-    await create(jobs, "t0", index.job("report", "z"))
-    await room.next()
-    await create(jobs, "t1", work)
-    await parked(jobs, "t1")
+    lost = made(Working(index.options(queue="unserved").job("report", "lost")), id="t0")
+    (limit,) = jobs.runner.jobs.limits.of(lost)
+    await jobs.records.create(lost.claim(1.0, max_crashes=3), None)
+    await hold(jobs, limit, Slot("t0.0", "a dead process"))
 
-    held = LimitHolders(limit.name, ("t1.0",))
-    await jobs.records.store.apply(Put(limit.key, msgspec.msgpack.encode(held)))
+    await create(jobs, "t1", index.job("report", "a"))
 
     assert await room.next() == "a"
+
+
+async def hold(jobs: TaskService, limit: JobLimit, slot: Slot) -> None:
+    """Write the record of a limit as the process of *slot* has left it."""
+    await jobs.records.store.apply(Put(limit.key, msgspec.msgpack.encode([slot])))
 
 
 async def test_limits_leave_no_records(bench: Bench) -> None:
@@ -213,38 +217,49 @@ async def test_limits_leave_no_records(bench: Bench) -> None:
         await ended(jobs, name)
 
     assert await jobs.records.store.get(limit.key) is None
-    assert list(await jobs.records.store.find(limit.key)) == []
 
 
-async def test_key_survives_a_killed_worker(tmp_path: Path) -> None:
-    """The job keeps its slot while another worker takes it over; the next one runs after it."""
+def waited(task: Task) -> float:
+    assert isinstance(task.work, Working)
+    return task.work.waited
+
+
+async def test_limit_holds_after_a_killed_worker(tmp_path: Path) -> None:
+    """The job that it ran and the one that waited run in another worker, one after the other."""
+    ends = {"t1": tmp_path / "first", "t2": tmp_path / "second"}
     async with (
         opened("sqlite", tmp_path) as bench,
         running(tmp_path / "jobs.db", "w1") as first,
     ):
         jobs = client(bench)
-        work = Job(name="patient", arguments={"until": 2}, limit=1)
-        await create(jobs, "t1", work)
-        await first.says("attempt 1")
-        await create(jobs, "t2", work, created=2.0)
+        for id, end in ends.items():
+            await create(jobs, id, Job(name="held", arguments={"end": str(end)}, limit=1))
+            if id == "t1":
+                await first.says("attempt 1")
         await parked(jobs, "t2")
         first.signal(signal.SIGKILL)
         async with running(tmp_path / "jobs.db", "w2") as second:
-            await second.says("attempt 2")
-            await second.says("attempt 1")
+            line = await second.line()
+            runs, waits = ("t1", "t2") if line == "attempt 2" else ("t2", "t1")
+            before = waited(await jobs.get(waits, None))
+            await until(jobs, lambda task: waited(task) > before, waits)
+            ends[runs].touch()
+            await second.says("attempt 1" if waits == "t2" else "attempt 2")
+            ends[waits].touch()
+            assert [(await ended(jobs, id)).status for id in ends] == ["completed"] * 2
         await jobs.aclose()
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [({"limit": 0}, "limit must be"), ({"limit_key": "colour"}, "no parameter 'colour'")],
 )
-def test_wrong_limit_is_rejected(options: Any, says: str) -> None:
+def test_wrong_limit_is_rejected(options: Any, message: str) -> None:
     """When the function is decorated."""
 
     async def limited(run: Run, document: str) -> None: ...
 
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=message):
         job(name="limited", **options)(limited)
 
 

@@ -1,4 +1,4 @@
-"""The contract of engines, on `LocalEngine` over the deliveries of each store."""
+"""The contract of the worker's queues, over the deliveries of each store."""
 
 import asyncio
 import sqlite3
@@ -13,41 +13,48 @@ from genmcp.stores.memory import MemoryStore
 from genmcp.stores.postgres import PostgresStore
 from genmcp.stores.redis import RedisStore
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.tasks.engine import Engine, LocalEngine
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
-from tests.tasks.engine_contract import BOUND, EngineContract
+from tests.tasks.engine_contract import BOUND, SHORT_LEASE, EngineContract
 from tests.tasks.engine_processes import (
     BrokerEngineContract,
     EngineBroker,
     EngineProcess,
     SharedEngineContract,
 )
+from tests.tasks.engine_worker import Engine
 
 
 @asynccontextmanager
 async def sqlite_engine(path: str) -> AsyncIterator[Engine]:
     async with aclosing(SQLiteStore(path)) as store:
-        yield LocalEngine(store.deliveries, retry_delay=0.1)
+        yield Engine(store)
 
 
 @asynccontextmanager
 async def postgres_engine(url: str) -> AsyncIterator[Engine]:
-    async with aclosing(PostgresStore(url)) as store:
-        yield LocalEngine(store.deliveries, retry_delay=0.1)
+    async with aclosing(PostgresStore(url, timeout=2)) as store:
+        yield Engine(store)
 
 
 @asynccontextmanager
 async def redis_engine(url: str) -> AsyncIterator[Engine]:
-    async with aclosing(RedisStore(url)) as store:
-        yield LocalEngine(store.deliveries, retry_delay=0.1)
+    async with aclosing(RedisStore(url, timeout=2)) as store:
+        yield Engine(store)
 
 
-class TestMemory(EngineContract):
+class ShortLeases(EngineContract):
+    """The leases of one store are real. A busy machine may delay the takeover of shorter ones."""
+
+    lease = SHORT_LEASE
+    takeover = BOUND
+
+
+class TestMemory(ShortLeases):
     @pytest.fixture
     async def engine(self) -> AsyncIterator[Engine]:
         async with aclosing(MemoryStore()) as store:
-            yield LocalEngine(store.deliveries)
+            yield Engine(store)
 
 
 async def test_deliveries_go_on_after_a_defect_of_the_store(
@@ -64,7 +71,7 @@ async def test_deliveries_go_on_after_a_defect_of_the_store(
             return await claim(*args, **options)
 
         monkeypatch.setattr(store.deliveries, "claim", fail_once)
-        engine = LocalEngine(store.deliveries, retry_delay=0.01)
+        engine = Engine(store)
         await engine.submit("a")
         async with (
             engine.serve(handled.put, queues=["default"], concurrency=1, lease=5),
@@ -86,8 +93,7 @@ class TestSQLite(SharedEngineContract):
         process.freeze(lambda: _is_unlocked(target))
 
 
-@pytest.mark.slow  # the real leases of one store suffice in the short run
-class TestRedis(BrokerEngineContract):
+class TestRedis(ShortLeases, BrokerEngineContract):
     factory = "tests.tasks.test_engine_contract:redis_engine"
 
     @pytest.fixture
@@ -96,8 +102,7 @@ class TestRedis(BrokerEngineContract):
             yield server
 
 
-@pytest.mark.slow  # the real leases of one store suffice in the short run
-class TestPostgres(BrokerEngineContract):
+class TestPostgres(ShortLeases, BrokerEngineContract):
     factory = "tests.tasks.test_engine_contract:postgres_engine"
 
     @pytest.fixture

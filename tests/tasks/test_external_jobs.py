@@ -10,8 +10,9 @@ from genmcp._core.outcome import Done, Failed
 from genmcp._core.task import Task
 from genmcp._core.waiting import Awaiting, ExternalJob, Following, Suspended
 from genmcp.errors import ConfigurationError, WaitCancelled, WorkRaised
-from genmcp.tasks.external import ExternalJobs, ExternalQueue, ExternalStatus
+from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.records import TaskRecords
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened, until
 
@@ -218,7 +219,7 @@ async def test_foreign_job_is_cancelled_with_its_call(
 
 async def test_external_job_is_cancelled_without_its_queue(bench: Bench) -> None:
     """The call is cancelled all the same."""
-    records = TaskRecords(bench.store(), JobOptions(max_events=10))
+    records = TaskRecords(bench.store(), JobOptions())
     await records.create(made(Following(REF)), b"")
     jobs = bench.jobs()
 

@@ -67,7 +67,7 @@ async def test_handled_failure_is_not_retained(bench: Bench) -> None:
 
 
 async def test_record_that_was_written_meanwhile_is_not_deleted(bench: Bench) -> None:
-    """With an idempotency key, it may be that of a later call, which runs."""
+    """With an idempotency key, it may be that of the next call, which runs."""
     jobs = bench.jobs()
     await failed(bench, jobs)
     stored = await jobs.records.find("t1")

@@ -13,7 +13,7 @@ from genmcp.errors import IllegalTransition, StoreUnavailable
 from genmcp.stores.store import Op, StoreEntry
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, TaskRecords
-from genmcp.tasks.retry import RetriedWrites
+from genmcp.tasks.writes import RetriedWrites
 from tests.support.asgi import until
 
 
@@ -57,7 +57,7 @@ async def test_two_claims_in_one_instant_have_one_winner() -> None:
     records = await made(Yielding(clock=lambda: 1000.0))
 
     claims = await asyncio.gather(
-        *(HeldTask(records, "a", 0).claim(3)() for _ in range(2)), return_exceptions=True
+        *(HeldTask(records, "a", 0).claim(3) for _ in range(2)), return_exceptions=True
     )
 
     assert sum(isinstance(each, Task) for each in claims) == 1
@@ -80,13 +80,12 @@ async def test_write_that_lands_late_is_applied_once() -> None:
     """A failure that is counted twice would cost a retry of the job."""
     records = await made(store := Late(), retries=3)
     held = HeldTask(records, "a", 0)
-    await held.claim(3)()
-    retry = held.retryable(retry_job)
+    await held.claim(3)
     store.fails = True
     with pytest.raises(StoreUnavailable):
-        await retry()
+        await held.change(retry_job)
 
-    task = await retry()
+    task = await held.change(retry_job)
 
     assert isinstance(task.work, Working)
     assert (task.work.failures, task.delivery_id) == (1, 1)
@@ -98,7 +97,7 @@ async def test_claim_that_lands_late_is_released() -> None:
     held = HeldTask(records, "a", 0)
     store.fails = True
     with pytest.raises(StoreUnavailable):
-        await held.claim(3)()
+        await held.claim(3)
 
     released = await held.change(Task.release)
 
@@ -111,9 +110,9 @@ async def test_claim_of_another_worker_is_not_released() -> None:
     held = HeldTask(records, "a", 0)
     store.fails = True
     with pytest.raises(StoreUnavailable):
-        await held.claim(3)()
+        await held.claim(3)
     store.pending = None
-    await HeldTask(records, "a", 0).claim(3)()
+    await HeldTask(records, "a", 0).claim(3)
 
     with pytest.raises(IllegalTransition):
         await held.change(Task.release)
@@ -123,25 +122,23 @@ async def test_check_notices_a_cancellation() -> None:
     """It reads the record: the version that the holder knows does not show other writes."""
     records = await made(MemoryStore())
     held = HeldTask(records, "a", 0)
-    await held.claim(3)()
+    await held.claim(3)
     await records.change("a", Task.cancel)
 
     with pytest.raises(IllegalTransition):
         await held.check()
 
 
-@pytest.mark.parametrize("patient", [True, False], ids=["wait_for_write", "uninterrupted"])
-async def test_write_cut_off_at_shutdown_is_unavailable(patient: bool) -> None:
+async def test_write_cut_off_at_shutdown_is_unavailable() -> None:
     """A CancelledError would look as if the waiting request had been cancelled."""
-    retry = RetriedWrites(delays=(0.1,), timeout=30.0, late_bytes=1, is_stopping=lambda: False)
+    retry = RetriedWrites(delays=(0.1,), timeout=30.0, is_stopping=lambda: False)
     begun = asyncio.Event()
 
     async def write() -> None:
         begun.set()
         await asyncio.Event().wait()
 
-    waiting = retry.wait_for_write(write()) if patient else retry.uninterrupted(write())
-    request = asyncio.create_task(waiting)
+    request = asyncio.create_task(retry.wait_for_write(write()))
     await until(begun.is_set)
     await retry.aclose()
 

@@ -10,7 +10,7 @@ import pytest
 from genmcp._core.waiting import Job
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.jobs import JobFunction, Run, SavedState, find_job, job
-from genmcp.tasks.retry import ProgressWriter
+from genmcp.tasks.progress import ProgressWriter
 
 
 @job
@@ -24,11 +24,11 @@ def resize(run: Run, width: int) -> int:
     return width // 2
 
 
-def test_job_is_found_by_where_it_is() -> None:
+def test_job_is_found_by_its_module_and_name() -> None:
     """By default that is its module and its name in it."""
     assert transcribe.name == f"{__name__}:transcribe"
     assert transcribe is find_job(transcribe.name)
-    assert find_job("nobody:knows") is None
+    assert find_job("unknown:job") is None
 
 
 def test_job_is_work_for_an_engine() -> None:
@@ -39,7 +39,7 @@ def test_job_is_work_for_an_engine() -> None:
     )
 
 
-async def test_job_may_be_called_as_the_function_it_is() -> None:
+async def test_function_of_a_job_may_be_called() -> None:
     """A test of the function needs no engine."""
     run = Run("t.0", 1, {}, ProgressWriter(discard), asyncio.get_running_loop(), SAVED)
 
@@ -75,7 +75,7 @@ def test_run_does_not_wait_for_a_loop_that_has_ended() -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         ({}, "url"),
         ({"url": 1, "langauge": "no"}, "langauge"),
@@ -84,9 +84,9 @@ def test_run_does_not_wait_for_a_loop_that_has_ended() -> None:
         ({"url": "\ud800"}, "url"),
     ],
 )
-def test_job_refuses_arguments_it_cannot_have(arguments: dict[str, Any], says: str) -> None:
+def test_job_refuses_arguments_it_cannot_have(arguments: dict[str, Any], message: str) -> None:
     """At once, where the mistake is, naming the parameter and the place in it."""
-    with pytest.raises(TypeError, match=says):
+    with pytest.raises(TypeError, match=message):
         transcribe.job(**arguments)
 
 
@@ -97,7 +97,7 @@ def named(name: str) -> JobFunction[..., Any]:
     return first
 
 
-def test_job_name_is_one_function_s() -> None:
+def test_job_name_belongs_to_one_function() -> None:
     """A second function of that name is refused; the same once more is a reload."""
     named("taken")
     again = named("taken")
@@ -126,7 +126,7 @@ async def yields(run: Run) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("function", "options", "says"),
+    ("function", "options", "message"),
     [
         (method, {}, "method"),
         (nothing, {}, "first parameter"),
@@ -151,15 +151,15 @@ async def yields(run: Run) -> Any:
     ],
 )
 def test_invalid_job_is_rejected_at_import(
-    function: Callable[..., Any], options: Any, says: str
+    function: Callable[..., Any], options: Any, message: str
 ) -> None:
     """Wrong configuration fails when the module is imported."""
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=message):
         job(**options)(function)
 
 
 @pytest.mark.parametrize(
-    ("options", "says"),
+    ("options", "message"),
     [
         ({"at": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001
         ({"at": 5}, "time zone"),
@@ -167,9 +167,9 @@ def test_invalid_job_is_rejected_at_import(
         ({"retries": 2}, "retries"),
     ],
 )
-def test_wrong_options_of_a_job_are_rejected(options: Any, says: str) -> None:
+def test_wrong_options_of_a_job_are_rejected(options: Any, message: str) -> None:
     """Where they are given, and not in a worker."""
-    with pytest.raises(ConfigurationError, match=says):
+    with pytest.raises(ConfigurationError, match=message):
         transcribe.options(**options)
 
 

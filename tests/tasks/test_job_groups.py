@@ -1,4 +1,4 @@
-"""Waits for several jobs: `gather` and `first_of`, in memory and in a file."""
+"""Waits for several jobs (`gather`), in memory and in a file."""
 
 import asyncio
 import signal
@@ -20,7 +20,6 @@ from genmcp import (
     ToolError,
     ToolRequest,
     WorkRaised,
-    first_of,
     gather,
 )
 from genmcp._core.parts import end_part, new_parts, part_ids
@@ -142,8 +141,6 @@ async def got(queue: "asyncio.Queue[str]") -> str:
         (gather({"a": times.job(1), "b": times.job(2, 5)}), Done({"a": 2, "b": 10})),
         (gather(times.job(4)), Done([8])),
         (gather(times.job(1), return_outcomes=True), Done([Done(2)])),
-        (first_of(times.job(1)), Done(2)),
-        (first_of({"a": times.job(1)}), Done({"a": 2})),
     ],
 )
 async def test_values_come_in_the_shape_of_the_jobs(
@@ -190,30 +187,6 @@ async def test_outcomes_contain_failures(bench: Bench) -> None:
     assert bad.error.message == "no ink"
 
 
-async def test_first_success_cancels_the_others(bench: Bench) -> None:
-    """A failure does not decide, as long as another job may succeed."""
-    jobs = bench.jobs()
-
-    await submit(jobs, first_of(fails.job("down"), waits.job("near"), waits.job("far")))
-    assert {await got(signals.started), await got(signals.started)} == {"near", "far"}
-    signals.of("near").set()
-    await ended(jobs)
-
-    assert bench.resumed.outcomes == [Done("near")]
-    assert await got(signals.cancelled) == "far"
-
-
-async def test_first_of_failures_fails_with_the_last(bench: Bench) -> None:
-    """If no job succeeds, there is no value."""
-    jobs = bench.jobs()
-
-    await submit(jobs, first_of(fails.job("down"), fails.job("down")))
-    await ended(jobs)
-
-    (outcome,) = bench.resumed.outcomes
-    assert isinstance(outcome, Failed)
-
-
 async def test_parts_leave_no_records(bench: Bench) -> None:
     """The outcomes are in the record of the call; those of the parts are deleted."""
     jobs = bench.jobs()
@@ -256,7 +229,7 @@ async def test_external_job_can_be_a_part(bench: Bench) -> None:
 
 async def test_progress_is_the_sum_of_the_parts(bench: Bench) -> None:
     """A part that has ended counts 1, one that runs the fraction that is done."""
-    jobs = bench.jobs(progress_interval=0.001)
+    jobs = bench.jobs()
 
     await submit(jobs, gather(half.job("a"), half.job("b")))
     task = await until(jobs, lambda task: task.progress == 1.0)
@@ -310,9 +283,9 @@ async def test_part_is_not_found_by_clients(bench: Bench) -> None:
     await got(signals.started)
 
     for id in part_ids(made(gathering(gather(waits.job("a"), waits.job("b"))), step=1)):
-        for asked in (jobs.get(id, None), jobs.cancel(id, None), jobs.answer(id, None, {})):
+        for reading in (jobs.get(id, None), jobs.cancel(id, None), jobs.answer(id, None, {})):
             with pytest.raises(TaskNotFound):
-                await asked
+                await reading
 
 
 # The transitions
@@ -357,9 +330,7 @@ async def test_group_survives_a_killed_worker(tmp_path: Path) -> None:
         running(tmp_path / "jobs.db", "w1") as first,
     ):
         jobs = client(bench)
-        group = JobGroup(
-            "gather", [Job(name="patient", arguments={"until": 2}) for _ in range(3)], "all"
-        )
+        group = JobGroup([Job(name="patient", arguments={"until": 2}) for _ in range(3)], "all")
         await submit(jobs, group)
         await jobs.aclose()
         await first.says("attempt 1")
@@ -392,30 +363,10 @@ class Summary(Tool):
         return f"{values[0]} and {values[1]}"
 
 
-class TooMany(Tool):
-    """Starts more jobs than a call may wait for."""
-
-    name = "too_many"
-
-    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
-        return gather(*(times.job(each) for each in range(101))).then(self.done)
-
-    async def done(self, request: ToolRequest, values: list[int], channel: Channel) -> str:
-        return str(len(values))
-
-
 async def test_tool_continues_with_the_values_of_several_jobs() -> None:
     """The value has the type that the method annotates, in each step."""
     async with connect(Suite(name="s", version="1.0", tools=[Summary])) as client:
         assert (await client.call("summary")).text == "8 and 12"
-
-
-async def test_tool_cannot_wait_for_too_many_jobs(caplog: pytest.LogCaptureFixture) -> None:
-    """The log names the setting."""
-    async with connect(Suite(name="s", version="1.0", tools=[TooMany])) as client:
-        with pytest.raises(Exception, match="Internal error"):
-            await client.call("too_many")
-    assert "JobOptions.max_parts" in caplog.text
 
 
 @pytest.mark.parametrize(
@@ -423,8 +374,8 @@ async def test_tool_cannot_wait_for_too_many_jobs(caplog: pytest.LogCaptureFixtu
     [
         (lambda: gather(), "gather\\(\\) needs at least one job"),
         (lambda: gather({}), "gather\\(\\) needs at least one job"),
-        (lambda: first_of(), "first_of\\(\\) needs at least one job"),
-        (lambda: JobGroup("gather", [times.job(1), {"a": times.job(1)}], "all"), "not dict"),
+        (lambda: gather(times.job(1), cast(Any, {"a": times.job(1)})), "not dict"),
+        (lambda: gather(*[times.job(1)] * 101), "at most 100 jobs, not 101"),
         (lambda: gather(gather(times.job(1))), "not JobGroup"),
         (lambda: gather(cast(Any, {1: times.job(1)})), "keys of the jobs are texts"),
         (lambda: Continue("t", {"a": times.job(1)}), "gather\\({...}\\)"),

@@ -13,7 +13,6 @@ from genmcp._core.task import Task
 from genmcp._core.waiting import Asking, Awaiting, Finished, Job, Running, Suspended, Working
 from genmcp.errors import (
     ConfigurationError,
-    Conflict,
     IllegalTransition,
     StoreUnavailable,
     TaskNotFound,
@@ -27,8 +26,8 @@ from genmcp.stores.store import Delete
 from genmcp.tasks.follower import TaskFollower
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import JobProgress
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.retry import JobProgress
 from genmcp.tasks.service import TaskChange, TaskMessage, TaskService
 from tests.tasks.bench import BOUND, STORES, Bench, ended, followed, made, opened, until
 
@@ -624,7 +623,7 @@ async def test_awaiting_call_is_handed_over_at_shutdown(
 async def test_unsubmitted_job_is_submitted_by_a_reader(bench: Bench) -> None:
     """The process died between the record and the engine."""
     jobs = bench.jobs()
-    records = TaskRecords(bench.store(), JobOptions(max_events=10))
+    records = TaskRecords(bench.store(), JobOptions())
     assert await records.create(made(Working(double.job(4)), due=900.0), b"")
 
     await jobs.get("t1", None)
@@ -644,7 +643,7 @@ async def test_job_that_was_settled_is_only_continued(bench: Bench) -> None:
 async def test_unsubmitted_retry_follows_a_repeated_delivery(bench: Bench) -> None:
     """The process died between the record and the engine, and its delivery lapses."""
     jobs = bench.jobs()
-    records = TaskRecords(bench.store(), JobOptions(max_events=10))
+    records = TaskRecords(bench.store(), JobOptions())
     await records.create(made(Working(double.job(4)), delivery_id=1, held_delivery=None), b"")
     await jobs.start()
 
@@ -663,7 +662,7 @@ async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool
 
     if asks:
         await there.get("t1", None)
-    records = TaskRecords(bench.store(), JobOptions(max_events=10))
+    records = TaskRecords(bench.store(), JobOptions())
     async with asyncio.timeout(BOUND):
         *_, task = [each async for each in TaskFollower(records).follow("t1")]
 
@@ -736,14 +735,14 @@ async def test_process_that_lives_keeps_its_call(bench: Bench) -> None:
     assert (await ended(there)).result == b"1"
 
 
-async def test_continuation_is_redelivered_after_store_failure(bench: Bench) -> None:
-    """`continue_` runs at least once."""
-    bench.resumed.gives = [StoreUnavailable("gone"), Conflict("moved")]
+async def test_store_error_of_a_hook_ends_its_call(bench: Bench) -> None:
+    """Only the death of its process repeats a step: `continue_` may have had effects."""
+    bench.resumed.gives = [StoreUnavailable("gone")]
     jobs = bench.jobs(lease=0.3)
     await jobs.create(made(Working(double.job(1))), b"")
 
-    assert (await ended(jobs)).result == b"2"
-    assert len(bench.resumed.seen) == 3
+    assert (await ended(jobs)).end == "failed"
+    assert len(bench.resumed.seen) == 1
 
 
 async def test_engine_may_deliver_what_is_no_step(

@@ -1,29 +1,28 @@
 """Shutdown of a worker: running steps have a grace period, and others take the rest."""
 
 import asyncio
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from contextlib import AsyncExitStack
 from typing import Any
 
 import pytest
 
-from genmcp.errors import ConfigurationError, StoreUnavailable
-from genmcp.stores.deliveries import Delivery
+from genmcp.errors import ConfigurationError
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.memory_deliveries import MemoryDeliveries
-from genmcp.tasks.engine import Engine, LocalEngine
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.worker import TaskWorker
+from genmcp.tasks.worker import TaskWorker, WorkerLifecycle
 from tests.tasks.bench import BOUND
+from tests.tasks.engine_worker import Engine
 
 
-def node(store: MemoryStore) -> Heartbeats:
-    return Heartbeats(store, "n", 30.0, Presence(30.0, store.now))
+def worker(store: MemoryStore, steps: "Steps", **options: Any) -> TaskWorker:
+    beats = Heartbeats(store, "n", 30.0, Presence(30.0, store.now))
+    return TaskWorker(store.deliveries, beats, steps, JobOptions(**options), WorkerLifecycle())
 
 
-class TaskRunner:
-    """TaskRunner that wait until they may end."""
+class Steps:
+    """Steps that wait until they may end."""
 
     def __init__(self) -> None:
         self.begun: asyncio.Queue[str] = asyncio.Queue()
@@ -46,15 +45,15 @@ class TaskRunner:
 
 async def test_what_runs_ends_within_the_grace() -> None:
     """Meanwhile nothing more is taken: that is left to others."""
-    steps, store = TaskRunner(), MemoryStore()
-    engine = LocalEngine(store.deliveries)
-    service = TaskWorker(engine, node(store), steps, JobOptions(shutdown_grace=BOUND))
+    steps, store = Steps(), MemoryStore()
+    service = worker(store, steps, shutdown_grace=BOUND)
     await service.start()
-    await engine.submit("a")
+    await store.deliveries.put("a")
     assert await steps.begins() == "a"
     ending = asyncio.create_task(service.aclose())
-    await asyncio.sleep(0)
-    await engine.submit("b")
+    for _ in range(5):
+        await asyncio.sleep(0)
+    await store.deliveries.put("b")
     steps.go.set()
     async with asyncio.timeout(BOUND):
         await ending
@@ -65,8 +64,8 @@ async def test_what_runs_ends_within_the_grace() -> None:
 
 async def test_running_steps_are_cancelled_after_the_grace() -> None:
     """It is delivered to another process at once."""
-    steps, store = TaskRunner(), MemoryStore()
-    engine = LocalEngine(store.deliveries)
+    steps, store = Steps(), MemoryStore()
+    engine = Engine(store)
     async with asyncio.timeout(BOUND), AsyncExitStack() as stack:
         serving = engine.serve(steps, queues=["q"], concurrency=1, lease=60.0, grace=0.01)
         await stack.enter_async_context(serving)
@@ -77,74 +76,43 @@ async def test_running_steps_are_cancelled_after_the_grace() -> None:
     assert [id for id, *_ in await store.deliveries.claim(["q"], "n2", 1.0, 9)] == ["a"]
 
 
-async def test_what_is_claimed_at_the_end_is_handed_back() -> None:
+async def test_what_is_claimed_at_the_end_is_handed_back(monkeypatch: pytest.MonkeyPatch) -> None:
     """A claim that is in flight is released, rather than lost until its lease expires."""
     claiming, go = asyncio.Event(), asyncio.Event()
 
-    class Slow(MemoryDeliveries):
-        async def claim(
-            self, queues: Collection[str], node: str, lease: float, limit: int, **how: Any
-        ) -> Sequence[Delivery]:
-            claiming.set()
-            if node != "n2":
-                await go.wait()
-            return await super().claim(queues, node, lease, limit, **how)
+    store = MemoryStore()
+    claim = store.deliveries.claim
 
-    deliveries = Slow()
-    engine = LocalEngine(deliveries)
+    async def slow(queues: Collection[str], node: str, *how: Any, **options: Any) -> Any:
+        claiming.set()
+        if node != "n2":
+            await go.wait()
+        return await claim(queues, node, *how, **options)
+
+    monkeypatch.setattr(store.deliveries, "claim", slow)
+    engine = Engine(store)
     async with asyncio.timeout(BOUND):
-        async with engine.serve(TaskRunner(), queues=["q"], concurrency=1, lease=60.0):
+        async with engine.serve(Steps(), queues=["q"], concurrency=1, lease=60.0):
             await claiming.wait()
             await engine.submit("a", queue="q")
             asyncio.get_running_loop().call_soon(go.set)
 
-        assert [id for id, *_ in await deliveries.claim(["q"], "n2", 1.0, 9)] == ["a"]
-
-
-async def test_backlog_of_the_engine_is_that_of_its_deliveries() -> None:
-    """Submitted ids wait; those whose handlers run are held."""
-    steps, store = TaskRunner(), MemoryStore()
-    engine = LocalEngine(store.deliveries)
-    async with asyncio.timeout(BOUND), engine.serve(steps, queues=["q"], concurrency=1, lease=60.0):
-        await engine.submit("a", queue="q")
-        await steps.begins()
-        await engine.submit("b", queue="q")
-
-        waiting, held, _ = await engine.backlog("q")
-        assert (waiting, held) == (1, 1)
-        assert (await engine.backlog("other"))[:2] == (0, 0)
+        assert [id for id, *_ in await engine.deliveries.claim(["q"], "n2", 1.0, 9)] == ["a"]
 
 
 async def test_options_count_from_the_next_start_on() -> None:
     """A worker takes other queues than those its mux was made with."""
-    steps, store = TaskRunner(), MemoryStore()
-    engine = LocalEngine(store.deliveries)
-    service = TaskWorker(engine, node(store), steps, JobOptions(queues=["a"]))
+    steps, store = Steps(), MemoryStore()
+    service = worker(store, steps, queues=["a"])
     await service.ended()  # there is nothing to wait for
     await service.start()
     service.options = JobOptions(queues=["b"])
     await service.aclose()
     await service.start()
-    await engine.submit("b", queue="b")
+    await store.deliveries.put("b", "b")
     assert await steps.begins() == "b"
     steps.go.set()
     await service.aclose()
-
-
-async def test_engine_failing_in_one_queue_serves_none() -> None:
-    """The caller of `start` gets the error, and nothing continues in the background."""
-
-    class Half(LocalEngine):
-        def serve(self, handler, *, queues, **options):  # type: ignore[no-untyped-def]
-            if "default" in queues:
-                raise StoreUnavailable("no such queue")
-            return super().serve(handler, queues=queues, **options)
-
-    store = MemoryStore()
-    engine: Engine = Half(store.deliveries)
-    service = TaskWorker(engine, node(store), TaskRunner(), JobOptions())
-    with pytest.raises(StoreUnavailable, match="no such queue"):
-        await service.start()
 
 
 @pytest.mark.parametrize("grace", [-1.0, float("nan")])

@@ -22,14 +22,14 @@ from genmcp._core.waiting import (
 from genmcp.errors import Conflict, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, Delete, Op, Put
-from genmcp.tasks.engine import LocalEngine
-from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import JobProgress, ProgressWriter
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.retry import JobProgress, ProgressWriter
 from genmcp.tasks.service import TaskChange
 from tests.tasks.bench import BOUND, Bench, as_result, ended, made, opened, until
+from tests.tasks.engine_worker import Engine
 
 
 @pytest.fixture
@@ -276,9 +276,10 @@ async def test_job_that_ignores_cancellation_is_given_up(
 
 
 async def test_step_that_ignores_cancellation_is_not_released(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """At the end of a worker it is still held, until its lease has run out."""
+    monkeypatch.setattr("genmcp.tasks.consumer._CANCEL_GRACE", 0.01)
     free, begun = asyncio.Event(), asyncio.Event()
 
     async def step(id: str) -> None:
@@ -290,7 +291,7 @@ async def test_step_that_ignores_cancellation_is_not_released(
                 continue
 
     store = MemoryStore()
-    engine = LocalEngine(store.deliveries, cancel_grace=0.01)
+    engine = Engine(store)
     async with asyncio.timeout(BOUND):
         async with engine.serve(step, queues=["default"], concurrency=1, lease=60.0):
             await engine.submit("a")
@@ -398,7 +399,7 @@ async def test_next_job_runs_after_a_failed_submission(bench: Bench) -> None:
 async def test_task_can_be_read_where_nothing_can_be_written(bench: Bench) -> None:
     """The step that a dead process left is submitted when the store accepts writes again."""
     store = Flaky()
-    records = TaskRecords(store, JobOptions(max_events=10))
+    records = TaskRecords(store, JobOptions())
     await records.create(made(Working(reports.job())), b"")
     store.fails["touch"] = 1
     jobs = bench.jobs(store=store)
@@ -422,10 +423,32 @@ async def test_worker_restarts_after_a_defect(
     await jobs.start()
     with monkeypatch.context() as patch:
         patch.setattr(store, "touch", touch)
-        (serving,) = [each for each in asyncio.all_tasks() if "_Serving._run" in repr(each)]
+        (serving,) = [each for each in asyncio.all_tasks() if "TaskWorker._serve" in repr(each)]
         async with asyncio.timeout(BOUND):
             await broken.wait()
             await asyncio.wait({serving})
+    await jobs.create(made(Working(reports.job())), b"")
+
+    assert (await ended(jobs)).result == b"1"
+    assert "does not work on jobs any more" in caplog.text
+
+
+async def test_worker_restarts_after_its_queue_has_failed(
+    bench: Bench, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It would otherwise appear to serve, and run no jobs any more."""
+    store = MemoryStore()
+    jobs = bench.jobs(store=store)
+
+    def news(queues: object = ()) -> Any:
+        raise AttributeError("a defect")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store.deliveries, "news", news)
+        await jobs.start()
+        async with asyncio.timeout(BOUND):
+            await jobs.worker.ended()
+    assert jobs.worker.problem == "failed"
     await jobs.create(made(Working(reports.job())), b"")
 
     assert (await ended(jobs)).result == b"1"
@@ -445,7 +468,7 @@ async def test_worker_keeps_hold_of_what_it_works_on(monkeypatch: pytest.MonkeyP
         await free.wait()
 
     monkeypatch.setattr(store.deliveries, "renew", renews)
-    engine = LocalEngine(store.deliveries)
+    engine = Engine(store)
     async with asyncio.timeout(BOUND):
         async with engine.serve(step, queues=["default"], concurrency=2, lease=0.06):
             await engine.submit("a")
@@ -463,7 +486,7 @@ async def test_worker_does_not_begin_twice_what_it_works_on() -> None:
         begun.put_nowait(id)
         await free.wait()
 
-    engine = LocalEngine(store.deliveries)
+    engine = Engine(store)
     async with asyncio.timeout(BOUND):
         async with engine.serve(step, queues=["default"], concurrency=3, lease=60.0):
             await engine.submit("a")

@@ -71,7 +71,7 @@ def test_bound_of_open_tasks_is_positive() -> None:
 
 async def test_open_tasks_of_a_client_are_bounded(bench: Bench) -> None:
     """The error names the setting; other clients continue; an ended task is not open."""
-    jobs = bench.jobs(tasks_of_client=2, queues=("nobody's",))
+    jobs = bench.jobs(tasks_of_client=2, queues=("unserved",))
     for id in ("m1", "m2"):
         await jobs.create(waiting("mallory", id), b"call")
     assert (await jobs.create(waiting("mallory", "m2"), b"call")).id == "m2"  # sent again
@@ -88,7 +88,7 @@ async def test_full_store_finishes_what_it_accepted(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """New tasks are refused while steps of the others still have room, so that all of them end."""
-    server = bench.jobs(queues=("nobody's",))
+    server = bench.jobs(queues=("unserved",))
     created = []
     with pytest.raises(StoreFull, match=r"max_bytes=1500000.*0\.1 is reserved"):
         for number in range(200):
@@ -126,7 +126,7 @@ async def test_result_above_the_client_share_is_an_error(bench: Bench) -> None:
 
 async def test_client_at_its_share_still_ends_its_tasks(bench: Bench) -> None:
     """However full its share is, the few bytes of each step have room."""
-    server = bench.jobs(queues=("nobody's",))
+    server = bench.jobs(queues=("unserved",))
     created = []
     with pytest.raises(OverShare, match="share of the store"):
         for number in range(200):
@@ -149,7 +149,7 @@ async def test_client_without_room_for_entries_still_ends_its_tasks() -> None:
     """The event of the end takes the room of an earlier event, and followers get it."""
     store = MemoryStore(max_entries=400)
     bench = Bench(lambda: store)
-    server = bench.jobs(queues=("nobody's",))
+    server = bench.jobs(queues=("unserved",))
     created = []
     with pytest.raises(OverShare, match="share of the store"):
         for number in range(100):
@@ -169,7 +169,7 @@ async def test_client_without_room_for_entries_still_ends_its_tasks() -> None:
 
 async def test_jobs_of_clients_take_turns(bench: Bench) -> None:
     """A job does not wait behind all that another client has queued before it."""
-    server = bench.jobs(queues=("nobody's",))
+    server = bench.jobs(queues=("unserved",))
     for number in range(30):
         await server.create(waiting("mallory", f"m{number}"), b"call")
     await server.create(waiting("bob", "b1"), b"call")
@@ -186,8 +186,8 @@ async def test_jobs_of_clients_take_turns(bench: Bench) -> None:
 
 
 async def test_long_jobs_of_one_client_leave_room_for_others(bench: Bench) -> None:
-    """One client's jobs take a part of the places only, however long they run."""
-    worker = bench.jobs("n1", concurrency=4, share_of_client=0.5)
+    """One client's jobs take at most four fifths of the slots, however long they run."""
+    worker = bench.jobs("n1", concurrency=5)
     for number in range(6):
         held = Working(Job(name="shares.hold", arguments={"who": "mallory"}))
         await worker.create(made(held, id=f"m{number}", owner="mallory", ttl=60.0), b"call")
@@ -195,11 +195,4 @@ async def test_long_jobs_of_one_client_leave_room_for_others(bench: Bench) -> No
     await worker.create(waiting("bob", "b1"), b"call")
     await ended(worker, "b1", "bob")
 
-    assert RAN.count("mallory") == 2
-
-
-@pytest.mark.parametrize("share", [0, 1.5])
-def test_share_of_a_client_is_a_part(share: float) -> None:
-    """Neither nothing nor more than there is."""
-    with pytest.raises(ConfigurationError, match="share_of_client"):
-        JobOptions(share_of_client=share)
+    assert RAN.count("mallory") == 4

@@ -25,9 +25,7 @@ async def heavy(run: Run) -> int:
     return 1
 
 
-async def test_queue_that_nobody_serves_is_told(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_unserved_queue_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
     """By the log, once, and by the status of a task that is overdue; until a worker is there."""
     server = bench.jobs("server", lease=0.4)
     for id in ("t1", "t2"):
@@ -40,7 +38,7 @@ async def test_queue_that_nobody_serves_is_told(
     assert ((task := await ended(server)).result, task.message) == (b"1", None)
 
 
-async def test_queue_that_another_process_serves_is_not_told(
+async def test_queue_served_elsewhere_is_not_logged(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each process shows which queues it serves, as it shows that it is alive."""

@@ -1,4 +1,4 @@
-"""Records are written completely, and eventually, although the store or the engine fails."""
+"""Records are written completely, and eventually, although the store or its queue fails."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
@@ -19,13 +19,12 @@ from genmcp._core.waiting import (
     Suspended,
     Working,
 )
-from genmcp.errors import IllegalTransition, StoreUnavailable, TaskNotFound, WorkerLost
+from genmcp.errors import IllegalTransition, StoreUnavailable, TaskNotFound
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Delete, Op, Put
-from genmcp.tasks.engine import Engine, LocalEngine
-from genmcp.tasks.external import ExternalQueue, ExternalStatus
 from genmcp.tasks.jobs import Run, job
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobBounds, JobEnvironment, JobOptions
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.service import Resume, TaskService
 from tests.tasks.bench import BOUND, Bench, as_result, ended, made, opened
@@ -71,27 +70,29 @@ class Flaky(MemoryStore):
         raise StoreUnavailable("the disk is full")
 
 
-class Halting(LocalEngine):
-    """An engine that takes an id only when it may, or refuses the next ones."""
+class Halting:
+    """Lets a store queue an id only when it may, or refuse the next ones."""
 
     def __init__(self, store: MemoryStore) -> None:
-        super().__init__(store.deliveries)
         self.asked: asyncio.Queue[str] = asyncio.Queue()
         self.go = asyncio.Event()
         self.go.set()
         self.refuses: list[str] = []
         self.took: list[str] = []
+        put = store.deliveries.put
 
-    async def submit(
-        self, id: str, *, queue: str = "default", delay: float = 0.0, owner: str = ""
-    ) -> None:
-        self.asked.put_nowait(id)
-        await self.go.wait()
-        if id in self.refuses:
-            self.refuses.remove(id)
-            raise StoreUnavailable("the engine is away")
-        await super().submit(id, queue=queue, delay=delay, owner=owner)
-        self.took.append(id)
+        async def put_if_allowed(
+            id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
+        ) -> None:
+            self.asked.put_nowait(id)
+            await self.go.wait()
+            if id in self.refuses:
+                self.refuses.remove(id)
+                raise StoreUnavailable("the queue is away")
+            await put(id, queue, delay, owner=owner)
+            self.took.append(id)
+
+        store.deliveries.put = put_if_allowed  # type: ignore[method-assign]
 
     async def is_asked(self, wanted: str) -> None:
         async with asyncio.timeout(BOUND):
@@ -104,12 +105,15 @@ async def gives_one(run: Run) -> int:
     return 1
 
 
-def process(
-    store: MemoryStore, resume: Resume, engine: Engine | None = None, *external: ExternalQueue
-) -> TaskService:
-    engine = engine or LocalEngine(store.deliveries)
-    options = JobOptions(lease=0.3, write_retry_delays=(0.01,))
-    return TaskService(store, engine, node="n1", resume=resume, external=external, options=options)
+def process(store: MemoryStore, resume: Resume, *external: ExternalQueue) -> TaskService:
+    return TaskService(
+        store,
+        node="n1",
+        resume=resume,
+        external=external,
+        options=JobOptions(lease=0.3),
+        environment=JobEnvironment(bounds=JobBounds(write_retry_delays=(0.01,))),
+    )
 
 
 class Awaits:
@@ -143,12 +147,12 @@ WAITS = made(Working(Job(name=gives_one.name, arguments={})), step=1, continuati
 # Waits of `continue_`
 
 
-async def test_wait_starts_when_the_engine_is_back() -> None:
+async def test_wait_starts_when_the_queue_is_back() -> None:
     """The record is written, no check was scheduled: the call must not hang."""
     store, awaits = MemoryStore(), Awaits()
-    engine = Halting(store)
-    engine.refuses = ["t1:1.0"]
-    awaits.jobs = jobs = process(store, awaits, engine)
+    queue = Halting(store)
+    queue.refuses = ["t1:1.0"]
+    awaits.jobs = jobs = process(store, awaits)
     await jobs.create(WAITS, b"")
 
     assert (await ended(jobs)).result == b'"awaited"'
@@ -171,15 +175,15 @@ async def test_wait_starts_when_the_store_is_back(fault: str) -> None:
     await jobs.aclose()
 
 
-async def test_wait_in_a_step_that_fails_is_lost() -> None:
-    """It ends with its step, although the process is alive: the call continues."""
+async def test_wait_in_a_step_that_fails_ends_the_call() -> None:
+    """An error of the store in a hook is one of the hook: the step is not repeated."""
     store, awaits = MemoryStore(), Awaits()
     awaits.then = StoreUnavailable("something else of the store failed")
     awaits.jobs = jobs = process(store, awaits)
     await jobs.create(WAITS, b"")
 
-    assert (await ended(jobs)).result == b'"WorkerLost"'
-    assert awaits.seen == [(1, Done(1)), (2, Failed(WorkerLost()))]
+    assert (await ended(jobs)).end == "failed"
+    assert awaits.seen == [(1, Done(1))]
     await jobs.aclose()
 
 
@@ -187,7 +191,7 @@ async def test_wait_in_a_step_that_fails_is_lost() -> None:
 async def test_wait_that_no_step_here_knows_of_is_lost(bench: Bench, delivered: str) -> None:
     """For example, its step was cancelled while the store failed; its delivery is repeated."""
     jobs = bench.jobs()
-    records = TaskRecords(bench.store(), JobOptions(max_events=10))
+    records = TaskRecords(bench.store(), JobOptions())
     await records.create(
         made(Awaiting("n1"), held_delivery=0, delivery_id=1, step=2, continuation=b"c2"), b"call"
     )
@@ -200,7 +204,7 @@ async def test_wait_that_no_step_here_knows_of_is_lost(bench: Bench, delivered: 
 
 @pytest.mark.parametrize("delivered", ["t1:0", "t1:1.4"])
 async def test_wait_that_a_step_here_knows_of_goes_on(delivered: str) -> None:
-    """An engine may deliver twice."""
+    """An id may be delivered twice."""
     store, awaits = MemoryStore(), Awaits()
     awaits.go.clear()
     awaits.jobs = jobs = process(store, awaits)
@@ -218,14 +222,14 @@ async def test_wait_that_a_step_here_knows_of_goes_on(delivered: str) -> None:
 # Who writes is cancelled between a record and its submission
 
 
-async def cancelled_at(engine: Halting, id: str, writing: Coroutine[Any, Any, Any]) -> None:
-    """Cancel *writing* while *id* is submitted to the engine."""
-    engine.go.clear()
+async def cancelled_at(queue: Halting, id: str, writing: Coroutine[Any, Any, Any]) -> None:
+    """Cancel *writing* while *id* is submitted to the queue."""
+    queue.go.clear()
     task = asyncio.create_task(writing)
-    await engine.is_asked(id)
+    await queue.is_asked(id)
     task.cancel()
     await asyncio.sleep(0)
-    engine.go.set()
+    queue.go.set()
     async with asyncio.timeout(BOUND):
         with pytest.raises(asyncio.CancelledError):
             await task
@@ -234,13 +238,13 @@ async def cancelled_at(engine: Halting, id: str, writing: Coroutine[Any, Any, An
 async def test_task_is_submitted_if_its_creator_is_cancelled(bench: Bench) -> None:
     """The record is written and its step is submitted, although the caller was cancelled."""
     store = MemoryStore()
-    engine = Halting(store)
-    jobs = process(store, bench.resumed, engine)
+    queue = Halting(store)
+    jobs = process(store, bench.resumed)
     await jobs.start()
 
-    await cancelled_at(engine, "t1:0", jobs.create(made(Working(gives_one.job())), b""))
+    await cancelled_at(queue, "t1:0", jobs.create(made(Working(gives_one.job())), b""))
 
-    assert engine.took == ["t1:0"]
+    assert queue.took == ["t1:0"]
     assert (await ended(jobs)).result == b"1"
     await jobs.aclose()
 
@@ -250,21 +254,21 @@ async def test_task_is_submitted_if_its_hook_is_cancelled(
 ) -> None:
     """A hook returns a job, and is cancelled during the write."""
     store = MemoryStore()
-    engine = Halting(store)
-    jobs = process(store, bench.resumed, engine)
+    queue = Halting(store)
+    jobs = process(store, bench.resumed)
     task = await jobs.create(made(Running("n1")), b"")
 
     parking = jobs.suspend(
         "t1", Suspended(1, b"c", Working(gives_one.job())), fencing_token=task.fencing_token
     )
-    await cancelled_at(engine, "t1:1", parking)
+    await cancelled_at(queue, "t1:1", parking)
 
-    assert "t1:1" in engine.took
+    assert "t1:1" in queue.took
     assert (await ended(jobs)).result == b"1"
     await jobs.aclose()
 
 
-# An external job has ended, and the engine is not notified
+# An external job has ended, and its follower is not notified
 
 
 class FollowResult(ExternalQueue):
@@ -292,9 +296,9 @@ class FollowResult(ExternalQueue):
 async def test_ended_external_job_is_continued_after_failures(bench: Bench, by: str) -> None:
     """By a webhook that comes a second time, or by the step that it was to end."""
     ref, store, watched = ExternalJob("watched", "7"), MemoryStore(), FollowResult()
-    engine = Halting(store)
-    engine.refuses = ["t1:1"]
-    jobs = process(store, bench.resumed, engine, watched)
+    queue = Halting(store)
+    queue.refuses = ["t1:1"]
+    jobs = process(store, bench.resumed, watched)
     await jobs.create(made(Following(ref)), b"")
     async with asyncio.timeout(BOUND):
         await watched.begun.wait()
@@ -304,8 +308,8 @@ async def test_ended_external_job_is_continued_after_failures(bench: Bench, by: 
             watched.go.set()
         else:
             await jobs.settle(ref, ExternalStatus("completed", result=1))
-        await engine.is_asked("t1:1")  # in vain
-        await engine.is_asked("t1:1")
+        await queue.is_asked("t1:1")  # in vain
+        await queue.is_asked("t1:1")
 
     assert (await ended(jobs)).result == b"1"
     await jobs.aclose()

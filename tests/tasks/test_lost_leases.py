@@ -59,7 +59,7 @@ async def test_holder_cannot_release_a_lost_lease(
 async def test_cancelled_job_ends_without_a_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The task was cancelled, and the engine could not be reached after that."""
+    """The task was cancelled, and its delivery could not be cancelled after that."""
     global runs
     runs = asyncio.Queue()
 
@@ -68,7 +68,7 @@ async def test_cancelled_job_ends_without_a_message(
 
     async with opened("memory", tmp_path) as bench:
         jobs = bench.jobs(lease=1.0)
-        monkeypatch.setattr(jobs.worker.engine, "cancel", cancel)
+        monkeypatch.setattr(jobs.records.store.deliveries, "cancel", cancel)
         await jobs.create(made(Working(work.job())), b"")
         async with asyncio.timeout(BOUND):
             assert await runs.get() == "begun 1"

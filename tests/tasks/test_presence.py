@@ -204,7 +204,7 @@ async def test_task_is_taken_up_after_the_clock_was_put_back(bench: Bench) -> No
     """Its step was never submitted: a reader submits it, whichever way the clock was set."""
     store = bench.store()
     now = store.now() + 3600.0
-    records = TaskRecords(store, JobOptions(max_events=10))
+    records = TaskRecords(store, JobOptions())
     await records.create(made(Working(work.job("/")), created=now, updated=now, due=now), b"")
     jobs = bench.jobs(store=store)
     await jobs.get("t1", None)

@@ -50,18 +50,20 @@ async def test_task_that_was_written_and_not_submitted_runs(bench: Bench) -> Non
     """Its server died between the two writes, and its client waits for a notification."""
     jobs = bench.jobs(queues=["forgotten"], lease=0.4)
     await jobs.records.create(task("t1", 60, jobs.records.now()), b"{}")
-    assert (await jobs.worker.engine.backlog("forgotten"))[:2] == (0, 0)  # type: ignore[index]
+    assert (await jobs.worker.backlog("forgotten"))[:2] == (0, 0)
     await jobs.start()
 
     await completed(jobs, "t1")
 
 
 async def test_task_whose_delivery_was_removed_runs(bench: Bench) -> None:
-    """An engine that lost its ids, such as a Redis without persistence, gets them again."""
+    """A queue that lost its ids, such as a Redis without persistence, gets them again."""
     jobs = bench.jobs(queues=["none"], lease=0.4)
     await jobs.create(task("t1", 60, jobs.records.now()), b"{}")
-    await jobs.worker.engine.cancel("t1:0")
-    await jobs.worker.engine.cancel("t1:1")
+    deliveries = jobs.records.store.deliveries
+    assert deliveries is not None
+    await deliveries.cancel("t1:0")
+    await deliveries.cancel("t1:1")
     await jobs.aclose()
 
     worker = bench.jobs("n2", queues=["forgotten"], lease=0.4)
@@ -80,9 +82,7 @@ async def test_examination_is_bounded_and_continues_behind_the_last(bench: Bench
     submitted = []
     for _ in range(4):
         await reconciler.examine("queued", 2)
-        backlog = await jobs.worker.engine.backlog("forgotten")
-        assert backlog is not None
-        submitted.append(backlog.waiting)
+        submitted.append((await jobs.worker.backlog("forgotten")).waiting)
 
     # The first page has "new" and one more; the fourth begins anew.
     assert submitted == [1, 3, 5, 5]

@@ -49,7 +49,7 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 @job(retries=2, backoff=0.0)
-async def reads(run: Run) -> int:
+async def reads(run: Run[int]) -> int:
     """Reads six pages; every second one makes an attempt fail."""
     for page in range(run.saved or 0, 6):
         stage.did.append(page)
@@ -57,7 +57,7 @@ async def reads(run: Run) -> int:
         if page % 2 and page < 5:
             raise OSError("the line broke")
     assert run.attempt == 3
-    return int(run.saved)
+    return run.saved or 0
 
 
 @job(retries=1, backoff=0.0)
@@ -70,7 +70,7 @@ def reads_in_thread(run: Run) -> Any:
 
 
 @job
-async def held(run: Run) -> Any:
+async def held(run: Run[list[str]]) -> Any:
     stage.did.append(run.saved)
     if run.saved is None:
         await run.save(["begun"])
@@ -78,7 +78,7 @@ async def held(run: Run) -> Any:
     try:
         await stage.go.wait()
     except asyncio.CancelledError:
-        await run.save([*run.saved, "stopped"])
+        await run.save([*(run.saved or ()), "stopped"])
         raise
     return run.saved
 
@@ -157,7 +157,7 @@ async def stale(run: Run) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("state", "says"),
+    ("state", "message"),
     [
         ({"at": [object()]}, r"run.save: state.at\[0\] is object, which is not JSON"),
         (float("nan"), "which JSON does not have"),
@@ -165,7 +165,9 @@ async def stale(run: Run) -> Any:
         ("x" * 99, "101 bytes as JSON, but the maximum is 100 .JobOptions.max_saved_bytes."),
     ],
 )
-async def test_state_that_cannot_be_stored_is_rejected(bench: Bench, state: Any, says: str) -> None:
+async def test_state_that_cannot_be_stored_is_rejected(
+    bench: Bench, state: Any, message: str
+) -> None:
     """The error gives the reason, and the earlier state is retained."""
     stage.unfit = state
     jobs = bench.jobs(max_saved_bytes=100)
@@ -173,7 +175,7 @@ async def test_state_that_cannot_be_stored_is_rejected(bench: Bench, state: Any,
 
     assert (await ended(jobs)).result == b'"first"'
     (error,) = stage.did
-    assert re.search(says, str(error))
+    assert re.search(message, str(error))
 
 
 @job
@@ -210,7 +212,7 @@ async def catches(run: Run) -> str:
 
 
 @pytest.mark.parametrize(
-    ("errors", "comes"),
+    ("errors", "result"),
     [
         ([StoreUnavailable("locked"), StoreUnavailable("locked")], b'"to be saved"'),
         (
@@ -224,7 +226,7 @@ async def catches(run: Run) -> str:
     ],
 )
 async def test_save_waits_for_a_store_but_not_for_room(
-    errors: list[Exception], comes: bytes
+    errors: list[Exception], result: bytes
 ) -> None:
     """An outage does not fail the job; a store that stays full is an error it may handle."""
     bench = Bench(lambda: store)
@@ -232,7 +234,7 @@ async def test_save_waits_for_a_store_but_not_for_room(
     jobs = bench.jobs(store=store, lease=0.005)
     await jobs.create(made(Working(catches.job())), b"")
 
-    assert comes == (await ended(jobs)).result
+    assert result == (await ended(jobs)).result
     await bench.aclose()
 
 
@@ -246,8 +248,8 @@ async def test_followers_are_not_notified_of_saved_state(bench: Bench) -> None:
 
     await ended(jobs)
 
-    told = await followed(jobs)
-    assert b"a message" in [each.data for each in told if not isinstance(each, TaskChange)]
+    items = await followed(jobs)
+    assert b"a message" in [each.data for each in items if not isinstance(each, TaskChange)]
 
 
 @job

@@ -6,12 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from genmcp._core.task import Task
 from genmcp._core.waiting import Asking, Working
 from genmcp.stores.store import Store
 from genmcp.tasks.jobs import Run, job
-from genmcp.tasks.options import JobOptions
-from genmcp.tasks.records import TaskRecords, labels_of
+from genmcp.tasks.records import labels_of
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened
 
 
@@ -91,28 +89,6 @@ def test_labels_are_within_the_namespace() -> None:
     )
     assert labels_of(made(Asking({"a": b"{}"})), "") == ("state:input_required",)
     assert labels_of(made(Working(labelled_job.job()), private=True), "") == ()
-
-
-async def test_earlier_call_with_a_key_keeps_its_labels(bench: Bench) -> None:
-    """The record of an earlier call moves to a key of its own, where it is still found."""
-    slot = "k" + "0" * 40
-    records = TaskRecords(bench.store(), JobOptions())
-    first, second = (
-        made(Working(labelled_job.job()), id=f"{slot}-{number:016x}", ttl=60.0) for number in (1, 2)
-    )
-    await records.create(first, b"{}")
-    stored = await records.find(first.id)
-    assert stored is not None
-    cancelled: Task = stored.task.cancel(2.0)
-    await records.write(cancelled, stored.version, stored.task)
-    stored = await records.find(first.id)
-    await records.create(second, b"{}", replaces=stored)
-
-    assert await labels(records.store) == {
-        "state:queued": [f"task:{slot}"],
-        "state:cancelled": [f"task:{slot}#{1:016x}"],
-        "queue:slow": [f"task:{slot}"],
-    }
 
 
 async def test_services_and_their_processes_are_found(bench: Bench) -> None:

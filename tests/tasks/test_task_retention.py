@@ -28,8 +28,8 @@ from genmcp.stores.store import Put, StoreEntry
 from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import JobProgress
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.retry import JobProgress
 from genmcp.tasks.service import TaskChange, TaskMessage, TaskService
 from tests.support.clock import Clock
 from tests.tasks.bench import BOUND, Bench, ended, made, opened
@@ -67,7 +67,7 @@ async def kept(run: Run) -> str:
 async def test_waiting_task_is_retained_for_its_retention(work: Work) -> None:
     """Not for its `ttl`, which is its client's: a queue may be longer than that."""
     store = Timed()
-    records = TaskRecords(store, JobOptions(max_events=10, retention=100.0))
+    records = TaskRecords(store, JobOptions(retention=100.0))
     await records.create(made(work, created=0.0, updated=0.0, ttl=1.0), b"call")
 
     store.time.now = 99.0
@@ -111,7 +111,7 @@ async def test_request_of_a_cancelled_task_is_retained(bench: Bench, touchable: 
 async def test_question_is_kept_for_its_ttl() -> None:
     """The next step is the client's, which may never come."""
     store = Timed()
-    records = TaskRecords(store, JobOptions(max_events=10, retention=100.0))
+    records = TaskRecords(store, JobOptions(retention=100.0))
     await records.create(made(Running("n1"), ttl=5.0), b"call")
     asked = await records.change(
         "t1", lambda task, now: task.suspend(Suspended(1, b"c", Asking({"q": b"{}"})), now)

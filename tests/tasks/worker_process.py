@@ -11,7 +11,6 @@ from genmcp._core.outcome import Outcome
 from genmcp._core.task import Task
 from genmcp._core.waiting import Finished
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.tasks.engine import LocalEngine
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.service import TaskService
@@ -93,9 +92,7 @@ async def resume(task: Task, call: bytes, outcome: Outcome) -> Finished:
 async def main(path: Path, node: str) -> None:
     store = SQLiteStore(path)
     options = JobOptions(lease=LEASE)
-    jobs = TaskService(
-        store, LocalEngine(store.deliveries), node=node, resume=resume, options=options
-    )
+    jobs = TaskService(store, node=node, resume=resume, options=options)
     await jobs.start()
     say("ready")
     await asyncio.Event().wait()

@@ -30,6 +30,7 @@ from genmcp.protocol.content import TextContent
 from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.value import Result
 from tests.support.asgi import ALL, PATIENCE, TASKS, Client, until
+from tests.support.channels import promote
 
 _heard_in: ContextVar[str] = ContextVar("_heard_in", default="nowhere")
 
@@ -306,8 +307,8 @@ async def test_calls_without_telemetry_skip_it() -> None:
     """The choice is made once for a mux: calls without telemetry do not pay for it."""
     suite = Suite(name="test", version="1", tools=[echo])
 
-    plain, empty = Mux(suite).answer, Mux(suite, telemetry=[]).answer
-    observed = Mux(suite, telemetry=Recorder()).answer
+    plain, empty = Mux(suite).handle, Mux(suite, telemetry=[]).handle
+    observed = Mux(suite, telemetry=Recorder()).handle
 
     assert plain.__name__ == empty.__name__ != observed.__name__
 
@@ -341,7 +342,7 @@ class Long(Tool):
 
     async def call(self, request: Any, channel: Channel) -> Any:
         if request.arguments["how"] == "asks":
-            await channel._sink.promote()
+            await promote(channel)
             return Continue("sure", elicit("Sure?"))
         return Continue("worked", work.job())
 

@@ -19,7 +19,7 @@ pytestmark = [
 
 
 async def test_attack_of_one_client_leaves_the_others_served() -> None:
-    """Whatever one client opens over 64 connections, others are served, and memory is bounded.
+    """A client that opens all it can over 64 connections leaves others served, and memory bounded.
 
     `python -m benchmarks.attack` does the same for any length of time, with figures.
     """

@@ -116,7 +116,7 @@ async def test_bounds_slow_reader_gets_the_newest_progress() -> None:
     assert connection.messages[-1]["result"]["content"][0]["text"] == "done"
 
 
-async def test_bounds_slow_reader_holds_up_what_cannot_be_replaced() -> None:
+async def test_slow_reader_delays_messages_but_not_progress() -> None:
     """Every log message arrives; the hook waits for room instead of filling the memory."""
     logged: list[int] = []
 
@@ -145,7 +145,7 @@ async def test_bounds_slow_reader_holds_up_what_cannot_be_replaced() -> None:
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
-async def test_bounds_client_that_reads_nothing_is_given_up(
+async def test_connection_of_a_client_that_reads_nothing_is_closed(
     version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A modern call ends; an earlier one continues, and its response is stored."""
@@ -216,7 +216,7 @@ async def test_bounds_stalled_listener_does_not_hold_up_the_end() -> None:
 
 
 async def test_bounds_thread_that_waits_for_room_is_let_go() -> None:
-    """A `def` hook whose client has disconnected releases its slot, not its thread."""
+    """After a disconnect a `def` hook releases its slot, not its thread."""
     asked: list[int] = []
     ended = threading.Event()
 
@@ -451,7 +451,7 @@ async def test_bounds_sessions_share_their_address() -> None:
 
 
 async def test_bounds_anonymous_clients_leave_places_for_principals() -> None:
-    """Together they have a part of the total: 503 for one more, whatever its address."""
+    """Together they have a part of the total: 503 for one more, from any address."""
     app = served(hold, answer, max_waiting_calls=2, anonymous_share=0.5)
     one, other = Client(app, client=ONE), Client(app, client=OTHER)
     async with one.open(one.call("hold")):
@@ -556,7 +556,7 @@ async def test_bounds_in_memory_client_keeps_to_the_total_only() -> None:
 
 
 class Blocking:
-    """A `def` tool whose calls end one at a time, and the order in which they began."""
+    """A `def` tool that ends its calls one at a time, and the order in which they began."""
 
     def __init__(self) -> None:
         self.order: list[str] = []

@@ -98,7 +98,7 @@ async def test_answers_can_be_read_by_the_page(token: int | None) -> None:
 
 @pytest.mark.parametrize("how", ["unknown", "body", "head", "method", "session", "crash"])
 async def test_errors_can_be_read_by_the_page(how: str) -> None:
-    """A page must be able to tell a 404 of its session from a network failure."""
+    """A page must be able to distinguish a 404 of its session from a network failure."""
     client = Client(endpoint())
     if how == "session":
         client = await Client.begin(client.app, "2025-11-25")

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,10 +18,10 @@ from genmcp import (
     Mux,
     Provider,
     Run,
+    SQLiteStore,
     Store,
     Suite,
     Tool,
-    elicit,
     job,
 )
 from genmcp._core.request import RESULT_TOOL, Request
@@ -29,9 +30,8 @@ from genmcp._mux.telemetry import Telemetry
 from genmcp.errors import StoreUnavailable
 from genmcp.protocol.value import Result
 from genmcp.stores.store import Op, Put
-from tests.mux.test_idempotency import ASKS, LEGACY, NAME, begin, keyed, over, refused, said
-from tests.mux.test_keyed_races import HeldMemory, writes_record
 from tests.support.asgi import TASKS, Client, until
+from tests.support.keyed import HeldMemory, begin, keyed, over, said
 from tests.support.pipes import modern, piped, request
 from tests.transports.test_promotion_races import Doubtful
 from tests.transports.test_sse_pair import app_of, connected
@@ -57,7 +57,7 @@ async def work(run: Run) -> str:
 class Staged(Tool):
     """A tool that waits for `go`, then returns the value that the test sets.
 
-    gives: that value; None: the number of the call. sink: that of the last call, from its start.
+    gives: that value; None: the number of the call. channel: that of the last call, from its start.
     """
 
     name = "counts"
@@ -65,14 +65,14 @@ class Staged(Tool):
     def __init__(self, gives: Callable[[], Any] | None = None, **attributes: Any) -> None:
         self.gives = gives
         self.calls = 0
-        self.sink: Any = None
+        self.channel: Any = None
         self.go = asyncio.Event()
         for name, value in attributes.items():
             setattr(self, name, value)
 
     async def call(self, request: Any, channel: Channel) -> Any:
         self.calls += 1
-        self.sink = channel._sink
+        self.channel = channel
         await self.go.wait()
         return f"call {self.calls}" if self.gives is None else self.gives()
 
@@ -81,7 +81,7 @@ class Staged(Tool):
 
     async def promoted(self) -> None:
         """Wait until the promotion of the last call has succeeded or failed."""
-        await self.sink.settle()
+        await self.channel.context.promotion_decided()
 
 
 class Cleans(Staged):
@@ -126,7 +126,7 @@ async def _staged(_tasks_end: None) -> AsyncIterator[None]:
 def serving(
     *tools: Tool, store: Store | None = None, jobs: JobOptions | None = None, grace: float = 5.0
 ) -> Endpoint:
-    """Return an endpoint whose scope names the client. *grace*: that of its shutdown."""
+    """Return an endpoint that takes the client from its scope. *grace*: that of its shutdown."""
     suite = Suite(name="test", version="1", tools=tools)
     OPEN.append(
         Mux(
@@ -141,17 +141,17 @@ def serving(
 
 def reads_held(app: Endpoint) -> tuple[asyncio.Event, asyncio.Event]:
     """Hold back the next read of a task; return the events "begun" and "released"."""
-    service, asked, gate = app.mux.tasks.service, asyncio.Event(), asyncio.Event()
+    service, requested, gate = app.mux.tasks.service, asyncio.Event(), asyncio.Event()
     get = service.get
 
     async def held(id: str, owner: str | None) -> Task:
         service.get = get  # type: ignore[method-assign]
-        asked.set()
+        requested.set()
         await gate.wait()
         return await get(id, owner)
 
     service.get = held  # type: ignore[method-assign]
-    return asked, gate
+    return requested, gate
 
 
 def steps(op: Op) -> bool:
@@ -187,37 +187,15 @@ async def test_copy_of_a_keyed_task_is_held_over() -> None:
     assert not len(app.mux.waiting_calls)
 
 
-async def test_client_cancels_keyed_call_during_promotion() -> None:
-    """The key stays with the hook, which has not ended: its result is that of a copy."""
-    store, gate, tool = HeldMemory(), asyncio.Event(), Cleans(max_hold=0.01)
-    app = serving(tool, store=store)
-    client = await begin(app, LEGACY)
-    store.next(writes_record, before=gate)
+async def test_shutdown_gives_the_result_of_a_keyed_call(tmp_path: Path) -> None:
+    """The hook returns one in spite of its cancellation."""
+    tool = Cleans()
+    app = serving(tool, store=SQLiteStore(tmp_path / "a.db"))
+    client = await begin(app)
     async with client.open(keyed(client)) as connection:
-        await store.reached.wait()
-        await client.send(client.notification("notifications/cancelled", requestId=1))
-        await tool.cancelled.wait()
-        gate.set()
-        await tool.promoted()
-        tool.cleaned.set()
-        await connection.over()
-
-    assert connection.body == b""
-    assert (said(await client.send(keyed(client))), tool.calls) == ("kept", 1)
-
-
-async def test_shutdown_during_promotion_runs_keyed_call_once() -> None:
-    """The hook has a result in spite of the cancellation, which the client gets."""
-    store, gate, tool = HeldMemory(), asyncio.Event(), Cleans(promote_after=0.01)
-    app = serving(tool, store=store, grace=0.01)
-    client = await begin(app, capabilities=TASKS)
-    store.next(writes_record, before=gate)
-    async with client.open(keyed(client)) as connection:
-        await store.reached.wait()
+        await until(lambda: tool.calls)
         closing = asyncio.create_task(app.aclose())
         await tool.cancelled.wait()
-        gate.set()
-        await tool.promoted()
         tool.cleaned.set()
         await connection.over()
     await closing
@@ -229,9 +207,9 @@ async def test_job_of_keyed_call_ends_before_the_handle() -> None:
     """The record for the handle is read while the result comes: either is a response."""
     app = serving(tool := at_once(max_hold=0.01))
     client = await begin(app)
-    asked, gate = reads_held(app)
+    requested, gate = reads_held(app)
     async with client.open(keyed(client)) as connection:
-        await asked.wait()
+        await requested.wait()
         Stage.go.set()
         await until(lambda: not len(app.mux.waiting_calls))
         gate.set()
@@ -246,9 +224,9 @@ async def test_host_cancels_keyed_call_before_the_handle() -> None:
     """Its CancelledError propagates while the record is read: the request has ended."""
     app = serving(tool := at_once(max_hold=0.01))
     client = await begin(app)
-    asked, gate = reads_held(app)
+    requested, gate = reads_held(app)
     async with client.open(keyed(client)) as connection:
-        await asked.wait()
+        await requested.wait()
         connection.task.cancel()
         await until(lambda: not len(app.mux.waiting_calls))
         gate.set()
@@ -256,57 +234,6 @@ async def test_host_cancels_keyed_call_before_the_handle() -> None:
         assert connection.task.cancelled()
     Stage.go.set()
     assert (said(await client.send(keyed(client))), tool.calls) == ("worked well", 1)
-
-
-async def test_keyed_call_loses_its_record_during_promotion() -> None:
-    """Its next run begins after that write, and the copies get the result of this run."""
-    store, gate, tool = HeldMemory(), asyncio.Event(), Staged(promote_after=0.01)
-    app = serving(tool, store=store)
-    client = await begin(app, capabilities=TASKS)
-    service = app.mux.tasks.service
-    store.next(writes_record, before=gate)
-    async with client.open(keyed(client)) as connection:
-        await store.reached.wait()
-        (run,) = service.keyed._running
-        await service.cancel(run[0], "ann", private=True)  # as another process does
-        tool.go.set()
-        await until(lambda: run not in service.keyed._running)
-        gate.set()
-        await connection.over()
-
-    assert said(connection) == "call 2"
-    async with asyncio.timeout(1):
-        assert said(await client.send(keyed(client))) == "call 2"
-
-
-async def test_keyed_job_after_a_doubtful_promotion() -> None:
-    """The record was published before: the task that waits for the job is the same one."""
-    store, tool, other = HeldMemory(), Staged(works, promote_after=0.01), at_once(name="other")
-    app = serving(tool, other, store=store, jobs=JobOptions(concurrency=1, shutdown_grace=0.0))
-    client = await begin(app, capabilities=TASKS)
-    await client.send(client.call("other"))
-    await until(lambda: Stage.began)  # no worker is free for the second job
-    store.next(writes_record, after=LOST)
-    async with client.open(keyed(client)) as connection:
-        await store.reached.wait()
-        await tool.promoted()
-        tool.go.set()
-        await connection.over()
-    Stage.go.set()
-
-    task = await over(client, connection.json["result"]["taskId"])
-    assert (task["status"], text_of(task)) == ("completed", "worked well")
-
-
-async def test_legacy_copy_of_a_modern_question_is_an_error() -> None:
-    """2025-11-25 has no InputRequiredResult: its client could not answer it."""
-    app = serving(tool := Staged(lambda: Continue("named", elicit("Who?", NAME))))
-    tool.go.set()
-    client = await begin(app, capabilities=ASKS)
-    legacy = await begin(app, LEGACY, capabilities=ASKS)
-
-    assert "inputRequests" in (await client.send(keyed(client))).json["result"]
-    assert refused(await legacy.send(keyed(legacy)))
 
 
 # Promotions that were written, and reported as failed.
@@ -350,14 +277,14 @@ async def test_job_after_a_doubtful_promotion_has_one_record() -> None:
 
 
 class Slow(asyncio.Event):
-    """The `reading` of a connection; asked: set once a message is sent to its client."""
+    """The `reading` of a connection; requested: set once a message is sent to its client."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.asked = asyncio.Event()
+        self.requested = asyncio.Event()
 
     async def wait(self) -> Any:
-        self.asked.set()
+        self.requested.set()
         return await super().wait()
 
 
@@ -383,7 +310,7 @@ async def test_step_reached_while_the_handle_is_sent() -> None:
     client = await begin(serving(tool, store=store), capabilities=TASKS)
     async with client.open(client.call("counts")) as connection:
         connection.reading = reading = Slow()
-        await reading.asked.wait()
+        await reading.requested.wait()
         store.next(steps, before=gate)
         tool.go.set()
         await store.reached.wait()
@@ -398,7 +325,7 @@ async def test_step_reached_while_the_handle_is_sent() -> None:
 
 
 async def test_sse_pair_closes_after_a_call_was_held_over() -> None:
-    """2024-11-05: its client fetches the result by the id, whatever `on_disconnect` is."""
+    """2024-11-05: its client fetches the result by the id, with any `on_disconnect`."""
     ended = asyncio.Event()
 
     def gives() -> str:

@@ -45,7 +45,7 @@ async def cancel(client: Client, id: Any) -> None:
 
 
 async def test_cancel_modern_disconnect_cancels_the_hook() -> None:
-    """Rows 19 and 20: the hook is cancelled, its finally runs, its channel is closed."""
+    """The hook is cancelled, its `finally` runs, and its channel is closed."""
     held = Held()
     client = Client(serving(held))
     async with client.open(client.call("held", progressToken=1)) as connection:
@@ -56,8 +56,8 @@ async def test_cancel_modern_disconnect_cancels_the_hook() -> None:
     assert held.saw == ["cancelled", True, SendStatus.CLOSED]
     assert held.channel.closed
     # Messages that a thread sends just before its end are sent before the end.
-    held.channel._sink.begin_stream()
-    assert not await held.channel.log("error", "x")  # row 21: a value, no exception
+    held.channel.context.sink.begin_stream()
+    assert not await held.channel.log("error", "x")  # a value, no exception
     assert not await held.channel.notify("notifications/message")
     held.channel.start_stream()
     held.channel.release()
@@ -79,7 +79,7 @@ async def test_cancel_modern_disconnect_of_a_stream() -> None:
     assert len(connection.messages) == 1
 
 
-async def test_cancel_modern_disconnect_told_by_send() -> None:
+async def test_cancel_modern_disconnect_reported_by_send() -> None:
     """A server that raises OSError from `send` reports a disconnect that way."""
     held = Held()
     client = Client(serving(held, heartbeat=60))
@@ -205,8 +205,8 @@ async def test_cancel_by_the_host_of_a_legacy_call_ends_its_stream() -> None:
 
 @pytest.mark.parametrize("version", LEGACIES)
 @pytest.mark.parametrize("id", [7, "seven"])
-async def test_cancel_notification_cancels_and_nothing_is_answered(version: str, id: Any) -> None:
-    """Rows 17 and 18: 202, the hook is cancelled, and no answer is sent for that id."""
+async def test_cancel_notification_ends_a_call_without_a_response(version: str, id: Any) -> None:
+    """202, the hook is cancelled, and no response has that id."""
     held = Held()
     client = await Client.begin(serving(held), version)
     async with client.open(client.call("held", id=id)) as connection:
@@ -238,7 +238,7 @@ async def test_cancel_notification_ends_a_stream_without_an_answer() -> None:
     assert all("result" not in m and "error" not in m for m in resumed.messages)
 
 
-async def test_cancel_notification_takes_back_what_the_call_has_asked() -> None:
+async def test_cancel_notification_cancels_the_question_of_the_call() -> None:
     """A question of a cancelled call is withdrawn."""
 
     class Asks(Tool):
@@ -297,7 +297,7 @@ async def test_cancelled_request_gets_no_response_from_any_hook() -> None:
         ({"requestId": [1]}, 400),
     ],
 )
-async def test_cancel_notification_that_names_nothing_is_ignored(
+async def test_cancel_notification_with_an_unknown_id_is_ignored(
     params: dict[str, Any], status: int
 ) -> None:
     """2025-11-25, cancellation, "Error Handling": the call continues.
@@ -364,7 +364,7 @@ async def test_cancel_means_all_calls_of_one_id() -> None:
 
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
-async def test_cancel_that_nobody_asked_for_is_a_failure(
+async def test_cancellation_without_a_request_for_it_is_a_failure(
     version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """A hook that awaits a task cancelled elsewhere fails, with a reference."""
@@ -460,7 +460,9 @@ async def test_host_that_gives_the_body_again_does_not_spin(
     assert asked <= 3
 
 
-async def test_host_whose_receive_fails_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_error_of_the_host_in_receive_is_raised_to_it(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """A defect of the host is logged and raised to it; the hook is cancelled."""
     held = Held()
     endpoint = serving(held)
@@ -483,7 +485,7 @@ async def test_host_whose_receive_fails_is_told(caplog: pytest.LogCaptureFixture
     assert "the host is broken" in caplog.text
 
 
-async def test_host_whose_send_fails_is_told(caplog: pytest.LogCaptureFixture) -> None:
+async def test_error_of_the_host_in_send_is_raised_to_it(caplog: pytest.LogCaptureFixture) -> None:
     """After the head no error can be sent: the host gets its own exception."""
     held = Held()
     client = Client(serving(held))

@@ -19,7 +19,7 @@ SECRET = "a secret of at least 16 bytes"
 
 
 class SlowStore(MemoryStore):
-    """A store whose reads wait until they are released, and fail if `error` is set."""
+    """A store that holds reads back until they are released, and fails them if `error` is set."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,19 +83,19 @@ async def test_ready_starts_the_work_on_stored_jobs(tmp_path: Path) -> None:
     endpoint = Endpoint(mux)
     health = Health(endpoint, cache=0)
     try:
-        assert await health.problems() == {"engine": "starting"}
+        assert await health.problems() == {"worker": "starting"}
         await mux.tasks.worker.start()
         assert await health.problems() == {}
     finally:
         await endpoint.aclose()
         await mux.aclose()
-    assert (await health.problems()).keys() == {"store", "engine"}
+    assert (await health.problems()).keys() == {"store", "worker"}
 
 
-async def test_ready_names_the_engine_of_a_worker_that_has_not_started(tmp_path: Path) -> None:
+async def test_ready_names_the_worker_that_has_not_started(tmp_path: Path) -> None:
     """A process that only runs jobs starts them itself."""
     mux = Mux(suite(), store=f"sqlite:///{tmp_path}/test.db", secret=SECRET)
-    assert await Health(mux).problems() == {"engine": "not started"}
+    assert await Health(mux).problems() == {"worker": "not started"}
     await mux.aclose()
 
 
@@ -116,7 +116,7 @@ async def test_ready_names_a_store_that_fails(caplog: pytest.LogCaptureFixture) 
 
 
 async def test_ready_waits_for_the_store_within_a_bound() -> None:
-    """A probe that hangs says less than one that fails."""
+    """A probe that hangs is of less use than one that fails."""
     store = SlowStore()
     health = Health(Mux(suite(), store=store, secret=SECRET), timeout=0.01)
 
@@ -138,7 +138,7 @@ async def test_any_number_of_probes_cost_one_read() -> None:
 
 
 async def test_draining_ends_readiness_at_once() -> None:
-    """Whatever result is remembered; it is still alive."""
+    """With any result that is remembered, it is still alive."""
     health = Health(Endpoint(suite()), cache=600)
     assert await health.problems() == {}
     health.drain()

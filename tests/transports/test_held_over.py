@@ -24,6 +24,7 @@ from genmcp import (
 from genmcp.errors import StoreUnavailable
 from genmcp.suite.collection import TOOLS
 from tests.support.asgi import MODERN, PATIENCE, TASKS, Client, Connection, until
+from tests.support.channels import promote
 
 VERSIONS = ["2025-11-25", MODERN]
 NAME = {"type": "object", "properties": {"name": {"type": "string"}}}
@@ -226,7 +227,7 @@ async def test_call_that_came_to_nothing_says_why() -> None:
             await until(lambda call=call: call.complete, pause=0.01)  # type: ignore[misc]
             ids.append(id_in(read(call)[1]))
             if cancels:
-                await app.mux.tasks.cancel(ids[-1], None)
+                await app.mux.stored_calls.cancel(ids[-1], None)
             else:
                 tool.go.set()
 
@@ -238,7 +239,7 @@ async def test_call_that_came_to_nothing_says_why() -> None:
 
 
 async def test_call_that_asks_when_nobody_waits_says_so() -> None:
-    """A question whose client has disconnected is another reason for a missing result."""
+    """A question to a client that has disconnected is another reason for a missing result."""
 
     class Asks(HoldsForJob):
         async def continue_(self, tag: str, outcome: Any, channel: Channel) -> Any:
@@ -286,8 +287,8 @@ async def test_result_tool_may_be_asked_from_within_a_task() -> None:
 
     @tool
     async def asks(id: str, channel: Channel) -> Any:
-        await channel._sink.promote()
-        return await channel._outcome_of(id)
+        await promote(channel)
+        return await channel.context.services.result_of(id, channel.principal)
 
     app = serving(Holds(), asks)
     client = Client(app, capabilities=TASKS)
@@ -318,7 +319,7 @@ async def test_call_of_a_batch_is_held_over_once(kind: type[Holds]) -> None:
     batch = [client.call("holds", id=1), client.call("slow", id=2)]
     async with client.open(batch) as call:
         await until(
-            lambda: any(each._call.promoted for each in holds.channels) or one_left(), pause=0.01
+            lambda: any(each.context.promoted for each in holds.channels) or one_left(), pause=0.01
         )
         holds.go.set()
         await until(one_left, pause=0.01)

@@ -1,4 +1,4 @@
-"""Hooks run in the asyncio.Task of their POST: what they and the host may do with it."""
+"""Hooks run in the asyncio.Task of their POST, which they and the host may cancel."""
 
 import asyncio
 import contextvars
@@ -155,7 +155,7 @@ async def test_batch_member_that_cancels_itself_spares_the_others() -> None:
     assert said[2]["result"]["content"][0]["text"] == "done"
 
 
-async def test_batch_that_the_host_cancels_is_told() -> None:
+async def test_batch_that_the_host_cancels_gets_errors() -> None:
     """Each member that has no answer yet gets an error; one that has keeps it."""
     waits = asyncio.Event()
 
@@ -185,7 +185,7 @@ def client_tasks(connection: Any) -> list[Any]:
     return [
         task
         for task in asyncio.all_tasks()
-        if "answer_member" in getattr(task.get_coro(), "__qualname__", "")
+        if "_serve_member" in getattr(task.get_coro(), "__qualname__", "")
     ]
 
 

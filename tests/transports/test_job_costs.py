@@ -1,7 +1,8 @@
-"""The cost of one job: reads and writes of its record, Python calls, and memory."""
+"""The cost of one call: Python calls, memory, and the reads and writes of the record of a job."""
 
 import gc
 import sys
+from collections import Counter
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -29,7 +30,8 @@ from tests.support.serving import serve
 from tests.support.sockets import Connection, called
 
 PACKAGE = str(Path(genmcp.__file__).parent)
-CALLS = 660
+JOB_CALLS = 720
+PLAIN_CALLS, PLAIN_MODULES = 26, 16
 
 
 @job(name="costs.work")
@@ -50,6 +52,15 @@ class Works(Tool):
             case Done(value):
                 return value
         raise AssertionError(outcome)
+
+
+class Plain(Tool):
+    """Returns at once."""
+
+    name = "plain"
+
+    async def call(self, request: Any, channel: Any) -> str:
+        return "done"
 
 
 class Counting(MemoryStore):
@@ -95,37 +106,52 @@ async def test_job_reads_its_record_three_times_at_most() -> None:
     await app.mux.aclose()
 
 
-async def test_job_takes_few_python_calls() -> None:
-    """From the request to the answer, in the whole package; each resumption counts."""
-    app = serving(MemoryStore())
-    client = Client(app)
+async def calls_of(client: Client, name: str) -> Counter[str]:
+    """Return the Python calls of a call of the tool *name* in each module of the package."""
     for _ in range(3):
-        await client.send(client.call("works"))
-    counted = 0
+        await client.send(client.call(name))
+    counted = Counter[str]()
 
     def count(frame: FrameType, event: str, argument: object) -> None:
-        nonlocal counted
-        counted += event == "call" and frame.f_code.co_filename.startswith(PACKAGE)
+        module = frame.f_code.co_filename
+        if event == "call" and module.startswith(PACKAGE):
+            counted[module] += 1
 
-    request = client.call("works")
+    request = client.call(name)
     sys.setprofile(count)
     try:
         await client.send(request)
     finally:
         sys.setprofile(None)
+    return counted
 
-    assert counted <= CALLS
+
+async def test_job_takes_few_python_calls() -> None:
+    """From the request to the response, in the whole package; each resumption counts."""
+    app = serving(MemoryStore())
+
+    assert (await calls_of(Client(app), "works")).total() <= JOB_CALLS
     await app.mux.aclose()
 
 
+async def test_plain_call_takes_few_python_calls() -> None:
+    """A call that returns at once has no task, no timer and no record."""
+    app = Endpoint(Suite(name="test", version="1", tools=[Plain()]))
+    counted = await calls_of(Client(app), "plain")
+
+    assert counted.total() <= PLAIN_CALLS
+    assert len(counted) <= PLAIN_MODULES
+    await app.aclose()
+
+
 class Large(Struct, weakref=True):
-    """Arguments whose life can be watched."""
+    """Arguments that a weak reference can watch."""
 
     text: str = ""
 
 
 async def test_rejected_call_is_freed_at_once() -> None:
-    """An error whose traceback has the call would keep it until the next collection of garbage."""
+    """The traceback of an error would keep the call until the next collection of garbage."""
     seen: list[ref[Large]] = []
 
     class Refused(Tool[Large]):

@@ -1,4 +1,4 @@
-"""Jobs in a store whose process has died, and the endpoints that continue them."""
+"""Jobs that a dead process has left in its store, and the endpoints that continue them."""
 
 import asyncio
 from pathlib import Path
@@ -79,25 +79,25 @@ async def test_first_request_goes_on_with_what_is_left(left: Path) -> None:
 async def test_lifespan_goes_on_with_what_is_left(left: Path) -> None:
     """No request is needed: a restarted server continues its jobs."""
     endpoint = Endpoint(mux := studio(left))
-    told: list[str] = []
+    response: list[str] = []
 
     async def receive() -> dict[str, Any]:
-        if not told:
+        if not response:
             return {"type": "lifespan.startup"}
         async with asyncio.timeout(PATIENCE):
             await done.wait()
         return {"type": "lifespan.shutdown"}
 
     async def send(message: Any) -> None:
-        told.append(message["type"])
+        response.append(message["type"])
 
     await endpoint({"type": "lifespan"}, receive, send)
-    assert told == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert response == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     await mux.aclose()
 
 
 async def test_server_that_is_idle_starts_nothing_over_memory() -> None:
-    """A request leaves no asyncio.Task behind where there is no job to continue."""
+    """Without a job to continue, a request leaves no asyncio.Task behind."""
     endpoint = serving(Works)
     before = asyncio.all_tasks()
     client = Client(endpoint)

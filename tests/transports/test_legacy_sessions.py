@@ -133,16 +133,16 @@ async def test_legacy_session_sets_the_level_of_its_log_messages(version: str) -
     endpoint = serving(work)
     client, other = [await Client.begin(endpoint, version) for _ in range(2)]
 
-    async def heard(client: Client) -> list[Any]:
+    async def received(client: Client) -> list[Any]:
         answer = await client.send(client.call("work"))
         return [m["params"]["data"] for m in answer.messages if "method" in m]
 
-    assert await heard(client) == ["out of paper", "info", "error"]
+    assert await received(client) == ["out of paper", "info", "error"]
     await client.send(client.request("logging/setLevel", {"level": "debug"}))
-    assert await heard(client) == ["out of paper", "debug", "info", "error"]
+    assert await received(client) == ["out of paper", "debug", "info", "error"]
     await client.send(client.request("logging/setLevel", {"level": "critical"}))
-    assert await heard(client) == ["out of paper"]
-    assert await heard(other) == ["out of paper", "info", "error"]
+    assert await received(client) == ["out of paper"]
+    assert await received(other) == ["out of paper", "info", "error"]
 
 
 async def test_legacy_level_that_does_not_exist_is_refused(version: str) -> None:

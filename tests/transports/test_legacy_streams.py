@@ -110,7 +110,7 @@ async def test_stream_released_is_polled() -> None:
 
 
 class Interrupted(MemoryStore):
-    """A store whose followers can be interrupted, as by a restart of its server."""
+    """A store that can interrupt its followers, as a restart of its server does."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ async def test_stream_is_not_released_where_clients_do_not_poll(version: str) ->
     assert said(connection) == ["a", "b", "done"]
 
 
-async def test_stream_released_before_anything_was_said_can_be_resumed() -> None:
+async def test_stream_released_before_its_first_event_is_resumed() -> None:
     """The head, the priming event and the retry field are sent; nothing else."""
     steps = Steps()
     client = await Client.begin(serving(steps), "2025-11-25")
@@ -300,7 +300,7 @@ async def test_stream_is_resumable_however_long_it_is_silent() -> None:
     assert said(resumed) == ["done"]
 
 
-async def test_stream_events_that_were_dropped_are_told_of() -> None:
+async def test_stream_counts_dropped_events_in_a_comment() -> None:
     """A comment has the number of lost events; the stored ones follow."""
     steps = Steps()
     steps.say("a", "b", "c", "d", None)
@@ -415,7 +415,7 @@ async def test_listener_that_does_not_take_streams_is_406(version: str) -> None:
     assert answer.status == 406
 
 
-async def test_listener_hears_what_is_said_and_resumes(version: str) -> None:
+async def test_listener_gets_notifications_and_resumes(version: str) -> None:
     """Each message has an id; messages sent without a listener are fetched with it."""
     client = await Client.begin(serving(heartbeat=0.01), version)
     async with client.listen() as listener:
@@ -464,8 +464,8 @@ async def test_listener_with_an_unknown_position_is_notified(after: str) -> None
     assert changed["method"] == "notifications/tools/list_changed"
 
 
-async def test_listener_that_reads_too_slowly_is_told_so_and_ended() -> None:
-    """A stream whose cursor was dropped resumes with the stored events."""
+async def test_listener_that_reads_too_slowly_ends_with_a_comment() -> None:
+    """A stream resumes with the stored events after its cursor was dropped."""
     client = await Client.begin(serving(heartbeat=0.01), "2025-11-25")
     async with client.listen() as listener:
         await listener.event()

@@ -192,7 +192,7 @@ async def test_modern_silence_leaves_a_json_client_alone() -> None:
 
 
 async def test_modern_error_behind_progress_is_an_event() -> None:
-    """An error after progress is an event on the stream, whose status is 200 already."""
+    """An error after progress is an event on the stream: the status 200 was sent."""
 
     @tool
     async def fail(channel: Channel) -> str:
@@ -319,7 +319,7 @@ async def test_modern_null_arguments_are_absent_ones(name: str) -> None:
 
 
 async def test_modern_null_params_are_absent_ones() -> None:
-    """A request lacks its `_meta` in both cases, and the error says so."""
+    """A request lacks its `_meta` in both cases, which the error names."""
     client = Client(serving(echo))
     request = {"jsonrpc": "2.0", "id": 1, "method": "tools/list"}
     headers = {"mcp-protocol-version": "2026-07-28", "mcp-method": "tools/list"}

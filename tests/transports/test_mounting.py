@@ -208,7 +208,7 @@ def test_starlette_middlewares_pass_responses_and_streams(middleware: Any) -> No
 
 
 @pytest.mark.parametrize("middleware", [MIDDLEWARES[0], MIDDLEWARES[4]])
-async def test_disconnect_is_heard_of_through_middlewares(middleware: Any) -> None:
+async def test_disconnect_is_noticed_through_middlewares(middleware: Any) -> None:
     """On a real server: a client that leaves cancels its call behind BaseHTTPMiddleware too."""
     loop = asyncio.get_running_loop()
     begun, cancelled = asyncio.Event(), asyncio.Event()

@@ -284,7 +284,7 @@ async def test_legacy_call_with_one_json_body_leaves_the_store_alone(seconds: fl
 
 @pytest.mark.parametrize("version", [MODERN, "2025-11-25"])
 async def test_open_call_adds_one_asyncio_task(version: str) -> None:
-    """One task waits for the disconnect; without output there is no writer."""
+    """One task waits for the disconnect; a writer is made for the first output."""
     wait = Wait()
     app = serving(wait)
     client = await Client.begin(app, version)

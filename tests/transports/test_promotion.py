@@ -333,12 +333,12 @@ async def test_tasks_required_are_refused_before_the_call_runs() -> None:
     client = Client(endpoint)
     refused = await client.send(client.call("requires"))
     legacy = await Client.begin(endpoint, "2025-11-25")
-    told = await legacy.send(legacy.call("requires"))
+    response = await legacy.send(legacy.call("requires"))
 
     error = refused.json["error"]
     assert (refused.status, error["code"]) == (400, -32021)
     assert error["data"]["requiredCapabilities"] == TASKS
-    assert told.json["result"]["isError"]
-    assert "io.modelcontextprotocol/tasks" in told.json["result"]["content"][0]["text"]
+    assert response.json["result"]["isError"]
+    assert "io.modelcontextprotocol/tasks" in response.json["result"]["content"][0]["text"]
     assert not requires.waits.is_set()
     assert client.version == MODERN

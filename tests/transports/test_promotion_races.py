@@ -12,6 +12,7 @@ from genmcp._core.request import TaskUse
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.store import Op, Put
 from tests.support.asgi import PATIENCE, TASKS, Client, until
+from tests.support.stores import stored_keys
 
 OPEN: list[Mux] = []
 
@@ -37,7 +38,7 @@ class Gate(MemoryStore):
     @property
     def left(self) -> list[str]:
         """The tasks that are there."""
-        return [key for key in self.created if key in self._records.held]
+        return [key for key in self.created if key in stored_keys(self)]
 
 
 class Stage:

@@ -1,4 +1,4 @@
-"""Whose cancellation ended a hook, and the registry through which clients cancel."""
+"""The source of the cancellation of a hook, and the registry through which clients cancel."""
 
 import asyncio
 import re
@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from genmcp import Endpoint, Mux, Suite, Tool
-from genmcp._core.call import CallEvent, CallPhase
+from genmcp._core.call import CallPhase, Cancel, Leave, RecordDeleted, StopServer
 from genmcp._core.client_key import LOCAL
 from genmcp._core.request import ClientInfo, Request
+from genmcp._mux.performing import report
 from genmcp._transports.running_call import RunningCall
-from genmcp.channel import Channel
+from genmcp.channel import CallContext, Channel
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import REVISIONS
 from tests.support import asgi
@@ -26,6 +27,7 @@ class Host:
     client_key = LOCAL
     copied: Mapping[str, Any] | None = None
     keep: Collection[str] = ()
+    detached = False
 
     def __init__(self) -> None:
         self.mux = Mux(Suite(name="test", version="1"))
@@ -35,7 +37,7 @@ class Host:
 
 
 def held(host: Host, id: int = 1) -> RunningCall[Host]:
-    """Return a call whose hook waits in the current asyncio.Task."""
+    """Return a call with a hook that waits in the current asyncio.Task."""
     request = Request(
         id=id,
         method="ping",
@@ -46,14 +48,16 @@ def held(host: Host, id: int = 1) -> RunningCall[Host]:
         session="key",
     )
     call = RunningCall(host, request)
-    call.hold(Channel(request, call))
+    services = host.mux.call_services
+    context = CallContext(sink=call, caller=host, performer=call, services=services)
+    call.register(Channel(request, context))
     return call
 
 
 def phase_of(call: RunningCall[Host]) -> CallPhase:
-    """Return the phase of a call whose hook has not ended."""
+    """Return the phase of a call before the end of its hook."""
     assert call.channel is not None
-    return call.channel._call.phase
+    return call.channel.context.phase
 
 
 async def cancelled_call(host: Host, *ids: int | None) -> CallPhase:
@@ -99,10 +103,10 @@ async def test_call_that_has_ended_is_not_cancelled() -> None:
     """Its asyncio.Task serves something else by then. Its slot is returned once."""
     host = Host()
     call = held(host)
-    call.report_threadsafe(CallEvent.CANCEL)
+    call.report_threadsafe(Cancel())
     call.end()
-    call.report(CallEvent.LEAVE)
-    call.report_threadsafe(CallEvent.LEAVE)
+    call.report(Leave())
+    call.report_threadsafe(Leave())
     call.end()
     await asyncio.sleep(0)
 
@@ -112,8 +116,8 @@ async def test_call_that_has_ended_is_not_cancelled() -> None:
 async def test_client_cancellation_outlasts_later_reasons() -> None:
     """A call that its client cancelled gets no response, even at a shutdown."""
     call = held(Host())
-    call.report(CallEvent.CANCEL)
-    call.report(CallEvent.SHUTDOWN)
+    call.report(Cancel())
+    call.report(StopServer())
     with pytest.raises(asyncio.CancelledError) as caught:
         await asyncio.sleep(0)
 
@@ -127,7 +131,7 @@ async def test_cancellation_by_the_host_propagates() -> None:
 
     async def work() -> None:
         call = held(host)
-        call.report(CallEvent.LEAVE)
+        call.report(Leave())
         task.cancel()
         with pytest.raises(asyncio.CancelledError) as caught:
             await asyncio.sleep(0)
@@ -147,7 +151,7 @@ def test_cancelling_a_call_of_a_closed_loop_is_ignored() -> None:
         return held(host)
 
     call = asyncio.run(wait())
-    call.report_threadsafe(CallEvent.CANCEL)
+    call.report_threadsafe(Cancel())
 
 
 async def test_impossible_event_costs_one_call() -> None:
@@ -160,7 +164,7 @@ async def test_impossible_event_costs_one_call() -> None:
 
         async def call(self, request: Any, channel: Channel) -> str:
             await asyncio.sleep(0)
-            channel._call.advance(CallEvent.WRITTEN)
+            await report(channel, RecordDeleted())
             return "unreachable"
 
     client = asgi.Client(Endpoint(Suite(name="test", version="1", tools=[Defect])))

@@ -59,7 +59,7 @@ async def process(store: Store, **limits: Any) -> AsyncIterator[Endpoint]:
 
 
 class Unreadable(SQLiteStore):
-    """A store whose logs cannot be read until it is `back`."""
+    """A store that fails the reads of logs until it is `back`."""
 
     back = False
 
@@ -71,7 +71,7 @@ class Unreadable(SQLiteStore):
 
 @pytest.fixture
 async def ended(tmp_path: Path) -> Client:
-    """A client whose session was ended in a process that has stopped."""
+    """The client of a session that was ended in a process that has stopped."""
     async with process(SQLiteStore(tmp_path / "store.db")) as app:
         client = await Client.begin(app, LEGACIES[0])
         assert (await client.send(method="DELETE")).status == 204
@@ -131,10 +131,10 @@ async def test_session_is_not_trusted_while_ends_cannot_be_read(
 
 
 async def test_process_that_falls_behind_learns_of_every_end(tmp_path: Path) -> None:
-    """A reader whose place in the log was dropped reads the remaining events."""
+    """A reader at a dropped place of the log reads the remaining events."""
 
     class Slow(SQLiteStore):
-        """A store whose logs are not followed until the test permits it."""
+        """A store that holds back the followers of logs until the test permits them."""
 
         async def follow(self, log: str, after: str | None = None) -> Any:
             await until(lambda: released, pause=0.01)

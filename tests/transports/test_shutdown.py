@@ -232,7 +232,7 @@ async def test_shutdown_past_its_grace_answers_with_an_error(free_port: int) -> 
 
 
 async def test_server_after_one_that_exited_streams(free_port: int) -> None:
-    """The exit concerns one server, whatever state sse-starlette has for the process."""
+    """The exit concerns one server, although sse-starlette has one state for the process."""
     async with running(free_port, grace=0, runs=2) as server:
         async with httpx.AsyncClient(timeout=20) as http:
             listener = await listening(http, f"{server.url}/mcp")

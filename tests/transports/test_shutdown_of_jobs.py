@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from genmcp import Channel, Endpoint, JobOptions, Mux, Suite, Tool, ToolRequest
+from genmcp.tasks.worker import WorkerState
 from tests.support.asgi import TASKS, Client, until
 from tests.transports.handing_on import SECRET, mux
 
@@ -87,14 +88,14 @@ async def result(folder: Path, id: str) -> Any:
     endpoint = Endpoint(here)
     client = Client(endpoint, capabilities=TASKS)
     async with asyncio.timeout(START):
-        told = {"status": "working"}
-        while told["status"] == "working":
+        response = {"status": "working"}
+        while response["status"] == "working":
             answer = await client.send(client.request("tasks/get", {"taskId": id}))
-            told = answer.json["result"]
+            response = answer.json["result"]
             await asyncio.sleep(0.02)
     await endpoint.aclose()
     await here.aclose()
-    return told["result"]["content"][0]["text"]  # type: ignore[index]
+    return response["result"]["content"][0]["text"]  # type: ignore[index]
 
 
 UVICORN = [["uvicorn", f"{APPS}:{app}"] for app in ("routed", "bare", "twice")]
@@ -185,8 +186,8 @@ async def test_jobs_go_on_while_another_endpoint_serves(tmp_path: Path) -> None:
     (tmp_path / "go").touch()
 
     assert not here.tasks.worker.dormant
-    told = await clients[1].send(clients[1].request("tasks/get", {"taskId": id}))
-    assert told.json["result"]["status"] in ("working", "completed")
+    response = await clients[1].send(clients[1].request("tasks/get", {"taskId": id}))
+    assert response.json["result"]["status"] in ("working", "completed")
     assert await result(tmp_path, id) == "attempt 1"
     await second.aclose()
     assert here.tasks.worker.dormant
@@ -223,7 +224,7 @@ async def test_call_that_is_a_task_keeps_its_grace(tmp_path: Path) -> None:
     endpoint, elsewhere = Endpoint(here, grace=START), Endpoint(there)
     client, other = (Client(each, capabilities=TASKS) for each in (endpoint, elsewhere))
 
-    async def told() -> Any:
+    async def response() -> Any:
         got = await other.send(other.request("tasks/get", {"taskId": id}))
         return got.json["result"]
 
@@ -231,17 +232,15 @@ async def test_call_that_is_a_task_keeps_its_grace(tmp_path: Path) -> None:
         await until(lambda: connection.complete, pause=0.01)
         id = connection.json["result"]["taskId"]
         await here.tasks.service.start()
-        working = here.tasks.service.worker._serving
-        assert working is not None
         closing = asyncio.create_task(endpoint.aclose())
-        await until(lambda: all(each.done() for each in working.delivering), pause=0.01)
+        await until(lambda: here.tasks.worker.state is WorkerState.STOPPING, pause=0.01)
         for _ in range(5):
-            assert (await told())["status"] == "working"
+            assert (await response())["status"] == "working"
             await asyncio.sleep(0.02)
         long.go.set()
         await closing
 
-    assert (await told())["result"]["content"][0]["text"] == "done"
+    assert (await response())["result"]["content"][0]["text"] == "done"
     for each in (here, there):
         await each.aclose()
 

@@ -204,7 +204,7 @@ async def test_pair_names_a_path_of_this_host(root: str, path: str, expected: st
     assert expected == event.data.partition("?")[0]
 
 
-async def test_pair_answers_what_is_refused_on_the_stream() -> None:
+async def test_pair_sends_rejections_on_the_stream() -> None:
     """An unknown tool, an unknown method, and a `clientInfo` that is too large."""
     async with connected(app_of(serving())) as pair:
         unknown = await pair.tell(pair.call("nothing"))
@@ -241,7 +241,7 @@ async def test_pair_wants_to_be_introduced_first() -> None:
         ({"method": "DELETE"}, 405),
     ],
 )
-async def test_pair_refuses_what_is_no_message(options: Any, status: int) -> None:
+async def test_pair_rejects_bodies_that_are_not_messages(options: Any, status: int) -> None:
     """A request without a stream for its response gets an HTTP error."""
     async with connected(app_of(serving(limits=Limits(max_body_bytes=1000)))) as pair:
         answer = await pair.send(**options)
@@ -250,7 +250,7 @@ async def test_pair_refuses_what_is_no_message(options: Any, status: int) -> Non
 
 
 async def test_pair_refuses_sessions_that_are_not_open() -> None:
-    """A made-up session, none, that of another principal, and one whose stream has ended."""
+    """An invented session, none, that of another principal, and one without its stream."""
     app = app_of(serving(principal=lambda scope: scope.get("who")))
     async with connected(app, who="ada") as pair:
         query = pair.scope["query_string"]
@@ -317,7 +317,7 @@ async def test_pair_answers_at_once_and_works_on() -> None:
     assert (quick["id"], answer["id"]) == ("quick", "slow")
 
 
-async def test_pair_cancels_what_its_client_cancels() -> None:
+async def test_pair_cancels_a_call_of_its_client() -> None:
     """A cancelled call is not answered."""
     wait = Wait()
     async with connected(app_of(serving(wait))) as pair:
@@ -332,7 +332,7 @@ async def test_pair_cancels_what_its_client_cancels() -> None:
 
 
 @pytest.mark.parametrize("on_disconnect", ["finish", "cancel"])
-async def test_pair_without_its_stream_cancels_what_wants_it(on_disconnect: Any) -> None:
+async def test_pair_cancels_calls_at_a_disconnect_if_the_tool_does(on_disconnect: Any) -> None:
     """A tool continues unless `on_disconnect` is "cancel", as on every earlier revision."""
     wait = Wait(on_disconnect)
     async with connected(app_of(serving(wait))) as pair:
@@ -377,7 +377,7 @@ async def test_pair_works_across_processes_that_share_a_store() -> None:
     assert answer["result"]["content"][0]["text"] == "hi to test"
 
 
-async def test_pair_forwards_what_is_logged(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_pair_forwards_log_messages(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ClientLogHandler finds the client here too, at the level its session set."""
     monkeypatch.setattr(ClientLogHandler, "created", False)
     logger = logging.getLogger("tests.pair")
@@ -404,7 +404,7 @@ async def test_pair_forwards_what_is_logged(monkeypatch: pytest.MonkeyPatch) -> 
     assert "result" in answer
 
 
-async def test_pair_lets_no_call_log_faster_than_the_limit() -> None:
+async def test_pair_limits_the_rate_of_log_messages() -> None:
     """`logs_per_second` bounds a call here too; changes of lists are announced."""
 
     @tool

@@ -121,11 +121,11 @@ async def seen(event: asyncio.Event) -> None:
 @pytest.mark.parametrize(("mode", "version"), [("auto", "2026-07-28"), ("legacy", "2025-11-25")])
 async def test_stdio_serves_the_official_client(mode: Any, version: str) -> None:
     """Of both eras: calls, progress, log messages, a tool that prints."""
-    heard: list[Any] = []
+    received: list[Any] = []
     logged: list[Any] = []
 
     async def report(progress: float, total: float | None, message: str | None) -> None:
-        heard.append(progress)
+        received.append(progress)
 
     async def log(params: Any) -> None:
         logged.append(params.data)
@@ -140,7 +140,7 @@ async def test_stdio_serves_the_official_client(mode: Any, version: str) -> None
     assert [each.name for each in tools] == ["count", "hold"]
     assert result.content[0].text == "3"  # type: ignore[union-attr]
     assert version == spoken
-    assert heard == [1, 2, 3]
+    assert received == [1, 2, 3]
     assert logged == ["counting"]
 
 
@@ -390,7 +390,7 @@ async def test_stdio_cancels_a_call_that_has_not_begun() -> None:
 
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25"])
 async def test_stdio_cancels_what_is_open_at_the_end(version: str) -> None:
-    """After the end of the input no client reads the response, whatever the revision."""
+    """After the end of the input no client reads the response, in any revision."""
     wait = Wait()
     async with piped(wait) as wires:
         await wires.initialize(version)
@@ -775,3 +775,34 @@ async def test_stdio_tells_of_a_defect_by_a_reference(
     assert failed["error"]["data"]["reference"] in caplog.text
     assert "a defect" not in failed["error"]["message"]
     assert fine["result"]["tools"][0]["name"] == "echo"
+
+
+async def test_partial_result_is_sent_before_on_cancel() -> None:
+    """A client that has closed its side still reads, and `on_cancel` may take longer than that."""
+    waits, cleaning = asyncio.Event(), asyncio.Event()
+
+    class Partial(Tool):
+        """Returns a partial result when it is cancelled."""
+
+        name = "partial"
+
+        async def call(self, request: Any, channel: Channel) -> str:
+            waits.set()
+            try:
+                await asyncio.Event().wait()
+            except asyncio.CancelledError:
+                return "half of it"
+            return "unreachable"
+
+        async def on_cancel(self, channel: Channel) -> None:
+            cleaning.set()
+            await asyncio.sleep(30)
+
+    async with piped(Partial(), grace=0.01) as wires:
+        wires.send(modern("tools/call", {"name": "partial"}))
+        await waits.wait()
+        wires.hang_up()
+        response = await wires.answer(1)
+
+    assert response["result"]["content"][0]["text"] == "half of it"
+    assert cleaning.is_set()

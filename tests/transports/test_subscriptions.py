@@ -87,8 +87,8 @@ async def test_listener_is_acknowledged_what_the_server_can_give() -> None:
 
     async with listening(
         client, toolsListChanged=True, promptsListChanged=False, resourceSubscriptions=uris
-    ) as (_, heard):
-        assert heard == {"toolsListChanged": True, "resourceSubscriptions": [NOTE]}
+    ) as (_, received):
+        assert received == {"toolsListChanged": True, "resourceSubscriptions": [NOTE]}
 
 
 async def test_listener_for_missing_features_gets_an_empty_ack() -> None:
@@ -97,8 +97,8 @@ async def test_listener_for_missing_features_gets_an_empty_ack() -> None:
 
     async with listening(
         client, promptsListChanged=True, resourcesListChanged=True, resourceSubscriptions=[NOTE]
-    ) as (_, heard):
-        assert heard == {}
+    ) as (_, received):
+        assert received == {}
 
 
 @pytest.mark.parametrize("id", [7, "seven"])
@@ -112,11 +112,11 @@ async def test_listener_hears_what_it_asked_for(id: Any) -> None:
         suite.remove(review)
         suite.resource_updated("note://other")
         suite.add(subtract)
-        told = await connection.message()
+        response = await connection.message()
         suite.resource_updated(NOTE)
         updated = await connection.message()
 
-    assert (TOOLS, {"_meta": {ID: id}}) == (told["method"], told["params"])
+    assert (TOOLS, {"_meta": {ID: id}}) == (response["method"], response["params"])
     assert (UPDATED, {"_meta": {ID: id}, "uri": NOTE}) == (updated["method"], updated["params"])
 
 
@@ -190,11 +190,11 @@ async def test_slow_listener_is_told_once_and_holds_nobody_up() -> None:
             suite.changes.tools_list_changed()
         await until(lambda: TOOLS in [each["method"] for each in quick.messages[1:]])
         slow.reading.set()
-        told = [(await slow.message())["method"] for _ in range(3)]
+        response = [(await slow.message())["method"] for _ in range(3)]
         suite.add(subtract)
-        told.append((await slow.message())["method"])
+        response.append((await slow.message())["method"])
 
-    assert [told[0], *sorted(told[1:3]), told[3]] == [UPDATED, UPDATED, TOOLS, TOOLS]
+    assert [response[0], *sorted(response[1:3]), response[3]] == [UPDATED, UPDATED, TOOLS, TOOLS]
     assert len(slow.messages) <= 7
 
 
@@ -207,9 +207,9 @@ async def test_sender_that_is_ahead_of_the_log_tells_everything() -> None:
     async with listening(Client(Endpoint(mux)), **wanted) as (connection, _):
         for number in range(20):
             suite.resource_updated(f"note://{number}")
-        told = [(await connection.message())["method"] for _ in range(2)]
+        response = [(await connection.message())["method"] for _ in range(2)]
 
-    assert sorted(told, reverse=True) == [TOOLS, UPDATED]
+    assert sorted(response, reverse=True) == [TOOLS, UPDATED]
 
 
 async def test_listener_is_told_at_shutdown_that_this_is_the_end() -> None:
@@ -400,13 +400,13 @@ async def test_session_hears_which_lists_have_changed(version: str) -> None:
     async with stream(client) as connection:
         suite.add(subtract)
         suite.remove(review)
-        told = [await connection.event() for _ in range(2)]
+        response = [await connection.event() for _ in range(2)]
 
-    assert [each.message["method"] for each in told] == [
+    assert [each.message["method"] for each in response] == [
         TOOLS,
         "notifications/prompts/list_changed",
     ]
-    assert all(each.id for each in told)
+    assert all(each.id for each in response)
 
 
 @pytest.mark.parametrize("version", LEGACIES)
@@ -433,8 +433,8 @@ async def test_session_hears_of_the_resources_it_subscribed_to(version: str) -> 
         suite.resource_updated("note://other")
         third = await connection.message()
 
-    told = [first, second, third]
-    assert [each["params"]["uri"] for each in told] == ["note://other", NOTE, "note://other"]
+    response = [first, second, third]
+    assert [each["params"]["uri"] for each in response] == ["note://other", NOTE, "note://other"]
 
 
 async def test_session_record_exists_while_something_is_subscribed() -> None:
@@ -485,11 +485,11 @@ async def test_slow_session_is_told_once() -> None:
             await asyncio.sleep(0)
         connection.reading.set()
         suite.remove(review)
-        told = []
-        while "notifications/prompts/list_changed" not in told:
-            told.append((await connection.message())["method"])
+        response = []
+        while "notifications/prompts/list_changed" not in response:
+            response.append((await connection.message())["method"])
 
-    assert told.count(TOOLS) <= 3
+    assert response.count(TOOLS) <= 3
 
 
 def test_sessions_are_told_what_there_is_to_hear() -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from genmcp._transports.timers import TICK, TimerTable
+from genmcp._transports.timers import TICK, TimerTable, run_at_once
 
 
 class Item:
@@ -116,3 +116,9 @@ async def test_everything_of_one_duration_can_expire_at_once(seconds: float) -> 
     assert one.expired.is_set()
     assert not other.expired.is_set()
     table.discard(other, 0.5)
+
+
+async def test_run_at_once_rejects_work_that_waits() -> None:
+    """A defect of the package is an error, and no coroutine is left behind."""
+    with pytest.raises(RuntimeError, match="waits"):
+        run_at_once(asyncio.sleep(1))

@@ -67,7 +67,7 @@ def served(**limits: Any) -> Endpoint:
 async def reading_nothing(
     url: str, request: bytes, address: str = "127.0.0.1"
 ) -> AsyncIterator[asyncio.StreamReader]:
-    """Send *request*, and keep the connection open; yield what it can be read from afterwards."""
+    """Send *request*, and keep the connection open; yield the reader of its response."""
     host, _, port = url.removeprefix("http://").partition(":")
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -111,7 +111,7 @@ def lists(session: str) -> bytes:
 async def test_connection_of_an_unread_response_is_closed(
     server: dict[str, Any], name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """After `Limits.write_timeout`, whatever the response is; the server logs it, and goes on."""
+    """After `Limits.write_timeout`, for any response; the server logs it, and serves others."""
     caplog.set_level("INFO")
     app = served(write_timeout=0.3)
     async with serve(app, **server) as url:
@@ -155,7 +155,7 @@ async def test_slow_client_gets_all_of_it() -> None:
 async def test_client_that_reads_nothing_is_rejected_before_its_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """With 429, until it has read; another client, and what is small, is served meanwhile."""
+    """With 429, until it has read; another client, and a small request, is served meanwhile."""
     monkeypatch.setattr("genmcp._mux.unsent.SHARE", LARGE // 2)
     app, ada, bob = served(), {"x-user": "ada"}, {"x-user": "bob"}
     async with serve(app) as url, await Connection.open(url) as connection:
@@ -178,7 +178,7 @@ async def test_client_that_reads_nothing_is_rejected_before_its_call(
 async def test_longest_unread_response_is_closed_under_pressure(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Nobody is refused, who is below the own share: the newest response is sent."""
+    """A client below its own share is served: the newest response is sent."""
     caplog.set_level("INFO", "genmcp")
     monkeypatch.setattr("genmcp._mux.unsent.TOTAL", LARGE)  # the kernel takes some of each
     app = served()
@@ -236,7 +236,7 @@ def test_account_refuses_who_has_used_up_the_share() -> None:
 
 
 def test_account_closes_the_response_that_was_read_longest_ago() -> None:
-    """Of the client whose share is exceeded, and never the only one."""
+    """That of the client above its share, and never its only one."""
     account = UnsentBytes(1)
     first, second, third, other = Waiting(), Waiting(), Waiting(), Waiting("192.0.2.2")
     account.count(other, SHARE // 2)

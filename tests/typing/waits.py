@@ -4,9 +4,11 @@ Each line with an ignore comment is a wrong use that both checkers report.
 """
 
 from asyncio import Future
+from dataclasses import dataclass
 from typing import Any, TypedDict, assert_type
 
 from msgspec import Struct
+from pydantic import BaseModel
 
 from genmcp import (
     Accepted,
@@ -27,7 +29,6 @@ from genmcp import (
     ToolRequest,
     elicit,
     elicit_url,
-    first_of,
     gather,
     job,
     prompt,
@@ -63,6 +64,24 @@ def count(run: Run) -> int:
     return 1
 
 
+class Tenant(BaseModel):
+    name: str
+
+
+@dataclass
+class Lease:
+    tenant: Tenant
+    months: int
+
+
+@job
+async def let(run: Run[Lease], tenant: Tenant, street: Street) -> Lease:
+    assert_type(run.saved, Lease | None)
+    await run.save(Lease(tenant, 1))
+    await run.save(tenant)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    return run.saved or Lease(tenant, 12)
+
+
 async def search(city: str) -> int:
     return 1
 
@@ -83,8 +102,12 @@ class Waits(Tool[City]):
         assert_type(wait_for({"where": elicit("Where?", Street)}), Wait[dict[str, Any]])
         assert_type(gather(count.job(), look_up.job("Oslo")), Wait[tuple[int, House]])
         assert_type(gather(*[count.job(), count.job()]), Wait[list[int]])
-        assert_type(first_of(count.job(), count.job(), count.job()), Wait[int])
+        assert_type(gather(count.job(), count.job(), count.job()), Wait[list[int]])
         assert_type(elicit("Where?", Street).then(self.found), Continue)
+        let_it = let.job(Tenant(name="Ann"), street=Street("Main"))
+        assert_type(let_it, Job[Lease])
+        assert_type(gather(let_it, count.job()), Wait[tuple[Lease, int]])
+        assert_type(gather(let_it, return_outcomes=True), Wait[list[Done[Lease] | Failed]])
 
         elicit("Where?", Street).then(self.found, self.not_found)
         elicit("Where?", Street).then(Waits.found)
@@ -97,7 +120,15 @@ class Waits(Tool[City]):
         ExternalJob("queue", "1").then(self.counted)
         count.job().then(self.any_outcome)
         count.job().then(self.typed_outcome)
+        let_it.then(self.let)
+        let_it.then(self.outcome_of_lease)
+        gather(let_it, let_it).then(self.all_let)
+        gather(let_it, return_outcomes=True).then(self.all_outcomes)
 
+        let.job("Ann", Street("Main"))  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue, reportArgumentType]
+        let_it.then(self.counted)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        let_it.then(self.typed_outcome)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+        count.job().then(self.let)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         elicit("Where?", Street).then(self.counted)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         elicit("Where?", Street).then(Waits.counted)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
         elicit("Where?").then(self.found)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
@@ -126,6 +157,25 @@ class Waits(Tool[City]):
 
     def built(self, request: ToolRequest[City], house: House, channel: Channel) -> int:
         return house["number"]
+
+    def let(self, request: ToolRequest[City], lease: Lease, channel: Channel) -> str:
+        return lease.tenant.name
+
+    def outcome_of_lease(
+        self, request: ToolRequest[City], outcome: Done[Lease] | Failed, channel: Channel
+    ) -> int:
+        assert_type(outcome.result(), Lease)
+        return outcome.result().months
+
+    def all_let(
+        self, request: ToolRequest[City], leases: tuple[Lease, Lease], channel: Channel
+    ) -> int:
+        return leases[0].months
+
+    def all_outcomes(
+        self, request: ToolRequest[City], found: list[Done[Lease] | Failed], channel: Channel
+    ) -> int:
+        return len(found)
 
     def counted(self, request: ToolRequest[City], number: int, channel: Channel) -> int:
         return number

@@ -3,10 +3,11 @@
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from genmcp._wire import jsonrpc
-from genmcp._wire.encoder import Encoder
+from genmcp._wire.encoder import EncodedResult, Encoder
 from genmcp.errors import InvalidParams, McpError, ResourceNotFound, UnsupportedVersion
 from genmcp.protocol.capabilities import (
     DiscoverResult,
@@ -220,3 +221,28 @@ def test_encoder_notification_may_have_no_params(revision: Revision) -> None:
         "jsonrpc": "2.0",
         "method": method,
     }
+
+
+STORED = [
+    CALLED,
+    CallToolResult(content=[]),
+    CallToolResult(content=[], meta={"a": 1}),
+    CallToolResult(content=[TextContent('{"_meta": 1}', meta={"b": 2})], is_error=True),
+]
+
+
+@pytest.mark.parametrize("result", STORED)
+@every_revision
+def test_stored_result_is_sent_as_if_it_was_new(revision: Revision, result: CallToolResult) -> None:
+    """A task has the JSON of its result, which is decoded only where that has to change."""
+    stored = EncodedResult(kind=CallToolResult, body=msgspec.json.encode(result))
+
+    assert encoded(revision, stored) == encoded(revision, result)
+    assert stored.decoded == result
+
+
+def test_stored_result_is_not_decoded() -> None:
+    """Its bytes are in the response as they are, even those that no encoder writes."""
+    stored = EncodedResult(kind=CallToolResult, body=b'{"content":[ ]}')
+
+    assert b'"content":[ ]' in ENCODER.result(LATEST, stored)

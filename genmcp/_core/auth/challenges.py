@@ -53,7 +53,6 @@ def bearer_challenge(
         further: more parameters, such as `resource_metadata` (RFC 9728, 5.1). None leaves one out.
     """
     params = {
-        "realm": further.pop("realm", None),
         "error": error,
         "error_description": error and description,
         "scope": " ".join(dict.fromkeys(scopes)),

@@ -3,8 +3,7 @@
 All but the checks of claims run before the signature was verified, on input of an attacker.
 """
 
-import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from types import MappingProxyType
 from typing import Any, Final, NoReturn
 
@@ -12,6 +11,7 @@ import msgspec
 
 from genmcp._core.access import Access, InvalidToken
 from genmcp._core.auth.challenges import scopes_of
+from genmcp._core.auth.strict_json import strict_object
 
 # RFC 9068, 2.1, and RFC 7519, 5.1. All others are tokens for another purpose, such as a DPoP proof
 # or an identity assertion, which may come from the same issuer (RFC 8725, 3.11).
@@ -20,6 +20,7 @@ _TYPES: Final = {"at+jwt", "jwt"}
 # The end of the year 9999. A later time is one in milliseconds, or an attempt to overflow.
 _MAX_TIME: Final = 253_402_300_799
 
+_LEEWAY: Final = 30.0  # seconds by which the clocks of issuer and server may differ
 _SHOWN: Final = 200  # characters of a found value in the log
 
 
@@ -31,35 +32,26 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         audiences: the values of `aud` of which the token must have one. None accepts every token
             of the issuers, also those for other servers.
         clients: the accepted clients; default any.
-        leeway: seconds by which clocks may differ, default 30.
-        default_issuer: the issuer of a token that does not name it, for introspection.
-        requires_expiry: whether a token without `exp` is refused, default True.
+        introspected: whether the claims are the response of the introspection endpoint of the first
+            issuer, which may leave out `iss` and `exp`.
     """
 
     issuers: Collection[str]
     audiences: Collection[str] | None
     clients: Collection[str] = ()
-    leeway: float = 30
-    default_issuer: str | None = None
-    requires_expiry: bool = True
+    introspected: bool = False
 
 
-def parse_object(text: bytes, what: str = "payload") -> dict[str, Any]:
-    """Return a JSON object of a token: strict, since two readers must never differ.
-
-    RFC 8725, 2.4: a parser that keeps the first of two members, and one that keeps the last, see
-    different tokens. Duplicates, at any depth, `NaN` and infinities are refused.
+def parse_object(text: bytes, part: str = "payload") -> dict[str, Any]:
+    """Return the JSON object that is a *part* of a token.
 
     Raises:
-        InvalidToken: it is not a JSON object in UTF-8.
+        InvalidToken: it is not one, or not unambiguous.
     """
     try:
-        found = json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
-    except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, dict):
-        raise InvalidToken(f"the {what} of the token is not a JSON object")
-    return found
+        return strict_object(text)
+    except ValueError:
+        raise InvalidToken(f"the {part} of the token is not a JSON object") from None
 
 
 def check_type(header: Mapping[str, Any]) -> None:
@@ -97,16 +89,16 @@ def check_claims(claims: Mapping[str, Any], rules: Rules, now: float) -> Access:
         InvalidToken: a claim is missing, malformed, or not as *rules* demand. The error names the
             claim, and its detail has the found value of `iss`, `aud` or a time.
     """
-    issuer = claims.get("iss", rules.default_issuer)
+    issuer = claims.get("iss", next(iter(rules.issuers)) if rules.introspected else None)
     if not isinstance(issuer, str) or issuer not in rules.issuers:
         _refuse("iss", issuer, " or ".join(rules.issuers))
     if rules.audiences is not None:
         _check_audience(claims.get("aud"), rules.audiences)
-    expires = _time(claims, "exp", required=rules.requires_expiry)
-    if expires is not None and now >= expires + rules.leeway:
+    expires = _time(claims, "exp", required=not rules.introspected)
+    if expires is not None and now >= expires + _LEEWAY:
         raise InvalidToken("the token has expired", f"exp is {expires:.0f}, now is {now:.0f}")
     for name in ("nbf", "iat"):
-        if (time := _time(claims, name)) is not None and time > now + rules.leeway:
+        if (time := _time(claims, name)) is not None and time > now + _LEEWAY:
             detail = f"{name} is {time:.0f}, now is {now:.0f}"
             raise InvalidToken(f"the token is not valid yet ({name})", detail)
     _check_confirmation(claims)
@@ -195,14 +187,3 @@ def _refuse(name: str, found: object, expected: str) -> NoReturn:
     shown = repr(found)
     shown = shown if len(shown) <= _SHOWN else shown[:_SHOWN] + "..."
     raise InvalidToken(f"wrong {name}", f"found: {shown}; expected: {expected}")
-
-
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a member is repeated")
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a number")

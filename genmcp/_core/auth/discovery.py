@@ -5,19 +5,13 @@ metadata is treated by the rules of 2025-03-26: it is its own authorization serv
 """
 
 from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+from typing import Final
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
 from genmcp._core.auth.challenges import Challenge
-from genmcp._core.auth.fetching import (
-    DocumentState,
-    FetchedDocument,
-    check_url,
-    get_document,
-    shown,
-)
+from genmcp._core.auth.fetching import NoDocument, check_url, get_document, shown
 from genmcp._core.auth.metadata import (
     ResourceMetadata,
     ServerMetadata,
@@ -26,9 +20,7 @@ from genmcp._core.auth.metadata import (
     resource_metadata_urls,
     server_metadata_urls,
 )
-from genmcp._core.auth.steps import Failure, FlowFailed, FlowFinding, FlowOptions, Steps
-
-T = TypeVar("T")
+from genmcp._core.auth.steps import Failure, FlowFailed, FlowOptions, Steps
 
 # All that an authorization request may have, and what replaces parameters of it (RFC 9101).
 _REQUEST_PARAMS: Final = {
@@ -58,23 +50,31 @@ class DiscoveredServer(msgspec.Struct, frozen=True, kw_only=True):
         return self.server.issuer
 
 
-def discover(
-    options: FlowOptions, challenge: Challenge | None, *, code: bool = True
-) -> Steps[DiscoveredServer]:
+def discover(options: FlowOptions, challenge: Challenge | None) -> Steps[DiscoveredServer]:
     """Find the authorization server of the MCP server at `options.url`.
 
     Args:
         options: the options of the client.
         challenge: the challenge of the response with 401 or 403, None without one.
-        code: whether the authorization code flow is wanted, which needs PKCE and an authorization
-            endpoint.
 
     Raises:
         FlowFailed: No authorization server may be used.
     """
-    found = yield from find_resource(options, challenge)
     named = challenge.params.get("resource_metadata") if challenge else None
-    server = yield from find_server(options, found, named=named, code=code)
+    found = yield from find_resource(options, named)
+    server = yield from find_server(options, found)
+    if server is None:
+        if named is not None:
+            # No server of 2025-03-26, whose endpoints need no metadata, but one with a wrong URL.
+            raise FlowFailed(
+                f"there is no protected resource metadata at {shown(named)}, where the server says "
+                "that it is",
+                advice="issuer= names the authorization server",
+            )
+        server = fallback_metadata(options.url)
+        for endpoint in (server.authorization_endpoint, server.token_endpoint):
+            check_url(options, endpoint or "", "endpoint")
+        options.report("server metadata", "none: /authorize, /token and /register are used")
     if options.resource is None:
         resource = None
     else:
@@ -85,160 +85,113 @@ def discover(
     )
 
 
-def find_resource(
-    options: FlowOptions, challenge: Challenge | None
-) -> Steps[ResourceMetadata | None]:
+def find_resource(options: FlowOptions, named: str | None) -> Steps[ResourceMetadata | None]:
     """Return the protected resource metadata of the server, None if it has none.
+
+    Args:
+        options: the options of the client.
+        named: where the challenge says that it is.
 
     Raises:
         FlowFailed: It is that of another resource, or cannot be read.
     """
     urls = resource_metadata_urls(options.url)
-    named = challenge.params.get("resource_metadata") if challenge else None
     if named is not None:
-        urls.insert(0, check_url(options, named, "resource_metadata of the challenge"))
-    problems: list[FetchedDocument] = []
+        role = "resource_metadata of the challenge"
+        urls.insert(0, check_url(options, named, role, vouched=False))
+    problems: list[NoDocument] = []
     for url in dict.fromkeys(urls):
-        document = _typed((yield from get_document(options, url)), ResourceMetadata)
-        if isinstance(document, FetchedDocument):
-            _observe(options, "resource metadata", document, expected=url == named)
-            problems.append(document)
+        try:
+            document = yield from get_document(options, url, ResourceMetadata, vouched=False)
+            if not document.authorization_servers and options.issuer is None:
+                raise NoDocument("it names no authorization server (issuer=)", url)
+        except NoDocument as problem:
+            # Absence is no fault while there are other URLs, unless the server has named this one.
+            ok = problem.absent and url != named
+            options.report("resource metadata", problem.problem, url, ok=ok)
+            problems.append(problem)
             continue
         _check_resource(options, document, url)
-        if document.dpop_bound_access_tokens_required and options.prover is None:
-            raise FlowFailed(
-                f"the server accepts only tokens that are bound to a key of the client ({url})",
-                advice="dpop=True",
-            )
-        if not document.authorization_servers and options.issuer is None:
-            lacks = FetchedDocument(
-                url, DocumentState.BROKEN, problem="it names no authorization server"
-            )
-            options.observe(
-                FlowFinding("resource metadata", lacks.problem, url, ok=False, advice="issuer=")
-            )
-            problems.append(lacks)
-            continue
         servers = ", ".join(map(shown, document.authorization_servers[:_MAX_SERVERS]))
         text = f"resource {shown(document.resource)}, authorization servers {servers or 'none'}"
-        options.observe(FlowFinding("resource metadata", text, url))
+        options.report("resource metadata", text, url)
         return document
     _raise_first(problems, "protected resource metadata")
-    options.observe(
-        FlowFinding(
-            "resource metadata",
-            "none: the server is taken for its own authorization server, as in 2025-03-26",
-            ok=False,
-            advice="issuer= names another one",
-        )
-    )
+    text = "none: the server is taken for its own authorization server (issuer= names another one)"
+    options.report("resource metadata", text, ok=False)
     return None
 
 
 def find_server(
-    options: FlowOptions,
-    resource: ResourceMetadata | None,
-    *,
-    named: str | None = None,
-    code: bool = True,
-) -> Steps[ServerMetadata]:
-    """Return the metadata of the authorization server to use.
+    options: FlowOptions, resource: ResourceMetadata | None
+) -> Steps[ServerMetadata | None]:
+    """Return the metadata of the authorization server to use; None if it is the server itself.
 
     Args:
         options: the options of the client.
         resource: the protected resource metadata, None if the server has none.
-        named: where the challenge says that this metadata is.
-        code: as for `discover`.
 
     Raises:
         FlowFailed: No document of it may be used.
     """
     issuer = _choose_issuer(options, resource)
+    # Without resource metadata no text names the issuer, only an origin, which a slash does not
+    # change.
     legacy = resource is None and options.issuer is None
-    problems: list[FetchedDocument] = []
-    refused: FlowFailed | None = None
+    refused: list[FlowFailed] = []
+    problems: list[NoDocument] = []
     for url in server_metadata_urls(issuer):
-        found = _typed((yield from get_document(options, url)), ServerMetadata)
-        if isinstance(found, FetchedDocument):
-            _observe(options, "server metadata", found)
-            problems.append(found)
-            continue
         try:
-            _check_server(options, found, issuer, legacy=legacy, code=code)
+            found = yield from get_document(options, url, ServerMetadata)
+            _check_server(options, found, {issuer, f"{issuer}/"} if legacy else {issuer})
+        except NoDocument as problem:
+            options.report("server metadata", problem.problem, url, ok=problem.absent)
+            problems.append(problem)
         except FlowFailed as failed:
-            options.observe(FlowFinding("server metadata", str(failed), url, ok=False))
-            refused = refused or failed
-            continue
-        options.observe(FlowFinding("server metadata", f"issuer {shown(found.issuer)}", url))
-        return found
-    if refused is not None:
-        raise refused
+            options.report("server metadata", str(failed), url, ok=False)
+            refused.append(failed)
+        else:
+            options.report("server metadata", _described(found), url)
+            return found
+    if refused:
+        raise refused[0]
     _raise_first(problems, f"metadata of the authorization server {shown(issuer)}")
-    if not legacy:
-        raise FlowFailed(
-            f"the authorization server {shown(issuer)} has no metadata, neither that of RFC 8414 "
-            "nor that of OpenID Connect"
-        )
-    if named is not None:
-        # No server of 2025-03-26, whose endpoints need no metadata, but one with a wrong URL.
-        raise FlowFailed(
-            f"there is no protected resource metadata at {shown(named)}, where the server says "
-            "that it is",
-            advice="issuer= names the authorization server",
-        )
-    metadata = fallback_metadata(options.url)
-    for endpoint in (metadata.authorization_endpoint, metadata.token_endpoint):
-        check_url(options, endpoint or "", "endpoint")
-    options.observe(
-        FlowFinding("server metadata", "none: /authorize, /token and /register are used", issuer)
+    if legacy:
+        return None
+    raise FlowFailed(
+        f"the authorization server {shown(issuer)} has no metadata, neither that of RFC 8414 nor "
+        "that of OpenID Connect"
     )
-    return metadata
 
 
-def _typed(document: FetchedDocument, type: type[T]) -> T | FetchedDocument:
-    """Return the members of *document* as *type*, or *document* itself with its problem."""
-    if document.found is not DocumentState.DOCUMENT:
-        return document
-    try:
-        return msgspec.convert(document.members, type)
-    except msgspec.ValidationError as error:
-        known = document.members.keys() & {"resource", "authorization_servers", "issuer"}
-        # A JSON object of another kind, such as {"detail": "Not Found"}, is no broken document.
-        found = DocumentState.BROKEN if known else DocumentState.ABSENT
-        return msgspec.structs.replace(document, found=found, problem=f"it is not valid: {error}")
+def _raise_first(problems: Sequence[NoDocument], role: str) -> None:
+    """Raise the first failure for a document that is broken, or might be there the next time."""
+    for problem in problems:
+        if not problem.absent:
+            raise FlowFailed(f"the {role} at {problem}", problem.failure)
 
 
-def _observe(
-    options: FlowOptions, topic: str, document: FetchedDocument, *, expected: bool = False
-) -> None:
-    # A document that is absent is no fault while there are other URLs to ask, unless the server
-    # has named this one.
-    ok = document.found is DocumentState.ABSENT and not expected
-    options.observe(FlowFinding(topic, document.problem, document.url, ok=ok))
-
-
-def _raise_first(problems: Sequence[FetchedDocument], what: str) -> None:
-    """Raise the failure for a document that is broken, or might be there the next time."""
-    for kind, failure in (
-        (DocumentState.BROKEN, Failure.OTHER),
-        (DocumentState.UNAVAILABLE, Failure.UNAVAILABLE),
-    ):
-        for document in problems:
-            if document.found is kind:
-                advice = "issuer=" if "no authorization server" in document.problem else ""
-                raise FlowFailed(
-                    f"the {what} at {document.url}: {document.problem}", failure, advice=advice
-                )
+def _described(server: ServerMetadata) -> str:
+    """Return what decides on a login in the metadata, for people."""
+    features = {
+        "PKCE S256": "S256" in (server.code_challenge_methods_supported or ()),
+        "client id metadata documents": server.client_id_metadata_document_supported,
+        "dynamic registration": server.registration_endpoint is not None,
+        "iss in the redirect": server.authorization_response_iss_parameter_supported,
+        "revocation of tokens": server.revocation_endpoint is not None,
+    }
+    offered = ", ".join(name for name, offers in features.items() if offers)
+    return f"issuer {shown(server.issuer)}, with {offered or 'a token endpoint only'}"
 
 
 def _check_resource(options: FlowOptions, metadata: ResourceMetadata, url: str) -> None:
-    """Check that the document is that of the server (RFC 9728, 3.3)."""
+    """Check that the document is that of the server (RFC 9728, 3.3), and can be followed."""
     resource = metadata.resource
     if options.resource:
         expected, same = options.resource, resource == options.resource
     else:
         # Without the query, which has the key of a user at some servers.
-        expected, same = options.url.partition("?")[0], _covers(resource, options.url)
+        expected, same = options.url.partition("?")[0], covers(resource, options.url)
     if not same:
         raise FlowFailed(
             f"the protected resource metadata at {url} is for {shown(resource)}, not for "
@@ -246,14 +199,11 @@ def _check_resource(options: FlowOptions, metadata: ResourceMetadata, url: str) 
             Failure.RESOURCE,
             advice=f"resource={shown(resource)} accepts it, if you know that this is the server",
         )
-
-
-def _covers(resource: str, url: str) -> bool:
-    try:
-        parts = urlsplit(resource)
-        return "@" not in parts.netloc and "#" not in resource and covers(resource, url)
-    except ValueError:
-        return False
+    if metadata.dpop_bound_access_tokens_required and options.prover is None:
+        raise FlowFailed(
+            f"the server accepts only tokens that are bound to a key of the client ({url})",
+            advice="auth=DpopAuth(...)",
+        )
 
 
 def _choose_issuer(options: FlowOptions, resource: ResourceMetadata | None) -> str:
@@ -274,18 +224,16 @@ def _choose_issuer(options: FlowOptions, resource: ResourceMetadata | None) -> s
     check_url(options, issuer, "authorization server")
     if "?" in issuer:  # RFC 8414, 2
         raise FlowFailed(f"the issuer {shown(issuer)} has a query")
-    options.observe(FlowFinding("authorization server", shown(issuer)))
     return issuer
 
 
-def _check_server(
-    options: FlowOptions, metadata: ServerMetadata, issuer: str, *, legacy: bool, code: bool
-) -> None:
-    """Check the metadata of *issuer* before anything in it is used."""
-    # RFC 8414, 3.3: identical. Without resource metadata no text names the issuer, only an origin,
-    # which a slash does not change.
-    allowed = {issuer, f"{issuer}/"} if legacy else {issuer}
-    if metadata.issuer not in allowed:
+def _check_server(options: FlowOptions, metadata: ServerMetadata, allowed: set[str]) -> None:
+    """Check the metadata of an authorization server before anything in it is used.
+
+    *allowed* are the forms of its issuer.
+    """
+    issuer = min(allowed)
+    if metadata.issuer not in allowed:  # RFC 8414, 3.3: identical
         slash = metadata.issuer.rstrip("/") == issuer.rstrip("/")
         raise FlowFailed(
             f"the metadata of the authorization server {shown(issuer)} has the issuer "
@@ -293,17 +241,16 @@ def _check_server(
             Failure.ISSUER,
             advice=f"issuer={shown(metadata.issuer)} accepts it" if slash else "",
         )
-    endpoints: dict[str, Any] = {"token_endpoint": metadata.token_endpoint}
-    if code:
-        endpoints["authorization_endpoint"] = metadata.authorization_endpoint
-    for name, url in endpoints.items():
+    code = options.grant is None
+    for name in ("token_endpoint", "authorization_endpoint") if code else ("token_endpoint",):
+        url: str | None = getattr(metadata, name)
         if url is None:
             raise FlowFailed(f"the metadata of {shown(issuer)} has no {name}")
         check_url(options, url, name)
-    if code:
-        _check_query(metadata.authorization_endpoint or "", issuer)
-    methods = metadata.code_challenge_methods_supported or ()
-    if code and "S256" not in methods and not options.assume_pkce:
+    if not code:
+        return
+    _check_query(metadata.authorization_endpoint or "", issuer)
+    if "S256" not in (metadata.code_challenge_methods_supported or ()) and not options.assume_pkce:
         raise FlowFailed(
             f"the authorization server {shown(issuer)} does not list the PKCE method S256",
             Failure.PKCE,

@@ -7,16 +7,27 @@ Forgery").
 
 import json
 import re
-from enum import Enum
 from ipaddress import IPv4Address, IPv6Address, ip_address
-from typing import Any, Final, NoReturn
+from typing import Any, Final, TypeVar
 from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
 from genmcp._core.auth.metadata import is_loopback_url, same_origin
-from genmcp._core.auth.steps import Failure, Fetch, Fetched, FlowFailed, FlowOptions, Steps
+from genmcp._core.auth.steps import Failure, Fetch, Fetched, FlowFailed, FlowOptions, Headers, Steps
+from genmcp._core.auth.strict_json import strict_object
 
+T = TypeVar("T")
+
+MAX_DOCUMENT: Final = 262_144
+"""Bytes of a response of a server. Real documents have a few KiB. Of a longer one, the first that
+exceed the limit are read, so that a flow sees that it is too long."""
+
+_HEADERS: Final = (
+    ("Accept", "application/json"),
+    # 2025-03-26, authorization, "Server Metadata Discovery Headers".
+    ("MCP-Protocol-Version", "2026-07-28"),
+)
 _MAX_URL: Final = 2048
 _MAX_REDIRECTS: Final = 3
 _REDIRECTS: Final = {301, 302, 303, 307, 308}
@@ -27,37 +38,54 @@ _NAT64: Final = 0x64_FF9B << 64  # RFC 6052, 2.1: the first 96 bits of 64:ff9b::
 _SHOWN: Final = 200  # characters of a server's text in a message
 
 
-class DocumentState(Enum):
-    """The outcome of a request for a document."""
+class NoDocument(FlowFailed):
+    """There is no usable document at a URL.
 
-    DOCUMENT = "document"
-    ABSENT = "absent"  # nothing, or a page for people
-    BROKEN = "broken"  # meant to be a document, but not usable
-    UNAVAILABLE = "unavailable"  # a failure of the network, or of the server
+    Attributes:
+        problem: the reason.
+        absent: whether nothing is there, or a page for people. Otherwise it is a document that is
+            broken, or a server that does not respond, and the next one may be good.
+    """
+
+    def __init__(
+        self, problem: str, url: str, failure: Failure = Failure.OTHER, *, absent: bool = False
+    ) -> None:
+        super().__init__(f"{url}: {problem}", failure)
+        self.problem = problem
+        self.absent = absent
 
 
-class FetchedDocument(msgspec.Struct, frozen=True):
-    """A JSON object that was fetched, or the reason why it cannot be used."""
-
-    url: str
-    found: DocumentState
-    members: dict[str, Any] = {}
-    problem: str = ""
-
-
-def check_url(options: FlowOptions, url: str, role: str) -> str:
+def check_url(options: FlowOptions, url: str, role: str, *, vouched: bool = True) -> str:
     """Return *url*, which a server names as its *role*, if it may be fetched or opened.
 
     https is required, except on loopback for a server that is on loopback itself. The origin of
     the server, which the user named, may have a private address.
 
+    Args:
+        options: the options of the client.
+        url: the URL.
+        role: its name in the message.
+        vouched: as for `is_public_only`.
+
     Raises:
         FlowFailed: it must not.
     """
-    reason = _unsafe(options, url)
-    if reason:
+    if reason := _unsafe(options, url, vouched=vouched):
         raise FlowFailed(f"the {role} {shown(url)} is not used: {reason}")
     return url
+
+
+def is_public_only(options: FlowOptions, url: str, *, vouched: bool = True) -> bool:
+    """Return whether the runner must refuse a private address for *url*.
+
+    Args:
+        options: the options of the client.
+        url: the URL.
+        vouched: whether the authorization server of the options, if they name one, vouches for the
+            URL; not for one that the MCP server names.
+    """
+    trusted = vouched and options.issuer is not None
+    return options.public_only and not trusted and not same_origin(options.url, url)
 
 
 def is_private_address(address: str) -> bool:
@@ -72,54 +100,80 @@ def is_private_address(address: str) -> bool:
     return not found.is_global or found.is_multicast
 
 
-def get_document(options: FlowOptions, url: str) -> Steps[FetchedDocument]:
-    """Fetch a JSON object. Redirects are followed within the origin only."""
-    headers = [
-        ("Accept", "application/json"),
-        # 2025-03-26, authorization, "Server Metadata Discovery Headers".
-        ("MCP-Protocol-Version", options.protocol_version),
-    ]
+def get_document(
+    options: FlowOptions, url: str, kind: type[T], *, vouched: bool = True
+) -> Steps[T]:
+    """Fetch a JSON object of the type *kind*.
+
+    Raises:
+        NoDocument: there is none.
+    """
+    response = yield from get(options, url, vouched=vouched)
+    try:
+        members = decode_object(response.body)
+    except ValueError as error:
+        # A page for people at each path is common, and no attempt at a document.
+        page = response.body.lstrip()[:1] != b"{"
+        raise NoDocument(str(error), url, absent=page) from None
+    try:
+        return msgspec.convert(members, kind)
+    except msgspec.ValidationError as error:
+        # A JSON object of another kind, such as {"detail": "Not Found"}, is no broken document.
+        other = not members.keys() & {"resource", "authorization_servers", "issuer"}
+        raise NoDocument(f"it is not valid: {error}", url, absent=other) from None
+
+
+def get(options: FlowOptions, url: str, *, vouched: bool = True) -> Steps[Fetched]:
+    """Fetch *url*, and return its response with HTTP 200.
+
+    Redirects are followed within the origin only.
+
+    Raises:
+        NoDocument: there is none.
+    """
     asked = url
     for _ in range(1 + _MAX_REDIRECTS):
-        response: Fetched = yield Fetch(
-            url=asked,
-            headers=headers,
-            limit=options.max_document,
-            public_only=is_public_only(options, asked),
-        )
+        public_only = is_public_only(options, asked, vouched=vouched)
+        response: Fetched = yield Fetch(url=asked, headers=_HEADERS, public_only=public_only)
         if response.status not in _REDIRECTS:
-            return _read(url, response, options.max_document)
+            if failed := unavailable("it", response):
+                raise NoDocument(str(failed), url, failed.failure)
+            if response.status != 200:
+                raise NoDocument(f"HTTP {response.status}", url, absent=True)
+            return response
         target = _target(asked, response.header("Location") or "")
-        if _unsafe(options, target) or not same_origin(asked, target):
-            problem = f"redirects to another origin or an unsafe URL, {shown(target)}"
-            return FetchedDocument(url, DocumentState.BROKEN, problem=problem)
+        if _unsafe(options, target, vouched=vouched) or not same_origin(asked, target):
+            raise NoDocument(f"redirects to another origin or an unsafe URL, {shown(target)}", url)
         asked = target
-    return FetchedDocument(url, DocumentState.BROKEN, problem="redirects too often")
+    raise NoDocument("redirects too often", url)
 
 
-def is_public_only(options: FlowOptions, url: str) -> bool:
-    """Return whether the runner must refuse a private address for *url*."""
-    return not options.allow_private and not same_origin(options.url, url)
+def post(options: FlowOptions, url: str, role: str, headers: Headers, body: bytes) -> Fetch:
+    """Return the step that sends *body* to the endpoint of a server, its *role*.
+
+    Raises:
+        FlowFailed: the URL must not be fetched.
+    """
+    return Fetch(
+        url=check_url(options, url, role),
+        method="POST",
+        headers=[("Accept", "application/json"), *headers],
+        body=body,
+        public_only=is_public_only(options, url),
+    )
 
 
 def decode_object(body: bytes) -> dict[str, Any]:
     """Return the JSON object in *body*, without the members whose value is null.
 
     Raises:
-        ValueError: it is something else, or not I-JSON (RFC 7493): of two members with one name
-            each reader could take another one, and a lone surrogate cannot be sent in a form.
+        ValueError: it is too large, `strict_object` refuses it, or it has a lone surrogate, which
+            can be neither stored nor sent in a form.
     """
-    try:
-        found = json.loads(body.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
-        json.dumps(found, ensure_ascii=False).encode()
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except UnicodeError:
-        raise ValueError("it is not UTF-8") from None
-    except json.JSONDecodeError:
-        raise ValueError("it is not JSON") from None
-    if not isinstance(found, dict):
-        raise ValueError("it is not a JSON object")
+    if len(body) > MAX_DOCUMENT:
+        raise ValueError(f"it has more than {MAX_DOCUMENT} bytes")
+    found = strict_object(body)
+    json.dumps(found, ensure_ascii=False).encode()
     # RFC 8414, 3.2: absent and null mean the same; some servers send all members.
     return {name: value for name, value in found.items() if value is not None}
 
@@ -138,7 +192,7 @@ def unavailable(peer: str, response: Fetched) -> FlowFailed | None:
     return None
 
 
-def _unsafe(options: FlowOptions, url: str) -> str:
+def _unsafe(options: FlowOptions, url: str, *, vouched: bool) -> str:
     """Return why *url* is not safe, "" if it is."""
     if len(url) > _MAX_URL or _UNPRINTABLE.search(url):
         return "it is not a valid URL"
@@ -148,39 +202,20 @@ def _unsafe(options: FlowOptions, url: str) -> str:
         _ = parts.port
     except ValueError:
         return "it is not a valid URL"
-    local = is_loopback_url(options.url)
-    if not host or parts.scheme not in ("https", "http"):
-        return "it must begin with https://"
-    if parts.scheme == "http" and not (local and is_loopback_url(url)):
+    local = is_loopback_url(options.url) and is_loopback_url(url)
+    if not host or parts.scheme not in (("https", "http") if local else ("https",)):
         return "it must begin with https://"
     if "@" in parts.netloc or "#" in url:
         return "it has a user name or a fragment"
     numeric = ":" not in host and _NUMERIC.fullmatch(host) is not None
     if numeric and not _is_ipv4(host):
         return "its host is a number"
-    if is_public_only(options, url):
+    if is_public_only(options, url, vouched=vouched):
         literal = numeric or ":" in host
         name = host == "localhost" or host.endswith(".localhost")
         if name or (literal and is_private_address(host)):
-            return "its address is private, and allow_private is off"
+            return "its address is private; issuer= names an authorization server with such a one"
     return ""
-
-
-def _read(url: str, response: Fetched, limit: int) -> FetchedDocument:
-    if failure := unavailable("it", response):
-        return FetchedDocument(url, DocumentState.UNAVAILABLE, problem=str(failure))
-    if response.status != 200:
-        return FetchedDocument(url, DocumentState.ABSENT, problem=f"HTTP {response.status}")
-    if len(response.body) > limit:
-        return FetchedDocument(url, DocumentState.BROKEN, problem=f"it has more than {limit} bytes")
-    try:
-        return FetchedDocument(url, DocumentState.DOCUMENT, decode_object(response.body))
-    except ValueError as error:
-        # A page for people at each path is common, and no attempt at a document.
-        object = response.body.lstrip()[:1] == b"{"
-        return FetchedDocument(
-            url, DocumentState.BROKEN if object else DocumentState.ABSENT, problem=str(error)
-        )
 
 
 def _target(url: str, location: str) -> str:
@@ -188,17 +223,6 @@ def _target(url: str, location: str) -> str:
         return urljoin(url, location)
     except ValueError:
         return location
-
-
-def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("it has two members of one name")
-    return found
-
-
-def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not JSON")
 
 
 def _is_ipv4(host: str) -> bool:

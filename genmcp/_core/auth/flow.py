@@ -4,64 +4,64 @@
     `usable`      the record for the next request, renewed ahead of its expiry
     `rejected`    the record for another attempt after a response with 401 or 403
     `authorize`   a login: discovery, registration, consent, token
-    `renew`       a new access token for the refresh token, under the lock of the record
-    `explain`     discovery and the choices for a login, without a login
+    `renew`       a new access token, under the lock of the record
+    `log_out`     the tokens are revoked, and the record is removed
     ============  =====================================================================
 
 Each is a generator of `genmcp._core.auth.steps`, and returns a `Record`, or None where there is
-no token to send. They raise `FlowFailed`. Grants without a person call `discover`, `obtain` and
-`store` instead.
+no token to send. They raise `FlowFailed`.
+
+A client without a user has a grant (`FlowOptions.grant`), with which it requests each token: it
+takes the place of the refresh token and of the user, who is never asked. There is no second attempt
+with another grant.
+
+A record is stored only under its lock, so that no process replaces the tokens of another unseen.
 """
 
-from collections.abc import Sequence
+import re
+from base64 import urlsafe_b64encode
+from collections.abc import Iterable, Sequence
+from hashlib import sha256
+from hmac import compare_digest
 from typing import Final
+from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from genmcp._core.auth.authorization_request import (
-    OFFLINE,
-    authorization_request,
-    code_of,
-    code_params,
-    scope_parameter,
-    select_scopes,
-)
 from genmcp._core.auth.challenges import Challenge, find_challenge, parse_challenges, scopes_of
 from genmcp._core.auth.discovery import DiscoveredServer, discover
-from genmcp._core.auth.fetching import shown
-from genmcp._core.auth.metadata import ServerMetadata
+from genmcp._core.auth.fetching import post, shown, unavailable
 from genmcp._core.auth.record import SHARE, Record, RegisteredClient
-from genmcp._core.auth.registration import (
-    choose_client,
-    is_document_url,
-    issuer_segment,
-    register,
-)
+from genmcp._core.auth.registration import choose_client, is_document_url, issuer_segment, register
 from genmcp._core.auth.steps import (
     Ask,
     Failure,
+    Fetched,
     FlowFailed,
-    FlowFinding,
     FlowOptions,
     Headers,
     Listen,
     Load,
-    Lock,
+    Locked,
+    Save,
     Steps,
-    Swap,
-    Unlock,
 )
 from genmcp._core.auth.token_request import (
+    advice_for,
+    authenticated,
     clean,
-    new_record,
-    obtain,
+    error_in,
+    failure_of,
     request_token,
-    store,
+    secrets_in,
+    valid_scopes,
     with_tokens,
 )
 
 _MAX_ATTEMPTS: Final = 3  # that may be answered with 401: a renewal, a login, and one to spare
 _MAX_STEP_UPS: Final = 2  # for one request
+_OFFLINE: Final = "offline_access"
+_CODE: Final = re.compile(r"[\x20-\x7e]{1,8192}")  # RFC 6749, appendix A.11
 
 
 class RejectedAttempt(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +90,38 @@ class RejectedAttempt(msgspec.Struct, frozen=True, kw_only=True):
         return next((each for scheme in schemes if (each := find_challenge(found, scheme))), None)
 
 
+class AuthorizationRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """An authorization request that waits for its redirect.
+
+    `issuer` is kept with the verifier, as 2026-07-28, "Authorization Response Validation", demands.
+    """
+
+    url: str
+    redirect_uri: str
+    state: str
+    verifier: str
+    issuer: str
+    issuer_expected: bool
+
+    def __repr__(self) -> str:
+        return f"AuthorizationRequest(issuer={self.issuer!r})"
+
+
+class LoggedOut(msgspec.Struct, frozen=True):
+    """The outcome of a logout. In any case no record is stored any more.
+
+    Args:
+        record: the record that was removed, None if there was none.
+        problems: why a token may still be valid: a sentence for each.
+    """
+
+    record: Record | None = None
+    problems: Sequence[str] = ()
+
+
+# Before a request
+
+
 def usable(options: FlowOptions, held: Record | None = None) -> Steps[Record | None]:
     """Return the record for the next request; None if a token needs a login first.
 
@@ -102,81 +134,20 @@ def usable(options: FlowOptions, held: Record | None = None) -> Steps[Record | N
     """
     if held is not None and lives(options, held):
         return held
-    record: Record | None = yield Load()
-    if record is None or record.access_token is None or not fits(options, record):
-        return None
-    if not record.due(options.now()):
-        return record
+    record = yield from _stored(options)
+    if record is None or record.access_token is None or not record.due(options.now()):
+        return record if record is not None and record.access_token else None
     expired = record.expires is not None and record.expires <= options.now()
-    if record.refresh_token is None:
-        return None if expired else record
     try:
         renewed = yield from renew(options, record)
-    except FlowFailed as failed:
-        if failed.failure is not Failure.UNAVAILABLE or record.expires is None or expired:
+    except FlowFailed:
+        if expired or record.expires is None:
             raise
         # The next attempt comes after half of the time that is left, and not with each request,
         # which would wait for it. This copy is not stored.
         left = record.expires - options.now()
         return msgspec.structs.replace(record, lifetime=left / (2 * SHARE))
     return renewed or (None if expired else record)
-
-
-def rejected(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record | None]:
-    """Return the record to repeat a rejected request with; None if it fails as it is.
-
-    401: the token that another process has stored meanwhile; else a renewal, unless the server has
-    moved to another authorization server; else a login. 403 with `insufficient_scope`: a login with
-    more scopes, since a renewal cannot widen them (RFC 6749, 6).
-
-    Raises:
-        FlowFailed: The login failed.
-    """
-    used, challenge = rejection.used, rejection.challenge
-    if rejection.attempt > (_MAX_STEP_UPS if rejection.status == 403 else _MAX_ATTEMPTS):
-        return None
-    stored: Record | None = yield Load()
-    if stored is not None and not fits(options, stored):
-        stored = None
-    if rejection.status == 403:
-        return (yield from _step_up(options, rejection, challenge, stored))
-    if rejection.status != 401:
-        return None
-    observe_challenge(options, rejection, challenge)
-    if challenge is not None and challenge.params.get("error") == "use_dpop_nonce":
-        # RFC 9449, 9: the same token, with the nonce of the response.
-        return used if rejection.attempt == 1 else None
-    if stored is not None and is_newer(options, stored, used):
-        return stored
-    if used is not None and used.renewals == 0 and rejection.attempt > 1:
-        return None  # the token of a login is rejected: another login would end in the same
-    found = yield from discover(options, challenge)
-    if stored is not None and stored.issuer == found.issuer and rejection.attempt == 1:
-        renewed = yield from renew(options, stored)
-        if renewed is not None:
-            return renewed
-        stored = yield Load()  # without the tokens that were refused
-    if not rejection.interactive:
-        return None
-    return (yield from _login(options, found, challenge, stored))
-
-
-def authorize(options: FlowOptions, rejection: RejectedAttempt | None = None) -> Steps[Record]:
-    """Log in: find the authorization server, register, ask the user, and store the tokens.
-
-    Args:
-        options: the options of the client.
-        rejection: the response that demanded it; None without one.
-
-    Raises:
-        FlowFailed: No token was obtained.
-    """
-    challenge = rejection.challenge if rejection else None
-    found = yield from discover(options, challenge)
-    stored: Record | None = yield Load()
-    kept = stored if stored is not None and fits(options, stored) else None
-    keep = kept is not None and lives(options, kept)
-    return (yield from _login(options, found, challenge, kept, keep=keep))
 
 
 def renew(options: FlowOptions, failed: Record) -> Steps[Record | None]:
@@ -193,78 +164,152 @@ def renew(options: FlowOptions, failed: Record) -> Steps[Record | None]:
         FlowFailed: The authorization server cannot be reached, or has another problem. The refresh
             token may still be valid, and is kept.
     """
-    yield Lock()
-    record = yield from _renewed_under_lock(options, failed)
-    yield Unlock()
+    record: Record | None = yield Locked(_renewed(options, failed))
     return record
 
 
-def _renewed_under_lock(options: FlowOptions, failed: Record) -> Steps[Record | None]:
-    stored: Record | None = yield Load()
-    if stored is None or not fits(options, stored):
-        return None
-    if is_newer(options, stored, failed):
+def _renewed(options: FlowOptions, failed: Record) -> Steps[Record | None]:
+    """Return the record with new tokens; None if the grant or the refresh token is refused."""
+    stored = yield from _stored(options)
+    if stored is None or is_newer(options, stored, failed):
         return stored
-    if stored.refresh_token is None or stored.client.expired(options.now()):
+    if stored.client.expired(options.now()):
+        return None
+    if options.grant is None and stored.refresh_token is None:
         return None
     if options.prover is not None:
         options.prover.use(stored.dpop_key)
-    params = {"grant_type": "refresh_token", "refresh_token": stored.refresh_token}
-    if stored.resource is not None:
-        params["resource"] = stored.resource
     try:
-        response = yield from request_token(options, stored, params)
-    except FlowFailed as error:
-        options.observe(FlowFinding("token", str(error), stored.token_endpoint, ok=False))
-        if error.failure is Failure.UNAVAILABLE:
+        record = yield from _granted(options, stored, stored.requested)
+    except FlowFailed as failed:
+        options.report("token", str(failed), stored.token_endpoint, ok=False)
+        if failed.failure is Failure.UNAVAILABLE:
             raise
-        return (yield from _refused(stored, error.error))
-    record = with_tokens(options, stored, response)
+        if options.grant is not None:
+            # The next request without a token finds the token endpoint anew, if it has moved.
+            yield Save(stored.without_tokens())
+            raise
+        if failed.error in ("invalid_client", "unauthorized_client") and stored.client.dynamic:
+            yield Save(None)
+        elif failed.error == "invalid_grant":
+            yield Save(stored.without_tokens())
+        return None
     record = msgspec.structs.replace(record, renewals=stored.renewals + 1)
-    if (yield Swap(stored, record)):
-        return record
-    # A login has replaced the record meanwhile, and is newer; or a logout has removed it.
-    newer: Record | None = yield Load()
-    return newer if newer is not None and newer.access_token else None
+    yield Save(record)
+    return record
 
 
-def _refused(stored: Record, error: str) -> Steps[Record | None]:
-    """Remove the tokens, or the client, that were refused; a record stored since remains."""
-    if error == "invalid_grant":
-        kept: Record | None = stored.without_tokens()
-    elif error in ("invalid_client", "unauthorized_client") and stored.client.dynamic:
-        kept = None
+def _granted(options: FlowOptions, record: Record, scopes: Sequence[str]) -> Steps[Record]:
+    """Return *record* with the tokens for the grant of the options, or for its refresh token."""
+    if options.grant is None:
+        # Without `scope`, which means the same scopes (RFC 6749, 6).
+        params = {"grant_type": "refresh_token", "refresh_token": record.refresh_token or ""}
     else:
-        return None
-    if (yield Swap(stored, kept)):
-        return None
-    newer: Record | None = yield Load()
-    return newer if newer is not None and newer.access_token else None
+        params = {**(yield from options.grant(record, scopes)), "scope": " ".join(scopes)}
+    params["resource"] = record.resource or ""
+    response = yield from request_token(options, record, params)
+    if options.grant is not None:
+        # A refresh token would be one more secret, and saves nothing (RFC 6749, 4.4.3).
+        response = msgspec.structs.replace(response, refresh_token=None)
+    return with_tokens(options, record, response)
 
 
-def _step_up(
-    options: FlowOptions,
-    rejection: RejectedAttempt,
-    challenge: Challenge | None,
-    stored: Record | None,
-) -> Steps[Record | None]:
+# After a response with 401 or 403
+
+
+def rejected(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record | None]:
+    """Return the record to repeat a rejected request with; None if it fails as it is.
+
+    401: the token that another process has stored meanwhile; else a renewal, unless the server has
+    moved to another authorization server; else a login. 403: a login with more scopes.
+
+    Raises:
+        FlowFailed: The login failed.
+    """
+    if rejection.status == 403:
+        return (yield from _step_up(options, rejection))
+    if rejection.status != 401 or rejection.attempt > _MAX_ATTEMPTS:
+        return None
+    used, challenge = rejection.used, rejection.challenge
+    report_challenge(options, rejection)
+    stored = yield from _stored(options)
+    if stored is not None and is_newer(options, stored, used):
+        return stored
+    if used is not None and used.renewals == 0 and rejection.attempt > 1:
+        return None  # the token of a login is rejected: another login would end in the same
+    found = yield from discover(options, challenge)
+    renewable = options.grant is None and rejection.attempt == 1
+    if renewable and stored is not None and stored.issuer == found.issuer:
+        renewed = yield from renew(options, stored)
+        if renewed is not None:
+            return renewed
+        stored = yield from _stored(options)  # without the tokens that were refused
+    if not _may_log_in(options, rejection):
+        return None
+    return (yield from _login(options, found, challenge, stored))
+
+
+def _step_up(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record | None]:
     """Log in for the scopes of the challenge, beside those requested or granted before.
 
-    2026-07-28, authorization, "Step-Up Authorization Flow".
+    A renewal cannot widen them (RFC 6749, 6). 2026-07-28, authorization, "Step-Up Authorization
+    Flow".
     """
+    used, challenge = rejection.used, rejection.challenge
     if challenge is None or challenge.params.get("error") != "insufficient_scope":
         return None
-    used = rejection.used
+    if rejection.attempt > _MAX_STEP_UPS:
+        return None
+    report_challenge(options, rejection)
     needed = scopes_of(challenge.params.get("scope"))
+    stored = yield from _stored(options)
     if stored is not None and is_newer(options, stored, used) and {*needed} <= {*stored.scopes}:
         return stored  # another process has asked for them
     asked = (*used.requested, *used.scopes) if used else ()
-    observe_challenge(options, rejection, challenge)
-    if {*needed} <= {*asked} or not rejection.interactive:
+    if {*needed} <= {*asked} or not _may_log_in(options, rejection):
         return None
     found = yield from discover(options, challenge)
     widen = (*asked, *needed)
     return (yield from _login(options, found, challenge, stored, widen=widen, keep=True))
+
+
+def _may_log_in(options: FlowOptions, rejection: RejectedAttempt) -> bool:
+    return rejection.interactive or options.grant is not None
+
+
+def report_challenge(options: FlowOptions, rejection: RejectedAttempt) -> None:
+    """Report the challenge of *rejection*."""
+    challenge = rejection.challenge
+    text = f"HTTP {rejection.status} without a challenge of OAuth"
+    if challenge is not None:
+        # A server may repeat the token, such as in error_description.
+        token = (rejection.used.access_token if rejection.used else None) or ""
+        named = ((name, clean(text, [token])) for name, text in challenge.params.items())
+        params = ", ".join(f"{name}={shown(text)}" for name, text in named)
+        text = f"HTTP {rejection.status}: {challenge.scheme} {params}".rstrip()
+    options.report("challenge", text, options.url, ok=challenge is not None)
+
+
+# Login
+
+
+def authorize(options: FlowOptions, rejection: RejectedAttempt | None = None) -> Steps[Record]:
+    """Log in: find the authorization server, register, ask the user, and store the tokens.
+
+    Args:
+        options: the options of the client.
+        rejection: the response that demanded it; None without one.
+
+    Raises:
+        FlowFailed: No token was obtained.
+    """
+    challenge = rejection.challenge if rejection else None
+    if rejection is not None:
+        report_challenge(options, rejection)
+    found = yield from discover(options, challenge)
+    stored = yield from _stored(options)
+    keep = stored is not None and lives(options, stored)
+    return (yield from _login(options, found, challenge, stored, keep=keep))
 
 
 def _login(
@@ -276,7 +321,7 @@ def _login(
     widen: Sequence[str] = (),
     keep: bool = False,
 ) -> Steps[Record]:
-    """Register if need be, ask the user, and store the tokens.
+    """Obtain tokens by the grant of the options, or else by the user, and store them.
 
     Args:
         options: the options of the client.
@@ -286,12 +331,17 @@ def _login(
         widen: the scopes of a step-up.
         keep: whether the tokens of *stored* can still be used if the user does not log in.
     """
-    client = choose_client(options, found, stored)
-    if stored is not None and stored.issuer != found.issuer:
-        stored = None  # of another authorization server, whose scopes are not those of this one
-    earlier = (*(stored.requested if stored else ()), *widen)
+    same = stored is not None and stored.issuer == found.issuer
+    # The scopes of another authorization server are not those of this one.
+    earlier = (*(stored.requested if stored and same else ()), *widen)
     scopes = select_scopes(options, challenge, found.scopes, earlier)
-    preferred = stored.client.redirect_uri if stored else None
+    client = choose_client(options, found, stored)
+    if options.grant is not None:
+        record = _new_record(found, client or RegisteredClient(id=""), scopes)
+        record = yield from _granted(options, record, scopes)
+        yield Locked(_save(record))
+        return record
+    preferred = stored.client.redirect_uri if stored and same else None
     redirect_uri: str = yield Listen(preferred, issuer_segment(options, found, client))
     if client is not None and client.dynamic and client.redirect_uri != redirect_uri:
         # RFC 8252, 7.3, allows another port on loopback; many authorization servers do not.
@@ -299,47 +349,238 @@ def _login(
     if client is not None:
         # A server that has forgotten the client shows an error, which only the user sees. If no
         # answer comes, the next login registers again.
-        forget = Swap(stored, None) if client.dynamic and not keep else None
+        forget = stored if client.dynamic and not keep else None
         try:
-            return (yield from _consented(options, found, client, redirect_uri, scopes, forget))
+            record = _new_record(found, client, scopes)
+            return (yield from _consented(options, found, record, redirect_uri, forget))
         except FlowFailed as failed:
             if failed.failure is not Failure.REGISTRATION or not client.dynamic:
                 raise
-            options.observe(FlowFinding("registration", str(failed), ok=False))
-    client = yield from _new_client(options, found, redirect_uri)
-    return (yield from _consented(options, found, client, redirect_uri, scopes))
-
-
-def _new_client(
-    options: FlowOptions, found: DiscoveredServer, redirect_uri: str
-) -> Steps[RegisteredClient]:
-    """Register, and keep the client also if the user does not consent; but not in place of tokens.
-
-    `Swap` fails if there is a record, which the tokens of this login will replace.
-    """
+            options.report("registration", str(failed), ok=False)
     client = yield from register(options, found, redirect_uri)
-    yield Swap(None, new_record(found, client))
-    return client
+    record = _new_record(found, client, scopes)
+    # The client is kept also if the user does not consent; but not in place of tokens.
+    yield Locked(_save(record, replace=False))
+    return (yield from _consented(options, found, record, redirect_uri))
 
 
 def _consented(
     options: FlowOptions,
     found: DiscoveredServer,
+    record: Record,
+    redirect_uri: str,
+    forget: Record | None = None,
+) -> Steps[Record]:
+    """Ask the user, redeem the code, and store the tokens. *forget*: removed without an answer."""
+    scopes = scope_parameter(options, found, record.requested)
+    request = authorization_request(options, found, record.client, redirect_uri, scopes)
+    options.report("authorization", "the user is asked", found.server.authorization_endpoint or "")
+    redirected: str = yield Ask(request.url, redirect_uri, forget)
+    params = {
+        "grant_type": "authorization_code",
+        "code": code_of(request, redirected),
+        "redirect_uri": redirect_uri,
+        "code_verifier": request.verifier,
+        "resource": found.resource or "",
+    }
+    response = yield from request_token(options, record, params)
+    record = with_tokens(options, record, response)
+    yield Locked(_save(record))
+    return record
+
+
+# The authorization request, and the check of its redirect
+
+
+def select_scopes(
+    options: FlowOptions,
+    challenge: Challenge | None,
+    listed: Iterable[str] | None,
+    earlier: Iterable[str] = (),
+) -> tuple[str, ...]:
+    """Return the scopes to request, without `offline_access`.
+
+    The first of these that exist: the scopes of the options, those of the challenge, those that the
+    server lists (2026-07-28, authorization, "Scope Selection Strategy").
+
+    Args:
+        options: the options of the client.
+        challenge: the challenge of the response.
+        listed: `scopes_supported` of the protected resource metadata.
+        earlier: scopes that were requested before, which a new token must not lose.
+    """
+    challenged = scopes_of(challenge.params.get("scope")) if challenge else []
+    if options.scopes is not None:
+        chosen, source = scopes_of(" ".join(options.scopes)), "the options"
+    elif challenged:
+        chosen, source = challenged, "the challenge"
+    else:
+        chosen, source = list(listed or ()), "the server's metadata"
+    # A server should not name offline_access, which is between the client and the authorization
+    # server (2026-07-28, "Refresh Tokens").
+    scopes = valid_scopes(each for each in (*chosen, *earlier) if each != _OFFLINE)
+    text = f"{' '.join(scopes)} (of {source})" if scopes else "none: the server names none"
+    options.report("scopes", text)
+    return scopes
+
+
+def scope_parameter(
+    options: FlowOptions, found: DiscoveredServer, scopes: tuple[str, ...]
+) -> tuple[str, ...]:
+    """Return *scopes* with `offline_access`, if the authorization server lists it.
+
+    Without other scopes it is left out: it would replace those that the server grants by default.
+    """
+    supported = _OFFLINE in (found.server.scopes_supported or ())
+    if scopes and (supported or _OFFLINE in (options.scopes or ())):
+        return (*scopes, _OFFLINE)
+    return scopes
+
+
+def authorization_request(
+    options: FlowOptions,
+    found: DiscoveredServer,
     client: RegisteredClient,
     redirect_uri: str,
     scopes: tuple[str, ...],
-    forget: Swap | None = None,
-) -> Steps[Record]:
-    """Ask the user, redeem the code, and store the tokens. *forget*: a step if no answer comes."""
-    asked = scope_parameter(options, found, scopes)
-    request = authorization_request(options, found, client, redirect_uri, asked)
-    endpoint = found.server.authorization_endpoint
-    options.observe(FlowFinding("authorization", "the user is asked", endpoint or ""))
-    redirected: str = yield Ask(request.url, redirect_uri, forget)
-    code = code_of(request, redirected)
-    params = code_params(request, code, found.resource)
-    record = yield from obtain(options, found, client, params, requested=scopes)
-    return (yield from store(options, record))
+) -> AuthorizationRequest:
+    """Return the request to open in a browser (RFC 6749, 4.1.1; RFC 7636; RFC 8707)."""
+    verifier, state = options.random(), options.random()
+    digest = sha256(verifier.encode()).digest()
+    params = {
+        "response_type": "code",
+        "client_id": client.id,
+        "redirect_uri": redirect_uri,
+        "state": state,
+        "code_challenge": urlsafe_b64encode(digest).rstrip(b"=").decode(),
+        "code_challenge_method": "S256",
+        "resource": found.resource or "",
+        "scope": " ".join(scopes),
+        # OpenID Connect Core 1.0, 11: `offline_access` is ignored otherwise.
+        "prompt": "consent" if _OFFLINE in scopes else "",
+        "dpop_jkt": options.prover.thumbprint if options.prover else "",  # RFC 9449, 10
+    }
+    query = urlencode({name: value for name, value in params.items() if value})
+    endpoint = found.server.authorization_endpoint or ""
+    separator = "&" if "?" in endpoint else "?"
+    return AuthorizationRequest(
+        url=f"{endpoint}{separator}{query}",
+        redirect_uri=redirect_uri,
+        state=state,
+        verifier=verifier,
+        issuer=found.issuer,
+        issuer_expected=found.server.authorization_response_iss_parameter_supported,
+    )
+
+
+def code_of(request: AuthorizationRequest, redirected: str) -> str:
+    """Return the authorization code of the redirect to the URL *redirected*.
+
+    First `state` is checked, then `iss` (RFC 9207, 2.4) or without one the path, and only then
+    anything else is read: until then it may be the response of another authorization server.
+
+    Raises:
+        FlowFailed: The redirect is not that of *request*, or an error.
+    """
+    params = _params(redirected)
+    state = params.get("state", "")
+    if not compare_digest(state.encode("utf-8", "replace"), request.state.encode()):
+        raise FlowFailed("the redirect has another state than the request: it is not used")
+    if mismatch := _issuer_mismatch(request, redirected, params.get("iss")):
+        raise FlowFailed(f"the redirect {mismatch}: it is not used", Failure.ISSUER)
+    if "error" in params:
+        code = clean(params["error"], [request.state])
+        described = clean(params.get("error_description", ""), [request.state])
+        text = ": ".join(filter(None, (code, described)))
+        raise FlowFailed(
+            f"the authorization server {shown(request.issuer)} denied the request: {text}",
+            failure_of(code, Failure.DENIED),
+            advice=advice_for(text),
+            error=code,
+        )
+    if not _CODE.fullmatch(params.get("code", "")):
+        raise FlowFailed("the redirect has no valid authorization code")
+    return params["code"]
+
+
+def _issuer_mismatch(request: AuthorizationRequest, redirected: str, issuer: str | None) -> str:
+    """Return why a redirect with *issuer* as `iss` is not that of *request*, "" if it is."""
+    expected = shown(request.issuer)
+    if issuer is not None:
+        of = f"is of the authorization server {shown(issuer)}, not of {expected}"
+        return "" if issuer == request.issuer else of
+    if request.issuer_expected:
+        return f"has no iss, which {expected} promises in its metadata (RFC 9207)"
+    if _last_segment(redirected) != _last_segment(request.redirect_uri):
+        # RFC 9700, 4.4.2. The rest of the path may differ: a proxy in front of a website strips it.
+        return f"is to another path than that for {expected}"
+    return ""
+
+
+def _last_segment(url: str) -> str:
+    return urlsplit(url).path.rpartition("/")[2]
+
+
+def _params(redirected: str) -> dict[str, str]:
+    """Return the parameters of the query, each of which may occur once (RFC 6749, 3.1)."""
+    try:
+        pairs = parse_qsl(urlsplit(redirected).query, keep_blank_values=True, max_num_fields=50)
+    except ValueError:
+        raise FlowFailed("the redirect is no URL, or has too many parameters") from None
+    params = dict(pairs)
+    if len(params) != len(pairs):
+        raise FlowFailed("the redirect has a parameter twice: it is not used")
+    return params
+
+
+# Logout
+
+
+def log_out(options: FlowOptions) -> Steps[LoggedOut]:
+    """Revoke the tokens of the stored record, and remove it, also if they cannot be revoked.
+
+    Under the lock, so that no process renews the tokens between the two.
+    """
+    outcome: LoggedOut = yield Locked(_logged_out(options))
+    return outcome
+
+
+def _logged_out(options: FlowOptions) -> Steps[LoggedOut]:
+    record: Record | None = yield Load()
+    if record is None:
+        return LoggedOut()
+    problems = yield from _revoke(options, record)
+    yield Save(None)
+    return LoggedOut(record, problems)
+
+
+def _revoke(options: FlowOptions, record: Record) -> Steps[list[str]]:
+    """Revoke the refresh token, and then the access token, which may be independent of it."""
+    tokens = {"refresh_token": record.refresh_token, "access_token": record.access_token}
+    held = {hint: token for hint, token in tokens.items() if token}
+    endpoint = record.revocation_endpoint
+    if endpoint is None:
+        text = "the authorization server has no revocation endpoint: the tokens remain valid until"
+        return [f"{text} they expire"] if held else []
+    problems = []
+    for hint, token in held.items():
+        try:
+            params = {"token": token, "token_type_hint": hint}
+            headers, form = authenticated(options, record, params)
+            body = urlencode(form).encode()
+            response: Fetched = yield post(options, endpoint, "revocation_endpoint", headers, body)
+            if failed := unavailable("the revocation endpoint", response):
+                raise failed
+            # RFC 7009, 2.2: 200 also for a token that the server does not know.
+            if response.status != 200:
+                secrets = [*secrets_in(options, record, form), *held.values()]
+                raise FlowFailed(error_in(response, secrets)[1])
+        except FlowFailed as failed:
+            problems.append(f"the {hint.replace('_', ' ')} was not revoked: {failed}")
+    return problems
+
+
+# Records
 
 
 def lives(options: FlowOptions, record: Record) -> bool:
@@ -349,7 +590,6 @@ def lives(options: FlowOptions, record: Record) -> bool:
 
 def is_newer(options: FlowOptions, stored: Record, used: Record | None) -> bool:
     """Return whether *stored* has another token than *used*, and one that can be used."""
-    # Not by the generation, which begins anew after a logout.
     other = used is None or stored.access_token != used.access_token
     return other and lives(options, stored)
 
@@ -367,51 +607,27 @@ def fits(options: FlowOptions, record: Record) -> bool:
     return same and issuer and options.resource in ("", record.resource)
 
 
-def observe_challenge(
-    options: FlowOptions, rejection: RejectedAttempt, challenge: Challenge | None
-) -> None:
-    """Report the challenge of *rejection* to `options.observe`."""
-    text = f"HTTP {rejection.status} without a challenge of OAuth"
-    if challenge is not None:
-        # A server may repeat the token, such as in error_description.
-        token = (rejection.used.access_token if rejection.used else None) or ""
-        named = ((name, clean(text, [token])) for name, text in challenge.params.items())
-        shown_params = ", ".join(f"{name}={shown(text)}" for name, text in named)
-        text = f"HTTP {rejection.status}: {challenge.scheme} {shown_params}"
-    options.observe(FlowFinding("challenge", text.rstrip(), options.url, ok=challenge is not None))
+def _stored(options: FlowOptions) -> Steps[Record | None]:
+    """Return the stored record, None if it is one of a client with other options."""
+    record: Record | None = yield Load()
+    return record if record is not None and fits(options, record) else None
 
 
-def explain(
-    options: FlowOptions, rejection: RejectedAttempt | None = None
-) -> Steps[DiscoveredServer]:
-    """Report to `options.observe` the findings and choices of a login, without one.
-
-    Raises:
-        FlowFailed: A login would fail.
-    """
-    challenge = rejection.challenge if rejection else None
-    if rejection is not None:
-        observe_challenge(options, rejection, challenge)
-    found = yield from discover(options, challenge)
-    issuer_segment(options, found, choose_client(options, found, None))
-    scopes = scope_parameter(options, found, select_scopes(options, challenge, found.scopes))
-    server = found.server
-    iss = server.authorization_response_iss_parameter_supported
-    listed = ", ".join(server.token_endpoint_auth_methods_supported or ("client_secret_basic",))
-    for topic, text in (
-        ("authorization", f"resource={found.resource or 'left out'}"),
-        ("authorization", f"iss {'is promised' if iss else 'is not promised'} in the redirect"),
-        ("authorization", f"refresh tokens: {_refresh_text(server, scopes)}"),
-        ("token", f"client authentication: {listed}"),
-    ):
-        options.observe(FlowFinding(topic, clean(text)))
-    return found
+def _new_record(
+    found: DiscoveredServer, client: RegisteredClient, scopes: tuple[str, ...]
+) -> Record:
+    """Return a record of *client* without tokens."""
+    return Record(
+        issuer=found.issuer,
+        token_endpoint=found.server.token_endpoint or "",
+        resource=found.resource,
+        client=client,
+        requested=scopes,
+        revocation_endpoint=found.server.revocation_endpoint,
+    )
 
 
-def _refresh_text(server: ServerMetadata, scopes: Sequence[str]) -> str:
-    if OFFLINE in scopes:
-        return "asked for with offline_access"
-    grants = server.grant_types_supported
-    if grants is not None and "refresh_token" not in grants:
-        return "not supported; each expiry of the access token needs a login"
-    return "at the discretion of the authorization server"
+def _save(record: Record, *, replace: bool = True) -> Steps[None]:
+    """Store *record*, in place of any other: it is newer, since it was just granted."""
+    if replace or (yield Load()) is None:
+        yield Save(record)

@@ -6,7 +6,7 @@ metadata of an authorization server has its endpoints (RFC 8414, OpenID Connect 
 
 from collections.abc import Sequence
 from typing import Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -25,8 +25,6 @@ class ResourceMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     authorization_servers: Sequence[str] = ()
     scopes_supported: Sequence[str] | None = None
     bearer_methods_supported: Sequence[str] | None = None
-    resource_name: str | None = None
-    resource_documentation: str | None = None
     dpop_signing_alg_values_supported: Sequence[str] | None = None
     dpop_bound_access_tokens_required: bool | None = None
 
@@ -38,18 +36,13 @@ class ServerMetadata(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     authorization_endpoint: str | None = None
     token_endpoint: str | None = None
     registration_endpoint: str | None = None
-    jwks_uri: str | None = None
-    introspection_endpoint: str | None = None
     revocation_endpoint: str | None = None
     scopes_supported: Sequence[str] | None = None
-    response_types_supported: Sequence[str] | None = None
     grant_types_supported: Sequence[str] | None = None
     token_endpoint_auth_methods_supported: Sequence[str] | None = None
-    token_endpoint_auth_signing_alg_values_supported: Sequence[str] | None = None
     code_challenge_methods_supported: Sequence[str] | None = None
     client_id_metadata_document_supported: bool = False
     authorization_response_iss_parameter_supported: bool = False
-    dpop_signing_alg_values_supported: Sequence[str] | None = None
 
 
 def resource_metadata_path(path: str) -> str:
@@ -63,9 +56,8 @@ def resource_metadata_urls(url: str) -> list[str]:
     2025-11-25, authorization, "Protected Resource Metadata Discovery Requirements": with the path
     of the resource first, then at the root.
     """
-    parts = urlsplit(url)
-    paths = dict.fromkeys((resource_metadata_path(parts.path), _RESOURCE))
-    return [_origin(parts) + path for path in paths]
+    paths = dict.fromkeys((resource_metadata_path(urlsplit(url).path), _RESOURCE))
+    return [origin_of(url) + path for path in paths]
 
 
 def server_metadata_urls(issuer: str) -> list[str]:
@@ -74,8 +66,7 @@ def server_metadata_urls(issuer: str) -> list[str]:
     2025-11-25, authorization, "Authorization Server Metadata Discovery": three URLs for an issuer
     with a path, two for one without.
     """
-    parts = urlsplit(issuer)
-    origin, path = _origin(parts), parts.path.rstrip("/")
+    origin, path = origin_of(issuer), urlsplit(issuer).path.rstrip("/")
     if not path:
         return [origin + _SERVER, origin + _OPENID]
     return [origin + _SERVER + path, origin + _OPENID + path, origin + path + _OPENID]
@@ -87,7 +78,7 @@ def fallback_metadata(url: str) -> ServerMetadata:
     2025-03-26, authorization, "Fallbacks for Servers without Metadata Discovery": fixed paths at
     the origin of the server at *url*.
     """
-    origin = _origin(urlsplit(url))
+    origin = origin_of(url)
     return ServerMetadata(
         issuer=origin,
         authorization_endpoint=f"{origin}/authorize",
@@ -103,8 +94,12 @@ def covers(resource: str, url: str) -> bool:
     RFC 9728, 3.3, demands the same URL. Servers that publish one document for their host name a
     parent, which official clients accept as well.
     """
-    has, asked = urlsplit(resource), urlsplit(url)
-    if _origin(has) != _origin(asked) or has.query not in ("", asked.query):
+    try:
+        has, asked = urlsplit(resource), urlsplit(url)
+        same = same_origin(resource, url) and has.query in ("", asked.query)
+    except ValueError:
+        return False
+    if not same or "@" in has.netloc or "#" in resource:
         return False
     parent, path = has.path.rstrip("/"), asked.path.rstrip("/")
     return path == parent or path.startswith(f"{parent}/")
@@ -138,19 +133,15 @@ def is_loopback_url(url: str) -> bool:
 
 
 def origin_of(url: str) -> str:
-    """Return scheme, host and port of *url*, without a default port."""
-    return _origin(urlsplit(url))
-
-
-def same_origin(one: str, other: str) -> bool:
-    """Return whether two URLs have the same scheme, host and port."""
-    return origin_of(one) == origin_of(other)
-
-
-def _origin(parts: SplitResult) -> str:
-    """Return scheme, host and port in a canonical form: lower case, without a default port."""
+    """Return scheme, host and port of *url* in lower case, without a default port."""
+    parts = urlsplit(url)
     host = parts.hostname or ""
     host = f"[{host}]" if ":" in host else host
     port = parts.port
     default = {"https": 443, "http": 80}.get(parts.scheme)
     return f"{parts.scheme}://{host}" + ("" if port in (None, default) else f":{port}")
+
+
+def same_origin(one: str, other: str) -> bool:
+    """Return whether two URLs have the same scheme, host and port."""
+    return origin_of(one) == origin_of(other)

@@ -4,12 +4,9 @@ from typing import Final
 
 import msgspec
 
-from genmcp.errors import ConfigurationError
-
 _MARGIN: Final = 60.0  # seconds ahead of expiry, at most
 SHARE: Final = 0.1
 """The share of the life of a token by which it is renewed ahead of its expiry."""
-_FORMAT: Final = 1  # incremented when an older release would misread a record
 
 
 class RegisteredClient(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -46,8 +43,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     discovery, and never sends it to another server.
 
     Args:
-        generation: incremented by each change. A storage replaces a record only if it is still the
-            one that was read.
         issuer: the authorization server, exactly as in its metadata.
         token_endpoint: the URL at which the token is renewed.
         resource: the value of the parameter `resource`, None if it is left out.
@@ -62,10 +57,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         renewals: how often the token was renewed since the login; 0: it is that of the login.
         revocation_endpoint: the URL at which the tokens are revoked (RFC 7009), None without one.
         dpop_key: the private key that the tokens are bound to, as JWK, None for bearer tokens.
-        format: the format of the record.
     """
 
-    generation: int = 1
     issuer: str
     token_endpoint: str
     resource: str | None = None
@@ -80,12 +73,11 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     renewals: int = 0
     revocation_endpoint: str | None = None
     dpop_key: str | None = None
-    format: int = _FORMAT
 
     def __repr__(self) -> str:
         return (
-            f"Record(generation={self.generation}, issuer={self.issuer!r}, "
-            f"resource={self.resource!r}, client={self.client!r}, scopes={self.scopes!r})"
+            f"Record(issuer={self.issuer!r}, resource={self.resource!r}, client={self.client!r}, "
+            f"scopes={self.scopes!r})"
         )
 
     def due(self, now: float) -> bool:
@@ -98,15 +90,9 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         return now >= self.expires - min(_MARGIN, SHARE * (self.lifetime or 0.0))
 
     def without_tokens(self) -> "Record":
-        """Return the next generation of this record, with the client but no tokens."""
+        """Return this record with the client but no tokens."""
         return msgspec.structs.replace(
-            self,
-            generation=self.generation + 1,
-            access_token=None,
-            expires=None,
-            lifetime=None,
-            refresh_token=None,
-            scopes=(),
+            self, access_token=None, expires=None, lifetime=None, refresh_token=None, scopes=()
         )
 
 
@@ -120,28 +106,14 @@ def record_key(url: str, name: str = "") -> str:
     return f"{url} {name}" if name else url
 
 
-class _Versioned(msgspec.Struct):
-    format: int
-
-
 def encode_record(record: Record) -> bytes:
     """Return *record* as JSON, with its tokens."""
     return msgspec.json.encode(record)
 
 
 def decode_record(data: bytes) -> Record | None:
-    """Return the record in *data*; None if it is damaged, so that a new login replaces it.
-
-    Raises:
-        ConfigurationError: a newer release wrote the record, which must not be replaced.
-    """
+    """Return the record in *data*; None if it is damaged, so that a new login replaces it."""
     try:
-        found = msgspec.json.decode(data, type=_Versioned).format
-        if found <= _FORMAT:
-            return msgspec.json.decode(data, type=Record)
+        return msgspec.json.decode(data, type=Record)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    raise ConfigurationError(
-        f"the stored tokens have format {found}, and this release reads format {_FORMAT}: upgrade "
-        f"genmcp, or give this program another place for its tokens"
-    )

@@ -1,4 +1,4 @@
-"""The client at an authorization server: its id, and how it authenticates.
+"""The client at an authorization server: which client id it uses, and how it registers.
 
 2026-07-28, authorization, "Client Registration": an id of the options, a client id metadata
 document, or dynamic registration, in this order.
@@ -14,23 +14,18 @@ from urllib.parse import urlsplit
 import msgspec
 
 from genmcp._core.auth.discovery import DiscoveredServer
-from genmcp._core.auth.fetching import check_url, decode_object, is_public_only, shown, unavailable
+from genmcp._core.auth.fetching import check_url, decode_object, post, shown, unavailable
 from genmcp._core.auth.metadata import ServerMetadata, is_loopback_url
 from genmcp._core.auth.record import Record, RegisteredClient
-from genmcp._core.auth.steps import (
-    Failure,
-    Fetch,
-    Fetched,
-    FlowFailed,
-    FlowFinding,
-    FlowOptions,
-    Steps,
-)
+from genmcp._core.auth.steps import Failure, Fetched, FlowFailed, FlowOptions, Steps
 from genmcp._core.auth.token_request import error_in
 
-_WITH_SECRET: Final = ("client_secret_basic", "client_secret_post")
+METHODS: Final = ("client_secret_basic", "client_secret_post")
+"""The ways in which a client sends its secret, the preferred one first."""
+
 _VALUE: Final = re.compile(r"[\x20-\x7e]{1,2048}")  # RFC 6749, appendix A.1 and A.2
 _DEFAULT: Final = ("client_secret_basic",)  # RFC 8414, 2: without a list in the metadata
+_ADVICE: Final = "client_id= with the id that its operator gives you"
 
 
 class _Registered(msgspec.Struct, frozen=True):
@@ -40,8 +35,6 @@ class _Registered(msgspec.Struct, frozen=True):
     client_secret: str | None = None
     client_secret_expires_at: float = 0
     token_endpoint_auth_method: str | None = None
-    redirect_uris: list[str] | None = None
-    grant_types: list[str] | None = None
 
 
 def own_client(options: FlowOptions, server: ServerMetadata) -> RegisteredClient | None:
@@ -52,26 +45,17 @@ def own_client(options: FlowOptions, server: ServerMetadata) -> RegisteredClient
     """
     if options.client_id is None:
         return None
-    listed = server.token_endpoint_auth_methods_supported
-    if is_document_url(options.client_id):
-        if not server.client_id_metadata_document_supported:
-            return None
-        method = "none" if options.sign is None else "private_key_jwt"
-    elif options.sign is not None:
+    document = is_document_url(options.client_id)
+    if document and not server.client_id_metadata_document_supported:
+        return None
+    listed = server.token_endpoint_auth_methods_supported or _DEFAULT
+    if options.sign is not None:
         method = "private_key_jwt"
-    elif options.client_secret is None:
+    elif document or options.client_secret is None:
         method = "none"
-    elif options.method is not None:
-        method = options.method
     else:
-        method = next((each for each in _WITH_SECRET if each in (listed or _DEFAULT)), "")
-        if not method:
-            raise FlowFailed(
-                f"the authorization server {shown(server.issuer)} takes no client secret, but "
-                f"{', '.join(map(shown, listed or ()))}",
-                Failure.REGISTRATION,
-                advice="a client_id without secret, or a key",
-            )
+        usual = next((each for each in METHODS if each in listed), METHODS[0])
+        method = options.method or usual
     return RegisteredClient(id=options.client_id, method=method)
 
 
@@ -86,6 +70,8 @@ def choose_client(
 ) -> RegisteredClient | None:
     """Return the client to use at the authorization server; None if it has to be registered.
 
+    A client with a grant is never registered. None: its grant is all that identifies it.
+
     Args:
         options: the options of the client.
         found: the authorization server.
@@ -94,10 +80,10 @@ def choose_client(
     Raises:
         FlowFailed: No client id can be obtained.
     """
+    if options.grant is not None and options.client_id is None:
+        return None
     own = own_client(options, found.server)
-    if own is not None and _is_replaceable(options, found, own):
-        own = None
-    if own is not None:
+    if own is not None and not _is_replaceable(options, found, own):
         portable = is_document_url(own.id)
         known = stored is not None and stored.client.id == own.id
         if stored and known and not portable and stored.issuer != found.issuer:
@@ -110,7 +96,7 @@ def choose_client(
                 advice="issuer=, with a client_id of that one",
             )
         how = "client id metadata document" if portable else "client id of the options"
-        options.observe(FlowFinding("registration", f"{how}, {own.method}"))
+        options.report("registration", f"{how}, {own.method}")
         return own
     if (
         stored is not None
@@ -118,19 +104,17 @@ def choose_client(
         and stored.issuer == found.issuer
         and not stored.client.expired(options.now())
     ):
-        options.observe(FlowFinding("registration", "registered by an earlier login"))
+        options.report("registration", "registered by an earlier login")
         return stored.client
-    if found.server.registration_endpoint is None:
-        advice = "client_id= with the id that its operator gives you"
-        options.observe(FlowFinding("registration", "not possible", ok=False, advice=advice))
+    if found.server.registration_endpoint is None or options.grant is not None:
         raise FlowFailed(
             f"the authorization server {shown(found.issuer)} registers no clients, and supports no "
-            f"client id metadata document of yours",
+            "client id metadata document of yours",
             Failure.REGISTRATION,
-            advice=advice,
+            advice=_ADVICE,
         )
     endpoint = check_url(options, found.server.registration_endpoint, "registration_endpoint")
-    options.observe(FlowFinding("registration", "dynamic registration", endpoint))
+    options.report("registration", "dynamic registration", endpoint)
     return None
 
 
@@ -142,13 +126,13 @@ def _is_replaceable(options: FlowOptions, found: DiscoveredServer, own: Register
     server = found.server
     shared = options.issuer is None and not server.authorization_response_iss_parameter_supported
     can_register = server.registration_endpoint is not None and not options.fixed_redirect
-    return is_document_url(own.id) and shared and can_register
+    return options.grant is None and is_document_url(own.id) and shared and can_register
 
 
 def issuer_segment(
     options: FlowOptions, found: DiscoveredServer, client: RegisteredClient | None
 ) -> str:
-    """Return what the path of the redirect URI has for this issuer, "" if it has nothing.
+    """Return the part of the redirect URI's path that is for this issuer, "" if there is none.
 
     RFC 9700, 4.4.2: where the redirect has no `iss`, its path distinguishes issuers. Otherwise the
     code of another authorization server, to which this one has sent the user, would be given to
@@ -184,18 +168,14 @@ def register(
     Raises:
         FlowFailed: The server rejects it, or returns a client that cannot be used.
     """
-    endpoint = check_url(options, found.server.registration_endpoint or "", "registration_endpoint")
     listed = found.server.token_endpoint_auth_methods_supported or _DEFAULT
-    # A program on a user's machine cannot keep a secret, so it asks for none where it can.
-    known = ("none", *_WITH_SECRET)
-    method = next((each for each in known if each in listed), "none")
-    response: Fetched = yield Fetch(
-        url=endpoint,
-        method="POST",
-        headers=[("Content-Type", "application/json"), ("Accept", "application/json")],
-        body=json.dumps(_metadata(options, found, redirect_uri, method)).encode(),
-        limit=options.max_document,
-        public_only=is_public_only(options, endpoint),
+    body = json.dumps(_metadata(options, found, redirect_uri, listed)).encode()
+    response: Fetched = yield post(
+        options,
+        found.server.registration_endpoint or "",
+        "registration_endpoint",
+        [("Content-Type", "application/json")],
+        body,
     )
     if failed := unavailable("the registration endpoint", response):
         raise failed
@@ -204,65 +184,56 @@ def register(
         raise FlowFailed(
             f"the authorization server {shown(found.issuer)} rejected the registration: {text}",
             Failure.REGISTRATION,
-            advice="client_id= with the id that its operator gives you",
+            advice=_ADVICE,
             error=code,
         )
-    return _registered(options, response, redirect_uri, listed)
+    try:
+        made = msgspec.convert(decode_object(response.body), _Registered)
+        return _usable_client(made, redirect_uri, listed)  # it may differ from the request
+    except (ValueError, msgspec.ValidationError) as error:  # its text has no value
+        raise FlowFailed(
+            f"the registered client cannot be used: {error}", Failure.REGISTRATION
+        ) from None
 
 
 def _metadata(
-    options: FlowOptions, found: DiscoveredServer, redirect_uri: str, method: str
+    options: FlowOptions, found: DiscoveredServer, redirect_uri: str, listed: Sequence[str]
 ) -> dict[str, Any]:
     grants = found.server.grant_types_supported
     refresh = grants is None or "refresh_token" in grants
     # 2026-07-28, "Application Type and Redirect URI Constraints": without it the type is `web`,
     # which allows no redirect URI on loopback.
     native = is_loopback_url(redirect_uri) or urlsplit(redirect_uri).scheme not in ("http", "https")
+    # A program on a user's machine cannot keep a secret, so it asks for none where it can.
+    methods = ("none", *METHODS)
     return {
         "client_name": options.client_name,
         "redirect_uris": [redirect_uri],
         "grant_types": ["authorization_code", *(["refresh_token"] if refresh else [])],
         "response_types": ["code"],
-        "token_endpoint_auth_method": method,
+        "token_endpoint_auth_method": next((each for each in methods if each in listed), "none"),
         "application_type": "native" if native else "web",
     }
 
 
-def _registered(
-    options: FlowOptions,
-    response: Fetched,
-    redirect_uri: str,
-    listed: Sequence[str],
-) -> RegisteredClient:
-    """Check the client that the server has registered, which may differ from the request."""
-    try:
-        if len(response.body) > options.max_document:
-            raise ValueError(f"it has more than {options.max_document} bytes")
-        made = msgspec.convert(decode_object(response.body), _Registered)
-    except (ValueError, msgspec.ValidationError) as error:  # its text has no value
-        raise FlowFailed(
-            f"the response to the registration is not valid: {error}", Failure.REGISTRATION
-        ) from None
-    secret = made.client_secret
-    method = made.token_endpoint_auth_method
+def _usable_client(made: _Registered, redirect_uri: str, listed: Sequence[str]) -> RegisteredClient:
+    """Return the client that a server has registered.
+
+    Raises:
+        ValueError: It cannot be used.
+    """
+    method, secret = made.token_endpoint_auth_method, made.client_secret
     if method is None:
         # A server may issue a secret to a client that wants none, and then expects it.
-        method = next((each for each in _WITH_SECRET if secret and each in listed), "none")
-    problem = ""
+        method = next((each for each in METHODS if secret and each in listed), "none")
     if not _VALUE.fullmatch(made.client_id):
-        problem = "it has no valid client_id"
-    elif secret and not _VALUE.fullmatch(secret):
-        problem = "it has no valid client_secret"
-    elif method not in ("none", *_WITH_SECRET):
-        problem = f"it demands the authentication method {shown(method)}"
-    elif method != "none" and not secret:
-        problem = "it has no client_secret"
-    elif made.redirect_uris is not None and redirect_uri not in made.redirect_uris:
-        problem = "it has another redirect URI"
-    elif made.grant_types is not None and "authorization_code" not in made.grant_types:
-        problem = "it does not allow the authorization code grant"
-    if problem:
-        raise FlowFailed(f"the registered client cannot be used: {problem}", Failure.REGISTRATION)
+        raise ValueError("it has no valid client_id")
+    if secret and not _VALUE.fullmatch(secret):
+        raise ValueError("it has no valid client_secret")
+    if method not in ("none", *METHODS):
+        raise ValueError(f"it demands the authentication method {shown(method)}")
+    if method != "none" and not secret:
+        raise ValueError("it has no client_secret")
     return RegisteredClient(
         id=made.client_id,
         secret=secret if method != "none" else None,

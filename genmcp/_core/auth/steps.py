@@ -7,14 +7,10 @@ A flow is a generator that does no I/O. Its runner performs each step and sends 
     `Listen`    the redirect URI, with a port that is open now
     `Ask`       the URL to which the browser was redirected
     `Load`      the stored `Record`, or None
-    `Swap`      whether the stored record was `old`, and is `new` now
-    `Lock`      None, once no other process has the lock of this record
-    `Unlock`    None
+    `Locked`    the result of other steps, which no other flow for this record runs meanwhile
+    `Save`      None; the record is stored. Only among the steps of `Locked`
     `Call`      the result of the user's function
     ==========  ===================================================================
-
-The runner releases the lock also where the flow ends in between: a generator that is closed cannot
-yield.
 """
 
 from collections.abc import Callable, Generator, Mapping, Sequence
@@ -34,21 +30,18 @@ class Fetch(msgspec.Struct, frozen=True, kw_only=True):
     """Step: send an HTTP request, without following redirects.
 
     Args:
-        url: the URL, which has passed the checks of its text. A runner that refuses private
-            addresses also checks those that the host's name has: `is_private_address`.
+        url: the URL, which has passed the checks of its text.
         method: `GET` or `POST`.
         headers: the headers.
         body: the body of a POST.
-        limit: bytes of the response's body to read. A longer body is cut off after it exceeds the
-            limit, so that the flow sees that it does.
-        public_only: whether the host must not have a private address.
+        public_only: whether the runner must refuse a host that has a private address:
+            `is_private_address`.
     """
 
     url: str
     method: str = "GET"
     headers: Headers = ()
     body: bytes | None = None
-    limit: int = 262_144
     public_only: bool = False
 
     def __repr__(self) -> str:
@@ -85,41 +78,42 @@ class Listen(msgspec.Struct, frozen=True):
     segment: str = ""
 
 
-class Load(msgspec.Struct, frozen=True):
-    """Step: read the stored record."""
-
-
-class Swap(msgspec.Struct, frozen=True):
-    """Step: replace the stored record *old* by *new*, if *old* is still stored. None: no record."""
-
-    old: Record | None
-    new: Record | None
-
-
 class Ask(msgspec.Struct, frozen=True):
     """Step: open *url* in a browser, and wait for the redirect to *redirect_uri*.
 
     Args:
         url: the authorization URL.
         redirect_uri: the redirect URI.
-        unanswered: performed by the runner if there is no redirect: after a timeout, and also if
-            the wait is cancelled, as by Ctrl+C.
+        forget: the stored record, which the runner removes if there is no redirect: after a
+            timeout, and also if the wait is cancelled, as by Ctrl+C. None: it stays.
     """
 
     url: str
     redirect_uri: str
-    unanswered: Swap | None = None
+    forget: Record | None = None
 
     def __repr__(self) -> str:
         return f"Ask(redirect_uri={self.redirect_uri!r})"
 
 
-class Lock(msgspec.Struct, frozen=True):
-    """Step: acquire the lock of the record, which excludes other processes."""
+class Load(msgspec.Struct, frozen=True):
+    """Step: read the stored record."""
 
 
-class Unlock(msgspec.Struct, frozen=True):
-    """Step: release the lock of the record."""
+class Save(msgspec.Struct, frozen=True):
+    """Step: store *record* in place of any other. None: remove it."""
+
+    record: Record | None
+
+
+class Locked(msgspec.Struct, frozen=True):
+    """Step: perform *steps* under the lock of the record, which all processes respect.
+
+    They are not cancelled: in a renewal, the authorization server may have replaced the refresh
+    token already, and without the new one the user would have to log in again.
+    """
+
+    steps: Generator["Step", Any, Any]
 
 
 class Call(msgspec.Struct, frozen=True):
@@ -128,27 +122,29 @@ class Call(msgspec.Struct, frozen=True):
     function: Callable[[], object]
 
 
-Step: TypeAlias = Fetch | Listen | Ask | Load | Swap | Lock | Unlock | Call
+Step: TypeAlias = Fetch | Listen | Ask | Load | Locked | Save | Call
 Steps: TypeAlias = Generator[Step, Any, T]
 
+Grant: TypeAlias = Callable[[Record, Sequence[str]], Steps[Mapping[str, str]]]
+"""Return the grant of a client without a user, for its record and the scopes to ask for: the
+parameters of a token request without `resource` and `scope`."""
 
-class FlowFinding(msgspec.Struct, frozen=True):
-    """A step of a flow as its observer sees it. It has no secret.
+
+class FlowEvent(msgspec.Struct, frozen=True):
+    """An event of a flow, for the log and for `genmcp auth`. It has no secret.
 
     Args:
-        topic: the part of the flow: `challenge`, `resource metadata`, `authorization server`,
-            `server metadata`, `registration`, `scopes`, `authorization`, `token`.
-        text: the request and its outcome.
+        topic: the part of the flow: `challenge`, `resource metadata`, `server metadata`,
+            `registration`, `scopes`, `authorization`, `token`.
+        text: the request or choice, and its outcome.
         url: the URL of the request, if there was one.
         ok: whether it is as it should be.
-        advice: the option that helps if it is not.
     """
 
     topic: str
     text: str
     url: str = ""
     ok: bool = True
-    advice: str = ""
 
 
 class Failure(Enum):
@@ -174,21 +170,15 @@ class FlowFailed(GenmcpError):
     """
 
     def __init__(
-        self,
-        message: str,
-        failure: Failure = Failure.OTHER,
-        *,
-        advice: str = "",
-        error: str = "",
+        self, message: str, failure: Failure = Failure.OTHER, *, advice: str = "", error: str = ""
     ) -> None:
         super().__init__(f"{message} ({advice})" if advice else message)
         self.failure = failure
-        self.advice = advice
         self.error = error
 
 
 class Prover(Protocol):
-    """The proofs of possession of one key (RFC 9449). `_core.auth.dpop` has the claims."""
+    """The key that the tokens of a client are bound to (RFC 9449): `genmcp.auth.extensions`."""
 
     @property
     def key(self) -> str:
@@ -201,14 +191,11 @@ class Prover(Protocol):
     def use(self, key: str | None) -> None:
         """Use the private key of a record; None: the present one."""
 
-    def proof(self, method: str, url: str) -> str:
-        """Return a new proof for a request without an access token, with the nonce if known."""
+    def prove(self, request: Fetch) -> Fetch:
+        """Return a request to the token endpoint with a proof."""
 
-    def answered(self, url: str, headers: Headers) -> object:
-        """Keep the nonce of a response (`DPoP-Nonce`)."""
-
-
-def _ignore(finding: FlowFinding) -> None: ...
+    def challenged(self, request: Fetch, response: Fetched) -> bool:
+        """Return whether *response* demands another proof for the same request."""
 
 
 class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,11 +219,11 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
         resource: the value of `resource`, exactly as in the server's metadata. None leaves the
             parameter out of all requests; "" takes it from the metadata.
         assume_pkce: whether a server that does not list S256 is used all the same.
-        allow_private: whether a server may name a URL with a private address.
-        max_document: bytes of a response of a server, at most.
-        protocol_version: the value of `MCP-Protocol-Version` in discovery.
-        prover: the key of DPoP, for tokens that are bound to it.
-        observe: is called with each finding.
+        public_only: whether URLs that a server names must not have a private address. Those of the
+            authorization server *issuer* may.
+        grant: the grant of a client without a user; None: a user logs in.
+        prover: the key that tokens are bound to; None: they are bound to none.
+        on_event: is called with each event.
     """
 
     url: str
@@ -252,12 +239,15 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
     issuer: str | None = None
     resource: str | None = ""
     assume_pkce: bool = False
-    allow_private: bool = True
-    max_document: int = 262_144
-    protocol_version: str = "2026-07-28"
+    public_only: bool = False
+    grant: Grant | None = None
     prover: Prover | None = None
-    observe: Callable[[FlowFinding], None] = _ignore
+    on_event: Callable[[FlowEvent], None] = lambda event: None
 
     def __repr__(self) -> str:
         url = self.url.partition("?")[0]  # the query may have the key of a user
         return f"FlowOptions(url={url!r}, client_id={self.client_id!r})"
+
+    def report(self, topic: str, text: str, url: str = "", *, ok: bool = True) -> None:
+        """Pass an event to `on_event`."""
+        self.on_event(FlowEvent(topic, text, url, ok))

@@ -1,26 +1,23 @@
-"""Asking the user to log in: by a browser, by a URL that is printed, or by a function."""
+"""Asking the user to log in: by a browser and a loopback listener, or by a function (RFC 8252)."""
 
 import asyncio
 import os
 import sys
 import threading
 import webbrowser
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    contextmanager,
-    nullcontext,
-    suppress,
-)
+from collections.abc import Awaitable, Callable
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
+from hmac import compare_digest
 from inspect import isawaitable, iscoroutinefunction
 from typing import Final, TypeAlias
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
+
+import h11
 
 from genmcp._core.auth.steps import Ask, FlowFailed, Listen
-from genmcp.client.auth.listener import LoopbackListener
 
-DEFAULT_LOGIN_TIMEOUT: Final = 300.0
+LOGIN_TIMEOUT: Final = 300.0
 """Seconds for the user to log in."""
 
 CALLBACK: Final = "http://127.0.0.1/callback"
@@ -29,6 +26,38 @@ CALLBACK: Final = "http://127.0.0.1/callback"
 AskFunction: TypeAlias = Callable[[str], str | Awaitable[str]]
 """A function, `async` or not, that is called with the authorization URL, and returns the URL to
 which the browser was redirected. One that is not `async` runs in a thread."""
+
+_HOST: Final = "127.0.0.1"  # not `localhost`, which may be another address: RFC 8252, 8.3
+_MAX_HEAD: Final = 64 * 1024  # bytes of a request; a code may be long
+_REQUEST_TIMEOUT: Final = 10.0  # seconds for a browser to send one
+_MAX_CONNECTIONS: Final = 32
+
+# Nothing of the request is repeated in a page, and none loads, runs or frames anything. The URL,
+# which has the code, is not sent to other sites.
+_POLICY: Final = "default-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+_HEADERS: Final = (
+    ("Content-Type", "text/html; charset=utf-8"),
+    ("Content-Security-Policy", _POLICY),
+    ("Referrer-Policy", "no-referrer"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("Cache-Control", "no-store"),
+    ("Connection", "close"),
+)
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="color-scheme" content="light dark">
+<title>{title}</title>
+<h1>{title}</h1>
+<p>You can close this window and go back to the application.</p>
+</html>
+"""
+# Status and title of each page.
+_RECEIVED: Final = (200, "Login received")
+_NOT_COMPLETED: Final = (200, "The login was not completed")
+_FOREIGN: Final = (400, "This is not the expected login")
+_UNKNOWN: Final = (404, "There is nothing at this address")
+_ENDED: Final = (410, "This login has ended already")
 
 
 class UserPrompt:
@@ -39,7 +68,6 @@ class UserPrompt:
             has none, and is on loopback.
         ask: replaces both browser and listener. Default: none.
         timeout: seconds for the user to log in.
-        browser: whether to open a browser, beside printing the URL. Default: True.
         turn: returns a block that other prompts wait for: two windows at once would confuse.
             Default: none waits.
     """
@@ -48,15 +76,13 @@ class UserPrompt:
         self,
         redirect_uri: str = CALLBACK,
         ask: AskFunction | None = None,
-        timeout: float = DEFAULT_LOGIN_TIMEOUT,
+        timeout: float = LOGIN_TIMEOUT,
         *,
-        browser: bool = True,
         turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         self._redirect_uri = redirect_uri
         self._ask = ask
         self._timeout = timeout
-        self._browser = browser
         self._turn = turn
         self._listener: LoopbackListener | None = None
         self._exits = AsyncExitStack()
@@ -78,7 +104,7 @@ class UserPrompt:
         except OSError as error:
             port = urlsplit(self._redirect_uri).port or "any port"
             raise FlowFailed(
-                f"127.0.0.1 cannot listen on {port}: {error}", advice="OAuth(port=...)"
+                f"127.0.0.1 cannot listen on {port}: {error}", advice="OAuth(redirect_uri=...)"
             ) from None
         return listener.redirect_uri
 
@@ -93,14 +119,12 @@ class UserPrompt:
                 if self._ask is not None:
                     return await _call(self._ask, step.url)
                 assert self._listener is not None
-                with _TERMINAL.pasting(self._listener):
-                    _show(step.url, browser=self._browser)
-                    return await self._listener.wait(step.url)
+                show(step.url)
+                if has_display():
+                    _in_thread(webbrowser.open, step.url)
+                return await self._listener.wait(step.url)
         except TimeoutError:
-            raise FlowFailed(
-                f"the user did not log in within {self._timeout:g} s",
-                advice="OAuth(login_timeout=...)",
-            ) from None
+            raise FlowFailed(f"the user did not log in within {self._timeout:g} s") from None
 
     async def close(self) -> None:
         """Close the port. May be called repeatedly."""
@@ -109,27 +133,37 @@ class UserPrompt:
 
 
 async def _call(ask: AskFunction, url: str) -> str:
-    found = ask(url) if iscoroutinefunction(ask) else await asyncio.to_thread(ask, url)
-    found = await found if isawaitable(found) else found
+    if iscoroutinefunction(ask):
+        found: object = await ask(url)
+    else:
+        found = await asyncio.wrap_future(_in_thread(ask, url))
+        found = await found if isawaitable(found) else found
     if not isinstance(found, str):
         raise FlowFailed(f"ask must return the URL of the redirect, not a {type(found).__name__}")
     return found
 
 
-def _show(url: str, *, browser: bool) -> None:
-    """Print *url*, and open it in a browser if this machine has a display.
+def _in_thread(function: Callable[[str], object], url: str) -> Future[object]:
+    """Call a function that may block, in a thread that does not outlive the program."""
+    future: Future[object] = Future()
+    future.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            future.set_result(function(url))
+        except Exception as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+def show(url: str) -> None:
+    """Print the authorization URL to stderr, since stdout may be the output of the program.
 
     The program itself never fetches it: the URL is for the browser, in which the user is logged in.
     """
-    _tell(f"To log in, open this URL in a browser:\n\n{url}\n")
-    if browser and has_display():
-        # A daemon: some browsers block, and the login must not outlive the program.
-        threading.Thread(target=webbrowser.open, args=(url,), daemon=True).start()
-
-
-def _tell(text: str) -> None:
-    # Not on stdout, which may be the output of the program.
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"To log in, open this URL in a browser:\n\n{url}\n\n")
     sys.stderr.flush()
 
 
@@ -140,66 +174,118 @@ def has_display() -> bool:
     return any(os.environ.get(name) for name in ("DISPLAY", "WAYLAND_DISPLAY", "BROWSER"))
 
 
-class _Terminal:
-    """Offers each line that is typed to the listeners of the logins that wait.
+class LoopbackListener:
+    """Receives one redirect at a port of this machine. Owned by a `UserPrompt`.
 
-    For a browser on another machine. It is redirected to its own 127.0.0.1, where it shows an
-    error, and the URL in its address bar.
+    Args:
+        redirect_uri: a loopback URI with the path, and with the port if it is fixed.
+        preferred: the URI of an earlier login. Its port is tried first if none is fixed.
+
+    Attributes:
+        redirect_uri: the URI with the port that is open.
     """
 
-    def __init__(self) -> None:
-        self._typed = bytearray()
-        self._listeners: dict[asyncio.AbstractEventLoop, list[LoopbackListener]] = {}
+    def __init__(self, redirect_uri: str, preferred: str | None = None) -> None:
+        self.redirect_uri = redirect_uri
+        self._preferred = preferred
+        self._state = ""
+        self._received: asyncio.Future[str]
+        self._server: asyncio.Server | None = None
+        self._connections: set[asyncio.Task[None]] = set()
 
-    @contextmanager
-    def pasting(self, listener: LoopbackListener) -> Iterator[None]:
-        """Offer the lines to *listener* while the block runs."""
-        loop = asyncio.get_running_loop()
-        listeners = self._listeners.setdefault(loop, [])
-        listeners.append(listener)
-        fd = _terminal()
+    async def __aenter__(self) -> "LoopbackListener":
+        """Open the port.
+
+        Raises:
+            OSError: The fixed port is in use.
+        """
+        parts = urlsplit(self.redirect_uri)
+        earlier = urlsplit(self._preferred or "").port
+        self._received = asyncio.get_running_loop().create_future()
+        if not parts.port and earlier:
+            with suppress(OSError):
+                self._server = await self._listen(earlier)
+        if self._server is None:
+            self._server = await self._listen(parts.port or 0)
+        port = self._server.sockets[0].getsockname()[1]
+        self.redirect_uri = parts._replace(netloc=f"{parts.hostname}:{port}").geturl()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        """Close the port, once the page for the browser is sent."""
+        assert self._server is not None
+        self._server.close()
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=1)
+        for task in self._connections:
+            task.cancel()
+        await asyncio.gather(*self._connections, return_exceptions=True)
+
+    async def wait(self, authorization_url: str) -> str:
+        """Wait for the redirect that answers *authorization_url*; return its URL.
+
+        A request with another `state` is refused, and does not end the wait: any page in the
+        browser can send one.
+        """
+        self._state = parse_qs(urlsplit(authorization_url).query).get("state", [""])[-1]
+        return await self._received
+
+    async def _listen(self, port: int) -> asyncio.Server:
+        server = await asyncio.start_server(self._connected, _HOST, port, start_serving=False)
         try:
-            if fd is not None and (len(listeners) > 1 or self._read(loop, fd)):
-                _tell("If the browser shows an error after that, paste its URL here.")
-            yield
+            await server.start_serving()
+        except BaseException:  # a cancellation, too, must not leave the port open
+            server.close()
+            raise
+        return server
+
+    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._connections) >= _MAX_CONNECTIONS:
+            writer.transport.abort()
+            return
+        self._connections.add(task)
+        try:
+            with suppress(h11.RemoteProtocolError, OSError, TimeoutError, asyncio.CancelledError):
+                async with asyncio.timeout(_REQUEST_TIMEOUT):
+                    await self._serve(reader, writer)
         finally:
-            listeners.remove(listener)
-            if not listeners:
-                del self._listeners[loop]
-                if fd is not None:
-                    with suppress(NotImplementedError):
-                        loop.remove_reader(fd)
+            self._connections.discard(task)
+            writer.close()
 
-    def _read(self, loop: asyncio.AbstractEventLoop, fd: int) -> bool:
-        """Read lines from now on; return False on a system that cannot (Windows)."""
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        http = h11.Connection(h11.SERVER, max_incomplete_event_size=_MAX_HEAD)
+        while (event := http.next_event()) is h11.NEED_DATA:
+            http.receive_data(await reader.read(_MAX_HEAD))
+        if not isinstance(event, h11.Request):  # closed without a request, as browsers do ahead
+            return
+        status, title = self._judge(event)
+        page = _PAGE.format(title=title).encode()
+        headers = [*_HEADERS, ("Content-Length", str(len(page)))]
+        head = http.send(h11.Response(status_code=status, headers=headers, reason=b""))
+        body = http.send(h11.Data(data=page)) if event.method != b"HEAD" else b""
+        writer.write((head or b"") + (body or b""))
+        await writer.drain()
 
-        def read() -> None:
-            data = os.read(fd, 65536)
-            if not data:
-                loop.remove_reader(fd)
-            self._typed += data
-            *lines, rest = self._typed.split(b"\n")
-            self._typed[:] = rest
-            for line in lines:
-                text = line.decode("utf-8", "replace").strip()
-                if text and not any(each.offer(text) for each in self._listeners.get(loop, ())):
-                    _tell("This is not the URL of the login that waits.")
-
+    def _judge(self, request: h11.Request) -> tuple[int, str]:
+        """Take the URL of a request if it is the redirect; return the page for the browser."""
+        expected = urlsplit(self.redirect_uri)
         try:
-            loop.add_reader(fd, read)
-        except (NotImplementedError, OSError):
-            return False
-        self._typed.clear()
-        return True
-
-
-_TERMINAL: Final = _Terminal()
-
-
-def _terminal() -> int | None:
-    """Return the file descriptor of stdin if it is a terminal."""
-    try:
-        fd = sys.stdin.fileno()
-        return fd if os.isatty(fd) else None
-    except (AttributeError, OSError, ValueError):  # none, closed, or replaced
-        return None
+            target = urlsplit(request.target.decode("ascii", "replace"))
+        except ValueError:
+            return _UNKNOWN
+        host = dict(request.headers).get(b"host", b"").decode("ascii", "replace").lower()
+        # Another name that resolves to this machine: DNS rebinding.
+        is_here = host == expected.netloc and target.path == (expected.path or "/")
+        if not is_here or request.method != b"GET":
+            return _UNKNOWN
+        if self._received.done():
+            return _ENDED
+        params = parse_qs(target.query)
+        state = params.get("state", [""])
+        is_ours = compare_digest(state[0].encode("utf-8", "replace"), self._state.encode())
+        if not self._state or len(state) != 1 or not is_ours:
+            return _FOREIGN
+        self._received.set_result(expected._replace(query=target.query).geturl())
+        return _NOT_COMPLETED if "error" in params else _RECEIVED

@@ -8,7 +8,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
-from typing import ClassVar, Final, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -60,7 +60,7 @@ class Authorization(ABC):
             request are paused meanwhile.
     """
 
-    interactive: ClassVar[bool] = False
+    interactive: bool = False
 
     @abstractmethod
     async def headers(self, method: str, url: str) -> Mapping[str, str]:

@@ -1,9 +1,8 @@
 """`FileTokens`: tokens in a private folder, shared by the processes of a user.
 
     <name>.json   a record, replaced atomically
-    <name>.lock   held while the record is renewed
+    <name>.lock   held while the record is renewed or replaced
     <name>.new    a record that is being written, or that a killed process has left
-    swap.lock     held for the moment of a compare-and-swap
 
 <name> is a digest of the key. Lock files are never removed: a process that waits for one would then
 hold a file that no other process sees.
@@ -15,46 +14,16 @@ import hashlib
 import os
 import stat
 import sys
-import time
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Final, Literal
 
-from genmcp._core.auth.record import Record
-from genmcp.client.auth.sealing import DEFAULT_MAX_BYTES, RecordCodec, Secret
-from genmcp.client.auth.tokens import (
-    DEFAULT_LOCK_TIMEOUT,
-    TokenStorage,
-    TokensUnavailable,
-    busy_text,
-)
+from genmcp.client.auth.tokens import MAX_BYTES, Secret, TokenStorage, TokensUnavailable, busy_text
 from genmcp.errors import ConfigurationError
 
-if sys.platform == "win32":
-    import msvcrt
-
-    def _lock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
-
-    def _unlock(descriptor: int) -> None:
-        msvcrt.locking(descriptor, msvcrt.LK_UNLCK, 1)
-else:
-    import fcntl
-
-    def _lock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-    def _unlock(descriptor: int) -> None:
-        fcntl.flock(descriptor, fcntl.LOCK_UN)
-
-
-_WINDOWS: Final = sys.platform == "win32"
 # A FIFO must not block, nor a symbolic link lead elsewhere. Windows has neither flag.
 _SAFELY: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-_FIRST_DELAY: Final = 0.005
-_MAX_DELAY: Final = 0.1  # seconds between two attempts to lock
-_BUSY: Final = {errno.EAGAIN, errno.EACCES, errno.EDEADLK}
 
 
 def user_folder(kind: Literal["data", "state"]) -> Path:
@@ -90,160 +59,90 @@ class FileTokens(TokenStorage):
             such as ~/.local/share.
         secret: seals the records. Default None: the files contain the tokens as JSON, protected by
             their mode only.
-        lock_timeout: seconds to wait for a process that renews the same token. Default 60.
-        max_bytes: the maximum size of a record, before it is sealed. Default 64 KiB.
 
     Raises:
         ConfigurationError: the secret is shorter than 16 bytes.
     """
 
-    def __init__(
-        self,
-        path: str | Path | None = None,
-        *,
-        secret: Secret | None = None,
-        lock_timeout: float = DEFAULT_LOCK_TIMEOUT,
-        max_bytes: int = DEFAULT_MAX_BYTES,
-    ) -> None:
+    def __init__(self, path: str | Path | None = None, *, secret: Secret | None = None) -> None:
+        super().__init__(secret=secret)
         self._folder = user_folder("data") / "tokens" if path is None else Path(path).expanduser()
-        self._lock_timeout = lock_timeout
-        self._max_bytes = max_bytes
-        self._codec = RecordCodec(secret, max_bytes)
 
-    async def get(self, key: str) -> Record | None:
-        """Return the record under *key*, or None."""
-        return await asyncio.to_thread(self._get, key)
+    async def read(self, key: str) -> bytes | None:
+        """Return the bytes under *key*, or None."""
+        return await asyncio.to_thread(self._read, self._path(key))
 
-    async def swap(self, key: str, old: Record | None, new: Record | None) -> bool:
-        """Replace *old* by *new*, and return whether *old* was the present record.
-
-        The new record is on the disk when this returns.
-        """
-        return await asyncio.to_thread(self._swap, key, old, new)
+    async def write(self, key: str, data: bytes | None) -> None:
+        """Replace the bytes under *key*. They are on the disk when this returns."""
+        await asyncio.to_thread(self._write, self._path(key), data)
 
     @asynccontextmanager
     async def lock(self, key: str) -> AsyncIterator[None]:
         """Lock *key* in all processes. The operating system frees the lock of a process that dies.
 
-        Waiting polls: a thread that blocks in `flock` could not be cancelled.
+        It is a lock on a file; filelock waits for it without blocking the event loop.
         """
-        delay, deadline = _FIRST_DELAY, time.monotonic() + self._lock_timeout
-        with self._lock_file(_name_of(key)) as descriptor:
-            while not _try_lock(descriptor):
-                if time.monotonic() > deadline:
-                    raise TokensUnavailable(busy_text(self._lock_timeout))
-                await asyncio.sleep(delay)
-                delay = min(2 * delay, _MAX_DELAY)
-            try:
-                yield
-            finally:
-                _unlock(descriptor)  # explicit: a child that was forked meanwhile has it open, too
+        from filelock import AsyncFileLock, Timeout  # here: most clients only read
 
-    def _codec_of_records(self) -> RecordCodec:
-        """Return the codec. Called in a thread, since it may block."""
-        return self._codec
-
-    def _get(self, key: str) -> Record | None:
-        # Windows cannot replace a file that another process has open.
-        is_locked = _WINDOWS and self._folder.exists()
-        lock = self._exclusive("swap") if is_locked else nullcontext()
-        with _errors_of(self._folder), lock:
-            return self._read(key)
-
-    def _swap(self, key: str, old: Record | None, new: Record | None) -> bool:
-        with _errors_of(self._folder):
-            data = None if new is None else self._codec_of_records().encode(key, new)
-            with self._exclusive("swap"):
-                if self._read(key) != old:
-                    return False
-                self._write(self._folder / f"{_name_of(key)}.json", data)
-            return True
-
-    def _read(self, key: str) -> Record | None:
-        path = self._folder / f"{_name_of(key)}.json"
-        try:
+        path = self._path(key).with_suffix(".lock")
+        with _as_unavailable(self._folder):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_private(self._folder, os.lstat(self._folder))
-            descriptor = _open_private(path, os.O_RDONLY)
-        except FileNotFoundError:
-            return None
-        limit = RecordCodec.max_encoded(self._max_bytes)
-        with os.fdopen(descriptor, "rb") as file:
-            data = file.read(limit + 1)
-        if len(data) > limit:
-            raise TokensUnavailable(
-                f"{path} is larger than max_bytes={self._max_bytes} allows: remove it to log in "
-                f"again, or raise max_bytes"
-            )
-        return self._codec_of_records().decode(key, data, str(path))
+            lock = AsyncFileLock(path, timeout=self.lock_timeout, mode=0o600)
+            try:
+                await lock.acquire()
+            except Timeout:
+                raise TokensUnavailable(busy_text(self.lock_timeout)) from None
+        try:
+            yield
+        finally:
+            await lock.release()
+
+    def place(self, key: str) -> str:
+        """Return the path of the file under *key*."""
+        return str(self._path(key))
+
+    def _path(self, key: str) -> Path:
+        name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:40]
+        return self._folder / f"{name}.json"
+
+    def _read(self, path: Path) -> bytes | None:
+        with _as_unavailable(self._folder):
+            try:
+                _check_private(self._folder, os.lstat(self._folder))
+                descriptor = _open_private(path, os.O_RDONLY)
+            except FileNotFoundError:
+                return None
+            with os.fdopen(descriptor, "rb") as file:
+                data = file.read(MAX_BYTES + 1)
+            if len(data) > MAX_BYTES:
+                raise TokensUnavailable(f"{path} is no file of tokens: remove it to log in again")
+            return data
 
     def _write(self, path: Path, data: bytes | None) -> None:
         """Replace the file at *path*, so that a crash at any moment leaves the old or new record.
 
-        The temporary file has a fixed name: the caller holds the lock of the folder, and the file
+        The temporary file has a fixed name: the caller holds the lock of the record, and the file
         of a killed process is overwritten.
         """
         temporary = path.with_suffix(".new")
-        with suppress(FileNotFoundError):
-            temporary.unlink()
-        if data is None:
-            with suppress(FileNotFoundError):
-                path.unlink()
-        else:
-            descriptor = _open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(descriptor)
-            temporary.replace(path)
-        if not _WINDOWS:  # where a folder cannot be opened
-            descriptor = os.open(self._folder, os.O_RDONLY)
-            try:
-                os.fsync(descriptor)  # otherwise a power cut may undo the rotation of a token
-            finally:
-                os.close(descriptor)
-
-    @contextmanager
-    def _exclusive(self, name: str) -> Iterator[None]:
-        """Lock the lock file *name* of the folder, for a moment. Called in a thread."""
-        deadline = time.monotonic() + self._lock_timeout
-        with self._lock_file(name) as descriptor:
-            while not _try_lock(descriptor):
-                if time.monotonic() > deadline:
-                    raise TokensUnavailable(
-                        f"{self._folder} has been locked by another process for more than "
-                        f"{self._lock_timeout:g} s (lock_timeout)"
-                    )
-                time.sleep(_FIRST_DELAY)
-            try:
-                yield
-            finally:
-                _unlock(descriptor)
-
-    @contextmanager
-    def _lock_file(self, name: str) -> Iterator[int]:
-        """Open a lock file, and create it and the folder if needed."""
-        with _errors_of(self._folder):
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            _check_private(self._folder, os.lstat(self._folder))
-            descriptor = _open_private(self._folder / f"{name}.lock", os.O_RDWR | os.O_CREAT)
-        try:
-            yield descriptor
-        finally:
-            os.close(descriptor)
-
-
-def _name_of(key: str) -> str:
-    return hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:40]
-
-
-def _try_lock(descriptor: int) -> bool:
-    try:
-        _lock(descriptor)
-    except OSError as error:
-        if error.errno not in _BUSY:
-            raise TokensUnavailable(f"the tokens cannot be locked: {error.strerror}") from None
-        return False
-    return True
+        with _as_unavailable(self._folder):
+            temporary.unlink(missing_ok=True)
+            if data is None:
+                path.unlink(missing_ok=True)
+            else:
+                descriptor = _open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+                with os.fdopen(descriptor, "wb") as file:
+                    file.write(data)
+                    file.flush()
+                    os.fsync(descriptor)
+                temporary.replace(path)
+            if sys.platform != "win32":  # where a folder cannot be opened
+                descriptor = os.open(self._folder, os.O_RDONLY)
+                try:
+                    os.fsync(descriptor)  # otherwise a power cut may undo the rotation of a token
+                finally:
+                    os.close(descriptor)
 
 
 def _open_private(path: Path, flags: int) -> int:
@@ -295,7 +194,7 @@ def _check_private(path: Path, found: os.stat_result) -> None:
 
 
 @contextmanager
-def _errors_of(folder: Path) -> Iterator[None]:
+def _as_unavailable(folder: Path) -> Iterator[None]:
     """Raise TokensUnavailable in place of an error of the file system."""
     try:
         yield

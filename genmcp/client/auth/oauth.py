@@ -1,30 +1,31 @@
-"""`OAuth`: a person logs in."""
+"""`OAuth`, by which a person logs in, and `ClientCredentials`, by which a service does."""
 
 import logging
 import secrets
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
-from genmcp._core.auth.flow import rejected
-from genmcp._core.auth.metadata import check_public_url
-from genmcp._core.auth.record import record_key
-from genmcp._core.auth.steps import FlowFinding, FlowOptions
-from genmcp.client.auth.asking import CALLBACK, DEFAULT_LOGIN_TIMEOUT, AskFunction, UserPrompt
-from genmcp.client.auth.base import Authorization
-from genmcp.client.auth.dpop import DpopKeys
-from genmcp.client.auth.fetcher import DEFAULT_FETCH_TIMEOUT, Fetcher
-from genmcp.client.auth.flows import FlowAuthorization, SharedFlows
-from genmcp.client.auth.runner import FlowRunner
+from genmcp._core.auth.metadata import check_public_url, is_loopback_url
+from genmcp._core.auth.record import Record, record_key
+from genmcp._core.auth.registration import METHODS
+from genmcp._core.auth.steps import FlowEvent, FlowOptions, Grant, Steps
+from genmcp.auth.fetcher import Fetcher
+from genmcp.client.auth.asking import CALLBACK, AskFunction, UserPrompt
+from genmcp.client.auth.flows import FlowAuthorization, FlowRunner, SharedFlows
 from genmcp.client.auth.tokens import MemoryTokens, TokenStorage
 from genmcp.client.options import HttpOptions
+from genmcp.client.transports.http_pool import trusted_context
 from genmcp.errors import ConfigurationError
 
 logger = logging.getLogger("genmcp.client.auth")
 
-_MAX_PORT: Final = 65535
+_LISTENING: Final = ("127.0.0.1", "localhost")
+
+PrivateKey = str | bytes | Mapping[str, Any]
+"""A private key: PEM text, or a JWK as a mapping or as its JSON text."""
 
 
 @dataclass(frozen=True)
@@ -49,25 +50,16 @@ class OAuth:
             the server names.
         resource: the parameter `resource`, for a server with a wrong URL in its metadata. None
             leaves it out. Default: as in the metadata.
-        port: the port of the redirect URI. Default: any that is free.
-        redirect_uri: the redirect URI as it is registered. Default: http://127.0.0.1/callback with
-            `port`, and for a client that registers itself with a path for each authorization server
-            that does not identify itself in the redirect. Without `ask`, its host must be this
-            machine.
+        redirect_uri: the redirect URI, such as that of a registered client, or one with a fixed
+            port. Default: http://127.0.0.1/callback with any port that is free. A client that
+            registers itself adds a path for each authorization server that does not identify itself
+            in the redirect. Without `ask`, the host must be this machine.
         ask: a function, `async` or not, that is called with the authorization URL, and returns the
             URL to which the browser was redirected. It replaces both the browser and the listener
             for the redirect. Default: open a browser, and print the URL.
         tokens: stores the tokens. Default: the memory of this process.
         assume_pkce: whether to use an authorization server that does not list the PKCE method S256
             in its metadata. Default: False.
-        dpop: whether the tokens are bound to a key of this client, with a proof for each request
-            (RFC 9449). The authorization server must support it. Needs the extra `auth`. Default:
-            False.
-        allow_private: whether the server may name URLs with private addresses. Set it to False
-            in a service that connects to servers of others. Default: True.
-        login_timeout: seconds for the user to log in. Default: 300.
-        fetch_timeout: seconds for each request to an authorization server. Default: 10.
-        max_document: bytes of each of its responses. Default: 256 KiB.
 
     Raises:
         ConfigurationError: A value is invalid, or two of them exclude each other.
@@ -79,28 +71,20 @@ class OAuth:
     scopes: Sequence[str] | None = None
     issuer: str | None = None
     resource: str | None = ""
-    port: int = 0
+    redirect_uri: str | None = None
     ask: AskFunction | None = None
     tokens: TokenStorage = field(default_factory=MemoryTokens)
     assume_pkce: bool = False
-    dpop: bool = False
-    redirect_uri: str | None = None
-    allow_private: bool = True
-    login_timeout: float = DEFAULT_LOGIN_TIMEOUT
-    fetch_timeout: float = DEFAULT_FETCH_TIMEOUT
-    max_document: int = 256 * 1024
     _shared: SharedFlows = field(default_factory=SharedFlows, init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check every value."""
-        if not isinstance(self.name, str) or not self.name.strip():
-            raise ConfigurationError(f"OAuth.name must be a name for users, not {self.name!r}")
+        check_text("OAuth.name", self.name)
         if self.secret is not None and self.client_id is None:
             raise ConfigurationError("OAuth.secret needs the client_id that it belongs to")
         if self.secret is not None:
             check_issuer("OAuth", self.issuer)
-        if isinstance(self.scopes, str):
-            raise ConfigurationError("OAuth.scopes must be a list of strings, not a string")
+        check_scopes("OAuth", self.scopes)
         if self.issuer is not None:
             check_public_url("OAuth.issuer", self.issuer)
         if self.ask is not None and not callable(self.ask):
@@ -109,85 +93,201 @@ class OAuth:
             raise ConfigurationError(
                 f"OAuth.tokens must be a TokenStorage such as MemoryTokens(), not {self.tokens!r}"
             )
-        for name in ("login_timeout", "fetch_timeout", "max_document"):
-            if not getattr(self, name) > 0:
-                raise ConfigurationError(f"OAuth.{name} must be positive")
-        self._check_redirect()
+        if self.redirect_uri is not None:
+            check_public_url("OAuth.redirect_uri", self.redirect_uri)
+            parts = urlsplit(self.redirect_uri)
+            is_ours = parts.scheme == "http" and parts.hostname in _LISTENING
+            if self.ask is None and not is_ours:
+                raise ConfigurationError(
+                    "OAuth.redirect_uri must begin with http://127.0.0.1 or http://localhost, "
+                    "where this client listens; for another one give ask= as well"
+                )
 
-    def _check_redirect(self) -> None:
-        if not 0 <= self.port <= _MAX_PORT:
-            raise ConfigurationError(f"OAuth.port must be from 0 to 65535, not {self.port!r}")
-        if self.redirect_uri is None:
-            return
-        if self.port:
-            raise ConfigurationError("OAuth: give either port or redirect_uri, which has a port")
-        check_public_url("OAuth.redirect_uri", self.redirect_uri)
-        parts = urlsplit(self.redirect_uri)
-        is_ours = parts.scheme == "http" and parts.hostname in ("127.0.0.1", "localhost")
-        if self.ask is None and not is_ours:
-            raise ConfigurationError(
-                "OAuth.redirect_uri must begin with http://127.0.0.1 or http://localhost, where "
-                "this client listens; for another one give ask= as well"
-            )
-
-    def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:
+    def authorization(self, url: str, http: HttpOptions | None = None) -> FlowAuthorization:
         """Return the authorization of a new connection to the server at *url*.
 
         Args:
             url: the URL of the server.
             http: the options of the connection. The flow uses its `tls`.
         """
-        options = flow_options(self, url)
-        tls = None if http is None else http.tls
+        redirect_uri = self.redirect_uri or CALLBACK
+        options = flow_options(
+            url,
+            client_name=self.name,
+            client_id=self.client_id,
+            client_secret=self.secret,
+            # One that this client has chosen itself is registered with the path of the issuer.
+            fixed_redirect=self.redirect_uri is not None
+            and (self.client_id is not None or self.ask is not None),
+            scopes=self.scopes,
+            issuer=self.issuer,
+            resource=self.resource,
+            assume_pkce=self.assume_pkce,
+            # A website: its users may choose hostile servers, which must not reach its network.
+            public_only=not is_loopback_url(redirect_uri) and not is_loopback_url(url),
+        )
         key = record_key(url, self.name)
 
         def runner(asks: bool) -> FlowRunner:
-            prompt = (
-                UserPrompt(
-                    redirect_uri_of(self), self.ask, self.login_timeout, turn=self._shared.turn
-                )
-                if asks
-                else None
-            )
-            return FlowRunner(key, self.tokens, Fetcher(self.fetch_timeout, tls), prompt)
+            prompt = UserPrompt(redirect_uri, self.ask, turn=self._shared.turn) if asks else None
+            return FlowRunner(key, self.tokens, _fetcher(http), prompt)
 
-        return FlowAuthorization(options, runner, self._shared, rejected)
+        return FlowAuthorization(options, runner, self._shared)
 
 
-def redirect_uri_of(oauth: OAuth) -> str:
-    """Return the redirect URI, without a port if any free one is used."""
-    if oauth.redirect_uri is not None or not oauth.port:
-        return oauth.redirect_uri or CALLBACK
-    parts = urlsplit(CALLBACK)
-    return parts._replace(netloc=f"{parts.netloc}:{oauth.port}").geturl()
+@dataclass(frozen=True, kw_only=True)
+class ServiceOptions:
+    """The options of each authorization without a user.
 
-
-def flow_options(
-    oauth: OAuth, url: str, observe: Callable[[FlowFinding], None] | None = None
-) -> FlowOptions:
-    """Return the options of a flow of *oauth* for the server at *url*.
+    Its tokens are in the memory of this object: a new one costs one request.
 
     Args:
-        oauth: the settings.
-        url: the URL of the server.
-        observe: called with each finding. Default: it is logged.
+        scopes: the scopes to ask for. Default: those that the server names.
+        resource: the parameter `resource`, for a server whose metadata has another URL than it
+            should. None leaves it out. Default: as in the metadata.
     """
+
+    extension: ClassVar[str | None] = None
+
+    scopes: Sequence[str] | None = None
+    resource: str | None = ""
+    _tokens: MemoryTokens = field(
+        default_factory=MemoryTokens, init=False, repr=False, compare=False
+    )
+    _shared: SharedFlows = field(default_factory=SharedFlows, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_scopes(type(self).__name__, self.scopes)
+
+    def authorized(
+        self, url: str, http: HttpOptions | None, grant: Grant, **options: Any
+    ) -> FlowAuthorization:
+        """Return the authorization of a connection.
+
+        Args:
+            url: the URL of the server.
+            http: the options of the connection.
+            grant: the grant.
+            options: further options of the flow.
+        """
+        flow = flow_options(
+            url,
+            grant=grant,
+            scopes=self.scopes,
+            resource=self.resource,
+            public_only=not is_loopback_url(url),
+            **options,
+        )
+
+        def runner(_asks: bool) -> FlowRunner:
+            return FlowRunner(url, self._tokens, _fetcher(http))
+
+        return FlowAuthorization(flow, runner, self._shared)
+
+
+@dataclass(frozen=True)
+class ClientCredentials(ServiceOptions):
+    """Authorization of a service by its own credentials, without a user (RFC 6749, 4.4).
+
+        key = Path("reports.pem").read_text()
+        auth = ClientCredentials("reports", key=key, issuer="https://login.example.com")
+        async with Client("https://mcp.example.com/mcp", auth=auth) as client:
+            ...
+
+    With a key, the service signs an assertion for each token request (`private_key_jwt`, RFC 7523),
+    so that no secret leaves this process.
+
+    Args:
+        client_id: the id of the client at the authorization server.
+        secret: its secret.
+        key: its private key, as PEM or JWK. Needs the extra `auth`. The algorithm is the `alg` of a
+            JWK, else the usual one of its type, such as ES256.
+        method: how the secret is sent: `client_secret_basic` or `client_secret_post`. Default: as
+            the authorization server lists it.
+        issuer: the authorization server, exactly as in its metadata. Required: no other gets the
+            secret or an assertion, whatever a server names.
+        scopes: as for `ServiceOptions`.
+        resource: as for `ServiceOptions`.
+
+    Raises:
+        ConfigurationError: A value is invalid, *issuer* is missing, or not exactly one of *secret*
+            and *key* is given.
+    """
+
+    extension: ClassVar[str | None] = "io.modelcontextprotocol/oauth-client-credentials"
+
+    client_id: str
+    secret: str | None = field(default=None, repr=False, kw_only=True)
+    key: PrivateKey | None = field(default=None, repr=False, kw_only=True)
+    method: str | None = field(default=None, kw_only=True)
+    issuer: str | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        super().__post_init__()
+        check_text("ClientCredentials.client_id", self.client_id)
+        if (self.secret is None) == (self.key is None):
+            raise ConfigurationError("ClientCredentials takes either a secret or a key")
+        if self.method not in (None, *METHODS):
+            raise ConfigurationError(f"ClientCredentials.method is {' or '.join(METHODS)}")
+        check_issuer("ClientCredentials", self.issuer)
+        signer(self.key)
+
+    def authorization(self, url: str, http: HttpOptions | None = None) -> FlowAuthorization:
+        """Return the authorization of a new connection to the server at *url*."""
+        return self.authorized(
+            url,
+            http,
+            by_credentials,
+            client_id=self.client_id,
+            client_secret=self.secret,
+            method=self.method,
+            sign=signer(self.key),
+            issuer=self.issuer,
+        )
+
+
+def by_credentials(record: Record, scopes: Sequence[str]) -> Steps[Mapping[str, str]]:
+    """Return the grant of a service: its authentication is all that is needed (RFC 6749, 4.4)."""
+    yield from ()
+    return {"grant_type": "client_credentials"}
+
+
+def signer(key: PrivateKey | None) -> Callable[[Mapping[str, Any]], str] | None:
+    """Return the function that signs assertions with *key*, None without a key.
+
+    Raises:
+        ConfigurationError: The extra `auth` is missing, or the key cannot sign.
+    """
+    if key is None:
+        return None
+    from genmcp.auth import jose  # needs an extra
+
+    read = jose.read_key(key)
+    header = {"typ": "JWT"} | ({} if read.kid is None else {"kid": read.kid})
+    jose.sign({}, read, header=header)  # fails now if it cannot
+    return lambda claims: jose.sign(claims, read, header=header)
+
+
+def check_text(option: str, value: object) -> None:
+    """Check that the value of *option* is a text that is not empty.
+
+    Raises:
+        ConfigurationError: It is not.
+    """
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigurationError(f"{option} must be a text that is not empty, not {value!r}")
+
+
+def flow_options(url: str, **options: Any) -> FlowOptions:
+    """Return the options of a flow for the server at *url*. Its events are logged."""
     return FlowOptions(
         url=url,
         now=time.time,
         random=lambda: secrets.token_urlsafe(32),
-        client_name=oauth.name,
-        client_id=oauth.client_id,
-        client_secret=oauth.secret,
-        fixed_redirect=oauth.redirect_uri is not None,
-        scopes=oauth.scopes,
-        issuer=oauth.issuer,
-        resource=oauth.resource,
-        assume_pkce=oauth.assume_pkce,
-        allow_private=oauth.allow_private,
-        max_document=oauth.max_document,
-        prover=DpopKeys() if oauth.dpop else None,
-        observe=observe or log_finding,
+        on_event=log_event,
+        **options,
     )
 
 
@@ -207,8 +307,23 @@ def check_issuer(name: str, issuer: str | None) -> None:
     check_public_url(f"{name}.issuer", issuer)
 
 
-def log_finding(finding: FlowFinding) -> None:
-    """Write a finding of a flow to the log."""
-    level = logging.DEBUG if finding.ok else logging.WARNING
-    advice = f" ({finding.advice})" if finding.advice else ""
-    logger.log(level, "%s: %s%s", finding.topic, finding.text, advice)
+def check_scopes(name: str, scopes: object) -> None:
+    """Check that the *scopes* of the class *name* are a list.
+
+    Raises:
+        ConfigurationError: They are a string.
+    """
+    if isinstance(scopes, str):
+        raise ConfigurationError(f"{name}.scopes must be a list of strings, not a string")
+
+
+def log_event(event: FlowEvent) -> None:
+    """Write an event of a flow to the log."""
+    level = logging.DEBUG if event.ok else logging.WARNING
+    logger.log(level, "%s: %s", event.topic, event.text)
+
+
+def _fetcher(http: HttpOptions | None) -> Fetcher:
+    """Return the fetcher of a flow, with the `tls` of a connection."""
+    given = None if http is None else http.tls
+    return Fetcher(tls=lambda: given or trusted_context())

@@ -1,23 +1,18 @@
 """Connections to the server, and its errors."""
 
 import asyncio
-import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
-from math import inf
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
 from msgspec import Struct
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.extras import missing_extra
-from genmcp.stores.accounts import Capacity
-from genmcp.stores.clocks import steady
+from genmcp.stores.clocks import ServerClock, steady
 from genmcp.stores.outages import Outages
 
 try:
     import psycopg
-    import psycopg_pool as psycopg_pool  # used by loops.py, which is imported after this module
     from psycopg import waiting
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 except ImportError as error:
@@ -26,14 +21,11 @@ except ImportError as error:
 SCHEMA_VERSION: Final = 2
 """The version of schema.sql."""
 
-CLOCK_ERROR: Final = 1.0
-"""Seconds by which the estimate of the server's clock may be wrong."""
+_OLDEST: Final = 140000
 
 Row: TypeAlias = tuple[Any, ...]
 
-_CONNECT_TIMEOUT: Final = 5.0  # seconds for an attempt to connect
 _WAIT_INTERVAL: Final = 60.0  # seconds; psycopg would otherwise wake the process every 0.1 s
-_MEASURE_INTERVAL: Final = 30.0  # seconds between measurements of the server's clock
 _UNDEFINED: Final = {"3F000", "42883", "42P01"}  # schema, function, table
 # In messages of the server about a connection, which have no code.
 _REFUSALS: Final = ("authentication", "does not exist", "permission denied", "pg_hba", "invalid")
@@ -50,20 +42,20 @@ _SESSION: Final = """
 """
 _PROPERTIES: Final = """
     SELECT pg_is_in_recovery() OR current_setting('default_transaction_read_only')::bool,
-        to_regclass(%(meta)s) IS NOT NULL, set_config('statement_timeout', %(timeout)s, false)
+        to_regclass(%(meta)s) IS NOT NULL, set_config('statement_timeout', %(timeout)s, false),
+        extract(epoch FROM clock_timestamp())::float8
 """
 
 
 class PostgresOptions(Struct, frozen=True):
-    """The options of a `PostgresStore`."""
+    """The options of a `PostgresStore`, and the clock of its server."""
 
     url: str
     schema: str
-    capacity: Capacity
     timeout: float
-    connections: int
     clock: Callable[[], float] | None
     outages: Outages
+    server_clock: ServerClock
 
     @property
     def address(self) -> str:
@@ -79,34 +71,22 @@ class PostgresOptions(Struct, frozen=True):
         """The time of a clock that replaces the server's, None without one."""
         return self.clock() if self.clock else None
 
+    def failure(self, error: Exception) -> Exception:
+        """Return the StoreError for an error of an operation; others are returned as they are.
 
-class ServerClock:
-    """An estimate of the server's clock. Owned by a store, and shared by its connections.
-
-    Attributes:
-        expires: when to measure again, by `steady`.
-        was_reached: whether the server was ever asked.
-    """
-
-    def __init__(self) -> None:
-        self._ahead = time.time() - steady()
-        self.expires = -inf
-        self.was_reached = False
-
-    def now(self) -> float:
-        """Return the server's time, at most `CLOCK_ERROR` seconds wrong once it was measured."""
-        return steady() + self._ahead
-
-    async def measure(self, connection: "PostgresConnection") -> None:
-        """Ask the server for its time; an answer that took too long is not used."""
-        sent = steady()
-        rows = await connection.fetch("SELECT extract(epoch FROM clock_timestamp())::float8")
-        received = steady()
-        self.was_reached = True
-        # The server read its clock in the middle, or up to half of the time before or after it.
-        if received - sent < CLOCK_ERROR:
-            self._ahead = rows[0][0] - (sent + received) / 2
-            self.expires = received + _MEASURE_INTERVAL
+        A server that cannot be used is a ConfigurationError as long as none was used: the process
+        does not start. Later it is unavailable: an operator may be moving it.
+        """
+        if isinstance(error, ConfigurationError):
+            return StoreUnavailable(str(error)) if self.server_clock.was_measured else error
+        if isinstance(error, TimeoutError):
+            return StoreUnavailable(f"{self.address}: no response within {self.timeout} seconds")
+        if not isinstance(error, psycopg.Error):
+            return error
+        text = f"{self.address}: {text_of(error)}"
+        if error.sqlstate in _UNDEFINED:
+            text += f"; was the schema {self.schema!r} removed? Run: genmcp store migrate"
+        return StoreUnavailable(text)
 
 
 class PostgresConnection(psycopg.AsyncConnection[Row]):
@@ -115,11 +95,6 @@ class PostgresConnection(psycopg.AsyncConnection[Row]):
     psycopg would ask the server to cancel the statement, and wait for seconds, or forever, if the
     server is suspended.
     """
-
-    @classmethod
-    async def connect(cls, conninfo: str = "", *, opening: Any = None, **kwargs: Any) -> Any:
-        """Connect; *opening* does it for a pool, which has no other place for it."""
-        return await (opening() if opening else super().connect(conninfo, **kwargs))
 
     async def wait(self, gen: Any, interval: float = 0.0, timeout: float | None = None) -> Any:
         """Run a generator of psycopg that waits for the server."""
@@ -161,7 +136,7 @@ async def connect(options: PostgresOptions, *, check_schema: bool = True) -> Pos
     given = {"application_name": "genmcp", **_KEEPALIVE, **conninfo_to_dict(options.url)}
     connection: PostgresConnection | None = None
     try:
-        async with asyncio.timeout(_CONNECT_TIMEOUT):
+        async with asyncio.timeout(options.timeout):
             connection = await PostgresConnection.connect(
                 make_conninfo("", **given), autocommit=True, prepare_threshold=0
             )
@@ -174,7 +149,7 @@ async def connect(options: PostgresOptions, *, check_schema: bool = True) -> Pos
             raise StoreUnavailable(f"{options.address}: no response to a connection") from error
         if not isinstance(error, psycopg.Error):
             raise
-        text = f"{options.address}: {_text(error)}"
+        text = f"{options.address}: {text_of(error)}"
         if error.sqlstate == "42501" or any(word in str(error) for word in _REFUSALS):
             hint = "Check the URL, the password and the role's rights"
             raise ConfigurationError(f"{text}. {hint}") from error
@@ -182,47 +157,33 @@ async def connect(options: PostgresOptions, *, check_schema: bool = True) -> Pos
 
 
 async def _greet(connection: PostgresConnection, options: PostgresOptions, check: bool) -> None:
-    """Check the server and, if *check*, the schema; set up the session."""
+    """Check the server and, if *check*, the schema; set up the session, and measure the clock."""
     timeout, schema = str(int(options.timeout * 1000)), options.schema
-    ((read_only, exists, _),) = await connection.fetch(
+    sent = steady()
+    ((read_only, exists, _, time),) = await connection.fetch(
         _PROPERTIES, {"timeout": timeout, "meta": f"{schema}.meta"}
     )
-    version = SCHEMA_VERSION
-    if check and exists:
+    received, version = steady(), SCHEMA_VERSION
+    if exists:
         ((version,),) = await connection.fetch(f"SELECT max(version) FROM {schema}.meta")
     encoding, migrate = connection.info.parameter_status("server_encoding"), "genmcp store migrate"
     of_schema = f": the schema {schema!r} has version {version}, and this release needs"
     faults = {
-        ": PostgreSQL 14 or later is needed": connection.info.server_version < 140000,
+        ": PostgreSQL 14 or later is needed": connection.info.server_version < _OLDEST,
         f": the encoding of the database is {encoding}, and must be UTF8": encoding != "UTF8",
         " is read-only, such as a replica: name the primary server in the URL, or several with "
         "target_session_attrs=read-write": read_only,
         f": the schema {schema!r} does not exist; create it by: {migrate}": check and not exists,
-        f"{of_schema} {SCHEMA_VERSION}; bring it up to date by: {migrate}": version
-        < SCHEMA_VERSION,
+        f"{of_schema} {SCHEMA_VERSION}; bring it up to date by: {migrate}": check
+        and version < SCHEMA_VERSION,
         f"{of_schema} {SCHEMA_VERSION}: install the newer release": version > SCHEMA_VERSION,
     }
     for fault, found in faults.items():
         if found:
             raise ConfigurationError(f"{options.address}{fault}")
     await connection.run_script(_SESSION)  # last: an old server does not know all settings
-
-
-@asynccontextmanager
-async def session(options: PostgresOptions) -> AsyncIterator[PostgresConnection]:
-    """Connect to a server whose schema may be missing, for the duration of the context.
-
-    Raises:
-        ConfigurationError: the server rejects the connection or a statement, or is read-only.
-        StoreUnavailable: the server could not be reached.
-    """
-    connection = await connect(options, check_schema=False)
-    try:
-        yield connection
-    except psycopg.Error as error:
-        raise ConfigurationError(f"{options.address}: {_text(error)}") from error
-    finally:
-        connection.pgconn.finish()
+    if check:  # the server is used for a store, and not only migrated
+        options.server_clock.measure(sent, received, time)
 
 
 def is_lost(error: Exception) -> bool:
@@ -231,24 +192,6 @@ def is_lost(error: Exception) -> bool:
     state = getattr(error, "sqlstate", None) or "57P"
     lost = (psycopg.OperationalError, psycopg.InterfaceError)
     return isinstance(error, TimeoutError) or (isinstance(error, lost) and state.startswith("57P"))
-
-
-def translated(options: PostgresOptions, clock: ServerClock, error: Exception) -> Exception:
-    """Return the StoreError for an error of an operation; other errors are returned as they are.
-
-    A server that cannot be used is a ConfigurationError as long as none was used: the process does
-    not start. Later it is unavailable: an operator may be moving it.
-    """
-    if isinstance(error, ConfigurationError):
-        return StoreUnavailable(str(error)) if clock.was_reached else error
-    if isinstance(error, TimeoutError):
-        return StoreUnavailable(f"{options.address}: no response in {options.timeout} seconds")
-    if not isinstance(error, psycopg.Error):
-        return error
-    text = f"{options.address}: {_text(error)}"
-    if error.sqlstate in _UNDEFINED:
-        text += f"; was the schema {options.schema!r} removed? Run: genmcp store migrate"
-    return StoreUnavailable(text)
 
 
 def address_of(url: str) -> str:
@@ -269,5 +212,6 @@ def address_of(url: str) -> str:
     return f"PostgreSQL at {host}:{port}/{given.get('dbname', '')}"
 
 
-def _text(error: psycopg.Error) -> str:
+def text_of(error: psycopg.Error) -> str:
+    """Return the message of *error* in one line."""
     return " ".join(str(error).split()) or type(error).__name__

@@ -8,78 +8,86 @@ rows of each other (SKIP LOCKED). Two of them may assign the same turn, which on
 between owners less exact.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
 
 from genmcp.stores.clocks import WakeSignal
+from genmcp.stores.connections import ConnectionsByLoop
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.postgres.connection import Row
-from genmcp.stores.postgres.listener import ANY_QUEUE, queue_token
-from genmcp.stores.postgres.loops import ConnectionRegistry, StatementKind
+from genmcp.stores.postgres.connections import (
+    PostgresConnections,
+    StatementKind,
+    queue_tokens,
+    single,
+)
 from genmcp.stores.postgres.statements import from_text, to_json, to_text
+
+
+def _without_results(items: Sequence[Any], rows: Sequence[Row]) -> Sequence[Any]:
+    return [()] * len(items)
+
+
+_PUT: Final = StatementKind(
+    sql="SELECT genmcp.put(%(puts)s::jsonb, %(now)s)::text",
+    parameters=lambda items: {"puts": to_json(items)},
+    results=_without_results,
+)
+_CLAIM: Final = single(
+    "SELECT * FROM genmcp.claim(%(queues)s::text[], %(node)s, %(lease)s, %(limit)s, %(delay)s,"
+    " %(started)s, %(most)s, %(owners)s::text[], %(held)s::bigint[], %(full)s::text[], %(now)s)"
+)
+_RENEW: Final = single(
+    "WITH mine AS (SELECT id FROM genmcp.deliveries"
+    "  WHERE id = ANY (%(ids)s::text[]) AND node = %(node)s ORDER BY id FOR UPDATE)"
+    " UPDATE genmcp.deliveries AS d SET due = genmcp.clock(%(now)s) + %(lease)s, turn = NULL"
+    " FROM mine WHERE d.id = mine.id RETURNING d.id"
+)
+_HELD: Final = single(
+    "SELECT id FROM genmcp.deliveries WHERE id = ANY (%(ids)s::text[]) AND node = %(node)s"
+)
+_RELEASE: Final = single(
+    "WITH released AS (UPDATE genmcp.deliveries"
+    "  SET node = NULL, due = genmcp.clock(%(now)s), turn = NULL"
+    "  WHERE id = %(id)s AND node = %(node)s RETURNING queue)"
+    " SELECT genmcp.tell_queues(ARRAY[queue])::text FROM released"
+)
+_DROP: Final = StatementKind(
+    sql="DELETE FROM genmcp.deliveries AS d"
+    " USING unnest(%(ids)s::text[], %(nodes)s::text[]) AS h(id, node)"
+    " WHERE d.id = h.id AND d.node = h.node",
+    parameters=lambda items: {
+        "ids": [item["id"] for item in items],
+        "nodes": [item["node"] for item in items],
+    },
+    results=_without_results,
+)
+_CANCEL: Final = single(
+    "WITH removed AS (DELETE FROM genmcp.deliveries WHERE id = %(id)s RETURNING queue)"
+    " SELECT genmcp.tell_queues(ARRAY[queue])::text FROM removed"
+)
+_NEXT_DUE: Final = single("SELECT genmcp.next_due(%(queues)s::text[], %(full)s::text[], %(now)s)")
+# An expired lease counts as waiting, also if a claim has assigned a turn to it already.
+_BACKLOG: Final = single(
+    "SELECT count(*) FILTER (WHERE node IS NULL OR due <= now),"
+    " count(*) FILTER (WHERE node IS NOT NULL AND due > now),"
+    " greatest(0, max(now - due) FILTER (WHERE node IS NULL OR due <= now))"
+    " FROM genmcp.deliveries, genmcp.clock(%(now)s) AS now WHERE queue = %(queue)s"
+)
 
 
 class PostgresDeliveries(Deliveries):
     """Deliveries between processes. Owned by a `PostgresStore`."""
 
-    def __init__(self, connections: ConnectionRegistry) -> None:
+    def __init__(self, connections: ConnectionsByLoop[PostgresConnections]) -> None:
         self._connections = connections
-        kind = self._kind
-        self._put = kind(
-            "SELECT genmcp.put(%(puts)s::jsonb, %(now)s)::text",
-            lambda items: {"puts": to_json(items)},
-        )
-        self._claim = kind(
-            "SELECT * FROM genmcp.claim(%(queues)s::text[], %(node)s, %(lease)s, %(limit)s,"
-            " %(delay)s, %(started)s, %(most)s, %(owners)s::text[], %(held)s::bigint[],"
-            " %(full)s::text[], %(now)s)"
-        )
-        self._renew = kind(
-            "WITH mine AS (SELECT id FROM genmcp.deliveries"
-            "  WHERE id = ANY (%(ids)s::text[]) AND node = %(node)s ORDER BY id FOR UPDATE)"
-            " UPDATE genmcp.deliveries AS d"
-            "  SET due = genmcp.clock(%(now)s) + %(lease)s, turn = NULL"
-            " FROM mine WHERE d.id = mine.id RETURNING d.id"
-        )
-        self._held = kind(
-            "SELECT id FROM genmcp.deliveries WHERE id = ANY (%(ids)s::text[]) AND node = %(node)s"
-        )
-        self._release = kind(
-            "WITH released AS (UPDATE genmcp.deliveries"
-            "  SET node = NULL, due = genmcp.clock(%(now)s), turn = NULL"
-            "  WHERE id = %(id)s AND node = %(node)s RETURNING queue)"
-            " SELECT genmcp.tell_queues(ARRAY[queue])::text FROM released"
-        )
-        self._drop = kind(
-            "DELETE FROM genmcp.deliveries AS d"
-            " USING unnest(%(ids)s::text[], %(nodes)s::text[]) AS h(id, node)"
-            " WHERE d.id = h.id AND d.node = h.node",
-            lambda items: {
-                "ids": [item["id"] for item in items],
-                "nodes": [item["node"] for item in items],
-            },
-        )
-        self._cancel = kind(
-            "WITH removed AS (DELETE FROM genmcp.deliveries WHERE id = %(id)s RETURNING queue)"
-            " SELECT genmcp.tell_queues(ARRAY[queue])::text FROM removed"
-        )
-        self._next_due = kind(
-            "SELECT genmcp.next_due(%(queues)s::text[], %(full)s::text[], %(now)s)"
-        )
-        self._backlog = kind(
-            # An expired lease counts as waiting, also if a claim has assigned a turn to it already.
-            "SELECT count(*) FILTER (WHERE node IS NULL OR due <= now),"
-            " count(*) FILTER (WHERE node IS NOT NULL AND due > now),"
-            " greatest(0, max(now - due) FILTER (WHERE node IS NULL OR due <= now))"
-            " FROM genmcp.deliveries, genmcp.clock(%(now)s) AS now WHERE queue = %(queue)s"
-        )
 
     async def put(
         self, id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
     ) -> None:
         put = {"i": to_text(id), "q": to_text(queue), "d": delay, "o": to_text(owner)}
-        await self._request(self._put, put)
+        await self._request(_PUT, put)
 
     async def claim(
         self,
@@ -93,7 +101,7 @@ class PostgresDeliveries(Deliveries):
     ) -> Sequence[Delivery]:
         held = share.held
         rows = await self._request(
-            self._claim,
+            _CLAIM,
             {
                 "queues": _texts(queues),
                 "node": node,
@@ -101,7 +109,7 @@ class PostgresDeliveries(Deliveries):
                 "limit": limit,
                 "delay": takeover_delay,
                 # By the clock of the server: the claim may reach it late, if it was suspended.
-                "started": self._connections.clock.now(),
+                "started": self._connections.here().clock.real(),
                 "most": share.most,
                 "owners": [to_text(owner) for owner in held],
                 "held": list(held.values()),
@@ -112,57 +120,38 @@ class PostgresDeliveries(Deliveries):
 
     async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
         item = {"node": node, "ids": _texts(ids), "lease": lease}
-        return _without(ids, await self._request(self._renew, item))
+        return _without(ids, await self._request(_RENEW, item))
 
     async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
         item = {"node": node, "ids": _texts(ids)}
-        return _without(ids, await self._request(self._held, item))
+        return _without(ids, await self._request(_HELD, item))
 
     async def release(self, node: str, id: str) -> None:
-        await self._request(self._release, {"node": node, "id": to_text(id)})
+        await self._request(_RELEASE, {"node": node, "id": to_text(id)})
 
     async def drop(self, node: str, id: str) -> None:
-        await self._request(self._drop, {"node": node, "id": to_text(id)})
+        await self._request(_DROP, {"node": node, "id": to_text(id)})
 
     async def cancel(self, id: str) -> None:
-        await self._request(self._cancel, {"id": to_text(id)})
+        await self._request(_CANCEL, {"id": to_text(id)})
 
     async def next_due(
         self, queues: Collection[str], share: OwnerShare = UNBOUNDED
     ) -> float | None:
         item = {"queues": _texts(queues), "full": _texts(share.full)}
-        ((due,),) = await self._request(self._next_due, item)
+        ((due,),) = await self._request(_NEXT_DUE, item)
         return None if due is None else float(due)
 
     async def backlog(self, queue: str) -> Backlog:
-        ((waiting, held, age),) = await self._request(self._backlog, {"queue": to_text(queue)})
+        ((waiting, held, age),) = await self._request(_BACKLOG, {"queue": to_text(queue)})
         return Backlog(waiting, held, age)
 
-    @contextmanager
-    def news(self, queues: Collection[str] = ()) -> Iterator[WakeSignal]:
-        tokens = [queue_token(to_text(queue)) for queue in queues] or [ANY_QUEUE]
-        with self._connections.current().listener.signal(tokens) as signal:
-            yield signal
+    def news(self, queues: Collection[str] = ()) -> AbstractContextManager[WakeSignal]:
+        return self._connections.here().signal(queue_tokens(map(to_text, queues)))
 
     async def _request(self, kind: StatementKind, item: Mapping[str, object]) -> Sequence[Row]:
-        rows: Sequence[Row] = await self._connections.current().work.request(kind, item)
+        rows: Sequence[Row] = await self._connections.here().work.request(kind, item)
         return rows
-
-    def _kind(
-        self, sql: str, columns: Callable[[Any], dict[str, object]] | None = None
-    ) -> StatementKind:
-        """Return a kind of statement; *columns* returns the parameters for several items."""
-        options = self._connections.options
-
-        def parameters(items: Sequence[dict[str, object]], until: float) -> dict[str, object]:
-            given = columns(items) if columns else items[0]
-            return {**given, "now": options.now}
-
-        def results(items: Sequence[Any], rows: Sequence[Row]) -> list[Sequence[Row]]:
-            return [rows, *((),) * (len(items) - 1)]
-
-        limit = 100 if columns else 1
-        return StatementKind(options.in_schema(sql), parameters, results, limit=limit)
 
 
 def _texts(names: Collection[str]) -> list[str]:

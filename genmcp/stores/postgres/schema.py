@@ -4,8 +4,15 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Final
 
+import psycopg
+
 from genmcp.errors import ConfigurationError
-from genmcp.stores.postgres.connection import SCHEMA_VERSION, PostgresOptions, session
+from genmcp.stores.postgres.connection import (
+    SCHEMA_VERSION,
+    PostgresOptions,
+    connect,
+    text_of,
+)
 
 # One script for each version, which updates the version before. The first one creates everything:
 # the data of earlier versions, which were never released, is not converted.
@@ -29,7 +36,8 @@ async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
         ConfigurationError: the server rejects the connection or a statement, or the schema is newer
             than this release, or too old for it.
     """
-    async with session(options) as connection:
+    connection = await connect(options, check_schema=False)
+    try:
         name = options.schema
         await connection.fetch("SET statement_timeout = 0")
         # Locked before the transaction, which sees only the schemas that existed when it began. The
@@ -41,12 +49,7 @@ async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
         version = 0
         if exists:
             ((version,),) = await connection.fetch(f"SELECT max(version) FROM {name}.meta")
-        if version > SCHEMA_VERSION:
-            raise ConfigurationError(
-                f"{options.address}: the schema {name!r} has version {version}, of a newer "
-                f"release: this one knows {SCHEMA_VERSION}. Install the newer release of genmcp"
-            )
-        if version == SCHEMA_VERSION:
+        if version >= SCHEMA_VERSION:
             return ""
         if version and version < min(_SCRIPTS):
             raise ConfigurationError(
@@ -59,6 +62,10 @@ async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
             await connection.run_script(sql)
             await connection.fetch("COMMIT")
         return sql
+    except psycopg.Error as error:
+        raise ConfigurationError(f"{options.address}: {text_of(error)}") from error
+    finally:
+        connection.pgconn.finish()
 
 
 def _sql(options: PostgresOptions, version: int) -> str:

@@ -15,8 +15,10 @@ CREATE TABLE genmcp.meta (version int NOT NULL);
 -- Numbers the creations of records and logs. A record that is created begins with the version
 -- (number << 20) + 1, a log with the event id (number << 20) + 1. So neither continues where an
 -- earlier one of the same name has been. After a million changes of one record or log the sequence
--- is advanced past its number (genmcp.next_id).
+-- is advanced past its number (genmcp.next_id). It begins with the time in milliseconds, so that a
+-- schema that is created again does not reuse numbers.
 CREATE SEQUENCE genmcp.creations;
+SELECT setval('genmcp.creations', (extract(epoch FROM clock_timestamp()) * 1000)::bigint);
 
 -- sweep_at is at most deadline, and the only column of time with an index: a write that extends the
 -- deadline leaves it, so that PostgreSQL need not write the indexes (heap-only tuples). The sweep

@@ -1,26 +1,15 @@
 """The statements on records and logs, and the conversion of their parameters and results."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from genmcp.errors import Conflict
-from genmcp.stores.accounts import Capacity, Usage
-from genmcp.stores.postgres.connection import PostgresOptions, Row
-from genmcp.stores.postgres.listener import log_token, payload_of
-from genmcp.stores.postgres.loops import StatementKind
-from genmcp.stores.store import (
-    Append,
-    FoundEntry,
-    LogEvent,
-    Op,
-    Put,
-    StoreEntry,
-    room_of,
-    subject_of,
-)
+from genmcp.stores.accounts import Room, Usage
+from genmcp.stores.postgres.connection import Row
+from genmcp.stores.postgres.connections import StatementKind, log_token, payload_of, single
+from genmcp.stores.store import Append, FoundEntry, Op, Put, StoreEntry, subject_of
 
 _ESCAPED: Final = re.compile("[\x00\x01]")
 _ESCAPE: Final = re.compile("\x01([01])")
@@ -69,7 +58,8 @@ _USAGE: Final = """
     FROM genmcp.accounts WHERE name = %(name)s
 """
 _SETTINGS: Final = "SELECT current_setting('fsync')::bool"
-_SWEEP: Final = "SELECT genmcp.sweep(%(now)s)"
+# Whether there may be more, and the server's time.
+_SWEEP: Final = "SELECT genmcp.sweep(%(now)s), extract(epoch FROM clock_timestamp())::float8"
 
 _encode_json = msgspec.json.Encoder().encode
 
@@ -116,153 +106,91 @@ class LogPage(NamedTuple):
     events: list[tuple[int, bytes]]
 
 
-class Statements:
-    """The statements of a `PostgresStore`. One instance per store.
-
-    Args:
-        options: those of the store.
-    """
-
-    def __init__(self, options: PostgresOptions) -> None:
-        self._options = options
-        self.get = self._kind(_GET, self._get_parameters, _entries)
-        self.apply = self._kind(
-            _APPLY, self._apply_parameters, self._apply_results, repeatable=False
-        )
-        self.read = self._kind(_READ, self._read_parameters, _pages)
-        self.touch = self._single(
-            _TOUCH, lambda item: {"key": to_text(item[0]), "ttl": item[1]}, bool
-        )
-        self.find = self._single(
-            _FIND,
-            lambda item: {"label": to_text(item[0]), "after": to_text(item[1]), "limit": item[2]},
-            lambda rows: [FoundEntry(from_text(key), *rest) for key, *rest in rows],
-        )
-        self.count = self._single(
-            _COUNT, lambda label: {"label": to_text(label)}, lambda rows: rows[0][0]
-        )
-        self.usage = self._single(
-            _USAGE, lambda name: {"name": to_text(name)}, lambda rows: Usage(*rows[0])
-        )
-        self.settings = self._single(_SETTINGS, lambda item: {}, lambda rows: rows[0])
-        self.sweep = self._single(_SWEEP, lambda item: {}, lambda rows: rows[0][0])
-
-    def _single(
-        self,
-        sql: str,
-        parameters: Callable[[Any], dict[str, object]],
-        result: Callable[[Sequence[Row]], Any],
-    ) -> StatementKind:
-        """Return a kind of statement for one item at a time."""
-        return self._kind(
-            sql,
-            lambda items, until: {**parameters(items[0]), "now": self._options.now},
-            lambda items, rows: [result(rows)],
-            limit=1,
-        )
-
-    def _get_parameters(self, keys: Sequence[str], until: float) -> dict[str, object]:
-        return {"keys": [to_text(key) for key in keys], "now": self._options.now}
-
-    def _read_parameters(self, items: Sequence[ReadRequest], until: float) -> dict[str, object]:
-        # Many followers of one log send equal reads at the same time: one is sent for all of them.
-        requests = [
-            {"i": number, "n": to_text(item.log), "a": item.after, "c": item.limit}
-            for number, item in enumerate(dict.fromkeys(items))
-        ]
-        return {"requests": to_json(requests), "now": self._options.now}
-
-    def _kind(self, sql: str, *arguments: Any, **options: Any) -> StatementKind:
-        return StatementKind(self._options.in_schema(sql), *arguments, **options)
-
-    def _apply_parameters(self, items: Sequence[Sequence[Op]], until: float) -> dict[str, object]:
-        writes, values = [], []
-        subjects: set[str] = set()
-        tokens: set[str] = set()
-        for ops in items:
-            operations = []
-            for op in ops:
-                if isinstance(op, Put):
-                    values.append(op.value)
-                    operations.append(
-                        {
-                            "k": "p",
-                            "n": to_text(op.key),
-                            "t": op.ttl,
-                            "e": op.expect,
-                            "c": to_text(op.client),
-                            "l": [to_text(label) for label in op.labels],
-                        }
-                    )
-                elif isinstance(op, Append):
-                    values.append(op.data)
-                    tokens.add(log_token(op.log))
-                    operations.append(
-                        {
-                            "k": "a",
-                            "n": to_text(op.log),
-                            "t": op.ttl,
-                            "c": to_text(op.client),
-                            "m": op.keep,
-                            "b": op.keep_bytes,
-                        }
-                    )
-                else:
-                    operations.append({"k": "d", "n": to_text(op.key), "e": op.expect})
-            subjects.add(subject_of(operations[0]["n"]))  # type: ignore[arg-type]
-            room = room_of(self._options.capacity, ops)
-            limits = [
-                {"n": to_text(each.account), "e": each.entries, "s": each.size}
-                for each in room.limits
-            ]
-            writes.append({"o": operations, "a": limits, "k": room.slack})
-        return {
-            "writes": to_json(writes),
-            "values": values,
-            "subjects": list(subjects),
-            "until": until,
-            "now": self._options.now,
-            "news": payload_of(tokens) if tokens else "",
-        }
-
-    def _apply_results(self, items: Sequence[Sequence[Op]], rows: Sequence[Row]) -> list[Any]:
-        results: list[Any] = [None] * len(items)
-        for failure in rows[0][0] or ():
-            number = failure["w"]
-            results[number] = _failure(self._options.capacity, failure)
-        return results
+def _get_parameters(keys: Sequence[str]) -> dict[str, object]:
+    return {"keys": [to_text(key) for key in keys]}
 
 
-def _failure(capacity: Capacity, failure: dict[str, Any]) -> Exception:
-    """Return the error for a write that genmcp.apply has rejected."""
-    name = from_text(failure["n"])
-    if "v" in failure:
-        return Conflict(f"{name!r}: version {failure['e']} was expected, but it is {failure['v']}")
-    return capacity.refusal(name, Usage(failure["e"], failure["s"]))
-
-
-def _entries(keys: Sequence[str], rows: Sequence[Row]) -> list[StoreEntry | None]:
+def _get_results(keys: Sequence[str], rows: Sequence[Row]) -> list[StoreEntry | None]:
     entries: list[StoreEntry | None] = [None] * len(keys)
     for number, value, version in rows:
         entries[number - 1] = StoreEntry(value, version)
     return entries
 
 
-def _pages(items: Sequence[ReadRequest], rows: Sequence[Row]) -> list[LogPage]:
-    numbers = {item: number for number, item in enumerate(dict.fromkeys(items))}
+def _read_parameters(items: Sequence[ReadRequest]) -> dict[str, object]:
+    requests = [
+        {"i": number, "n": to_text(item.log), "a": item.after, "c": item.limit}
+        for number, item in enumerate(items)
+    ]
+    return {"requests": to_json(requests)}
+
+
+def _read_results(items: Sequence[ReadRequest], rows: Sequence[Row]) -> list[LogPage]:
     pages: dict[int, LogPage] = {}
     for number, base, floor, known, id, data in rows:
         page = pages.setdefault(number, LogPage(base, floor or 0, bool(known), []))
         if id is not None:
             page.events.append((id, data))
-    return [pages[numbers[item]] for item in items]
+    return [pages[number] for number in range(len(items))]
 
 
-def event_of(id: int, data: bytes) -> LogEvent:
-    """Return an event with its public id."""
-    return LogEvent(id_of(id), data)
+def _apply_parameters(items: Sequence[tuple[Sequence[Op], Room]]) -> dict[str, object]:
+    values: list[bytes] = []
+    writes = []
+    for ops, room in items:
+        limits = [
+            {"n": to_text(each.account), "e": each.entries, "s": each.size} for each in room.limits
+        ]
+        operations = [_operation(op, values) for op in ops]
+        writes.append({"o": operations, "a": limits, "k": room.slack})
+    tokens = {log_token(op.log) for ops, _ in items for op in ops if isinstance(op, Append)}
+    subjects = {subject_of(to_text(_name_of(ops[0]))) for ops, _ in items}
+    return {
+        "writes": to_json(writes),
+        "values": values,
+        "subjects": list(subjects),
+        "news": payload_of(tokens) if tokens else "",
+    }
 
 
-def id_of(position: int) -> str:
-    """Return the public id of an event: of fixed width, so that ids sort like their numbers."""
-    return f"{position:016x}"
+def _name_of(op: Op) -> str:
+    return op.log if isinstance(op, Append) else op.key
+
+
+def _operation(op: Op, values: list[bytes]) -> dict[str, object]:
+    """Return *op* in the form that genmcp.apply reads, and add its bytes to *values*."""
+    name = to_text(_name_of(op))
+    if isinstance(op, Put):
+        values.append(op.value)
+        labels = [to_text(label) for label in op.labels]
+        client = to_text(op.client)
+        return {"k": "p", "n": name, "t": op.ttl, "e": op.expect, "c": client, "l": labels}
+    if isinstance(op, Append):
+        values.append(op.data)
+        client, most = to_text(op.client), op.keep_bytes
+        return {"k": "a", "n": name, "t": op.ttl, "c": client, "m": op.keep, "b": most}
+    return {"k": "d", "n": name, "e": op.expect}
+
+
+def _apply_results(items: Sequence[Any], rows: Sequence[Row]) -> list[dict[str, Any] | None]:
+    results: list[dict[str, Any] | None] = [None] * len(items)
+    for failure in rows[0][0] or ():
+        results[failure["w"]] = failure
+    return results
+
+
+GET: Final = StatementKind(sql=_GET, parameters=_get_parameters, results=_get_results)
+READ: Final = StatementKind(sql=_READ, parameters=_read_parameters, results=_read_results)
+APPLY: Final = StatementKind(
+    sql=_APPLY, parameters=_apply_parameters, results=_apply_results, repeatable=False
+)
+TOUCH: Final = single(_TOUCH, lambda item: {"key": to_text(item[0]), "ttl": item[1]}, bool)
+FIND: Final = single(
+    _FIND,
+    lambda item: {"label": to_text(item[0]), "after": to_text(item[1]), "limit": item[2]},
+    lambda rows: [FoundEntry(from_text(key), *rest) for key, *rest in rows],
+)
+COUNT: Final = single(_COUNT, lambda label: {"label": to_text(label)}, lambda rows: rows[0][0])
+USAGE: Final = single(_USAGE, lambda name: {"name": to_text(name)}, lambda rows: Usage(*rows[0]))
+SETTINGS: Final = single(_SETTINGS, lambda item: {}, lambda rows: rows[0][0])
+SWEEP: Final = single(_SWEEP, lambda item: {}, lambda rows: rows[0])

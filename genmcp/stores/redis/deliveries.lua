@@ -54,7 +54,11 @@ local function remove(id, row)
   call('DEL', P .. 'd:' .. id)
 end
 
-local function announce(queue) call('PUBLISH', P .. 'n', queue) end
+-- Wake the workers of a queue, and those of all queues.
+local function announce(queue)
+  call('PUBLISH', P .. 'n:' .. queue, '')
+  call('PUBLISH', P .. 'n', '')
+end
 
 -- Move deliveries whose delay is over, and those whose lease has expired, to `f`.
 local function promote(queue, limit)

@@ -1,30 +1,29 @@
 """Deliveries in the server of a RedisStore. deliveries.lua describes how they are stored."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 from msgspec import msgpack
 
 from genmcp.stores.clocks import WakeSignal
+from genmcp.stores.connections import ConnectionsByLoop
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
-from genmcp.stores.redis.client import RedisClient
-from genmcp.stores.redis.scripts import DELIVERIES
-from genmcp.stores.redis.server import RedisClock
+from genmcp.stores.redis.connections import RedisConnections
+from genmcp.stores.redis.scripts import DELIVERIES, micros
+from genmcp.stores.waiters import queue_names
 
 
 class RedisDeliveries(Deliveries):
     """Deliveries between all processes that share the server. Owned by a `RedisStore`."""
 
-    def __init__(self, client: Callable[[], RedisClient], clock: RedisClock) -> None:
-        """*client* returns the connections of the process that calls it."""
-        self._client = client
-        self._clock = clock
+    def __init__(self, connections: ConnectionsByLoop[RedisConnections]) -> None:
+        self._connections = connections
 
     async def put(
         self, id: str, queue: str = "default", delay: float = 0.0, *, owner: str = ""
     ) -> None:
-        await self._run("put", id, queue, max(0, _micros(delay)), owner)
+        await self._run("put", id, queue, max(0, micros(delay)), owner)
 
     async def claim(
         self,
@@ -36,18 +35,19 @@ class RedisDeliveries(Deliveries):
         takeover_delay: float = 0.0,
         share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
-        started, extension = _micros(self._clock.real()), _micros(takeover_delay)
+        started, extension = micros(self._connections.here().clock.real()), micros(takeover_delay)
         most, held = (-1, {}) if share is UNBOUNDED else (share.most, share.held)
-        times = (_micros(lease), limit, extension, started)
+        times = (micros(lease), limit, extension, started)
         claimed = await self._run("claim", tuple(queues), node, *times, most, held)
         names = [each.decode() for each in claimed]
         return [Delivery(*row) for row in zip(names[::3], names[1::3], names[2::3], strict=True)]
 
     async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
-        return _decoded(await self._run("renew", node, tuple(ids), _micros(lease)))
+        lost = await self._run("renew", node, tuple(ids), micros(lease))
+        return [id.decode() for id in lost]
 
     async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
-        return _decoded(await self._run("lost", node, tuple(ids), 0))
+        return [id.decode() for id in await self._run("lost", node, tuple(ids), 0)]
 
     async def release(self, node: str, id: str) -> None:
         await self._run("release", node, (id,), 0)
@@ -68,18 +68,8 @@ class RedisDeliveries(Deliveries):
         waiting, held, age = await self._run("backlog", queue)
         return Backlog(int(waiting), int(held), int(age) / 1_000_000)
 
-    @contextmanager
-    def news(self, queues: Collection[str] = ()) -> Iterator[WakeSignal]:
-        with self._client().channels.news_signal(queues) as signal:
-            yield signal
+    def news(self, queues: Collection[str] = ()) -> AbstractContextManager[WakeSignal]:
+        return self._connections.here().signal(queue_names(queues))
 
     async def _run(self, operation: str, *args: object) -> Any:
-        return await self._client().commands.run(DELIVERIES, operation, msgpack.encode(args))
-
-
-def _micros(seconds: float) -> int:
-    return round(seconds * 1_000_000)
-
-
-def _decoded(ids: Sequence[bytes]) -> Collection[str]:
-    return [id.decode() for id in ids]
+        return await self._connections.here().run(DELIVERIES, operation, msgpack.encode(args))

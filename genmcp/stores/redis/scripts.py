@@ -36,3 +36,8 @@ READ: Final = Script("read", writes=False)
 FIND: Final = Script("find", writes=False)
 
 ALL: Final = (APPLY, TOUCH, DELIVERIES, FENCE, SWEEP, GET, READ, FIND)
+
+
+def micros(seconds: float) -> int:
+    """Return *seconds* as the scripts read them: whole microseconds."""
+    return round(seconds * 1_000_000)

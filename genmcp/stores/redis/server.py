@@ -1,25 +1,20 @@
-"""The server of a RedisStore: its URL, its clock, the check of its settings, and its errors.
+"""The server of a RedisStore: its URL, the check of its settings, and its errors.
 
 This is the only module that imports redis-py.
 """
 
 import asyncio
-import logging
 import random
 import re
-import time
 from collections.abc import Awaitable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from math import inf
 from typing import Any, Final
-from urllib.parse import parse_qsl, quote, unquote, urlencode, urlsplit
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 from genmcp.errors import ConfigurationError, StoreFull, StoreUnavailable
 from genmcp.extras import missing_extra
-from genmcp.stores import redacted
-from genmcp.stores.clocks import steady
-from genmcp.stores.outages import Outages
+from genmcp.stores.clocks import ServerClock, steady
+from genmcp.stores.outages import Outages, redacted
 from genmcp.stores.redis.scripts import ALL, FENCE
 
 try:
@@ -29,8 +24,6 @@ try:
     from redis.asyncio.retry import Retry
 except ImportError as error:
     raise missing_extra("RedisStore", "redis", error) from error
-
-logger = logging.getLogger("genmcp")
 
 # All errors of redis-py. TimeoutError is an OSError.
 ERRORS: Final = (exceptions.RedisError, exceptions.RedisClusterException, OSError)
@@ -47,6 +40,7 @@ _UNFIT: Final = ("DB index", "SELECT is not allowed", "DENIED")
 # How Sentinels, and nodes of a cluster, are asked for the server: after a second, another one is.
 _ASKING: Final = {"protocol": 2, "socket_timeout": 1.0, "socket_connect_timeout": 1.0}
 _CLOSING: Final = 1.0  # seconds
+_CONNECTIONS: Final = 4  # of an event loop: for writes, reads, followers, and a question of `ask`
 _REJECTED: Final = (exceptions.NoScriptError, exceptions.MovedError, exceptions.ReadOnlyError)
 
 
@@ -74,38 +68,6 @@ async def ended(closing: Awaitable[None]) -> None:
             await closing
 
 
-class RedisClock:
-    """The clock of the server, as this process estimates it.
-
-    Attributes:
-        skew: seconds to add, also in the scripts. Tests let time pass by it.
-    """
-
-    def __init__(self) -> None:
-        self.skew = 0.0
-        self._ahead = time.time() - steady()
-        self._error = inf  # at most this many seconds
-        self._measured = 0.0
-
-    def real(self) -> float:
-        """Return the server's time, in seconds since 1970."""
-        return steady() + self._ahead
-
-    def now(self) -> float:
-        """Return the time of the store."""
-        return steady() + self._ahead + self.skew
-
-    def measure(self, sent: float, received: float, micros: int, *, at_once: bool = False) -> None:
-        """Record that the server's time was *micros* at some moment between *sent* and *received*.
-
-        A sample that took longer than the best one is ignored for half a minute, unless *at_once*.
-        """
-        error = (received - sent) / 2
-        if at_once or error <= max(self._error, 0.01) or received > self._measured + 30:
-            self._ahead = micros / 1_000_000 - (sent + received) / 2
-            self._error, self._measured = error, received
-
-
 class RedisAddress:
     """The address in a URL: a server, the nodes of a cluster, or the Sentinels of a service.
 
@@ -126,12 +88,15 @@ class RedisAddress:
 
     def _parse(self, scheme: str, rest: str) -> None:
         parts = urlsplit(f"{scheme}://{rest}")
-        credentials, _, hosts = parts.netloc.rpartition("@")
+        credentials, at, hosts = parts.netloc.rpartition("@")
         query = dict(parse_qsl(parts.query, keep_blank_values=True))
         # The messages contain no part of the URL in which a password may be that is not encoded.
         if any("@" in name for name in query):
             raise ValueError("special characters of the password must be percent-encoded")
-        self._sentinel_password = query.pop("sentinel_password", None)
+        self._sentinel = {
+            "ssl": scheme == "rediss",
+            "password": query.pop("sentinel_password", None),
+        }
         path, self._service = parts.path.strip("/"), ""
         if self._kind == "sentinel":
             self._service, _, path = path.partition("/")
@@ -142,9 +107,9 @@ class RedisAddress:
         self._hosts = [_host_and_port(each, _PORTS[self._kind]) for each in hosts.split(",")]
         if len(self._hosts) > 1 and not self._kind:
             raise ValueError("several hosts need redis+sentinel:// or redis+cluster://")
-        self._scheme, self._credentials = scheme, f"{credentials}@" if credentials else ""
-        self._rest = f"{path or 0}?{urlencode(query)}"
-        self.client(*self._hosts[0], 1, 1.0).connection_pool.make_connection()
+        first = hosts.partition(",")[0]
+        self._url = f"{scheme}://{credentials}{at}{first}/{path or 0}?{urlencode(query)}"
+        self.client(*self._hosts[0], 1.0).connection_pool.make_connection()
         if self._kind == "cluster":
             self._cluster()  # an unknown option is rejected now
 
@@ -157,10 +122,9 @@ class RedisAddress:
         if not self._kind:
             return self._hosts[0]
         make: Any = aioredis.Sentinel  # redis-py declares no types for it
-        options = {"ssl": self._scheme == "rediss", "password": self._sentinel_password}
-        retry = Retry(backoff.NoBackoff(), 0)
         hosts = random.sample(self._hosts, len(self._hosts))
-        sentinel = make(hosts, sentinel_kwargs={**_ASKING, **options, "retry": retry})
+        retry = Retry(backoff.NoBackoff(), 0)
+        sentinel = make(hosts, sentinel_kwargs={**_ASKING, **self._sentinel, "retry": retry})
         try:
             host, port = await sentinel.discover_master(self._service)
             return str(host), int(port)
@@ -168,25 +132,20 @@ class RedisAddress:
             for each in sentinel.sentinels:
                 await each.aclose()
 
-    def client(self, host: str, port: int, connections: int, timeout: float) -> Any:
-        """Return redis-py's client of a server, with a pool of *connections*."""
-        pool = aioredis.BlockingConnectionPool.from_url(self._url(host, port), protocol=2)
-        pool.max_connections, pool.timeout = connections, timeout
+    def client(self, host: str, port: int, timeout: float) -> Any:
+        """Return redis-py's client of a server, with the connections of an event loop."""
+        pool = aioredis.BlockingConnectionPool.from_url(self._url, protocol=2)
+        pool.max_connections, pool.timeout = _CONNECTIONS, timeout
         # These hold whatever the URL has. A write is never sent twice. The callers limit how long
         # an operation takes: with a `socket_timeout`, redis-py sends in `asyncio.wait_for`, which
         # loses cancellations before Python 3.12.
         options = {"socket_connect_timeout": timeout, "socket_timeout": None}
-        pool.connection_kwargs.update(options, retry_on_timeout=False)
+        pool.connection_kwargs.update(options, host=host, port=port, retry_on_timeout=False)
         return aioredis.Redis.from_pool(pool)
-
-    def _url(self, host: str, port: int) -> str:
-        host = f"[{host}]" if ":" in host else quote(host)
-        return f"{self._scheme}://{self._credentials}{host}:{port}/{self._rest}"
 
     def _cluster(self) -> Any:
         options = {"startup_nodes": [ClusterNode(*each) for each in self._hosts], **_ASKING}
-        url = self._url(*self._hosts[0])
-        return aioredis.RedisCluster.from_url(url, require_full_coverage=False, **options)
+        return aioredis.RedisCluster.from_url(self._url, require_full_coverage=False, **options)
 
 
 def _host_and_port(text: str, default: int) -> tuple[str, int]:
@@ -197,26 +156,32 @@ def _host_and_port(text: str, default: int) -> tuple[str, int]:
         raise ValueError("the port is not a number up to 65535") from None
 
 
-@dataclass(eq=False)
 class RedisServer:
-    """The server as all event loops of one process see it.
+    """The server as all event loops of one process see it. Owned by a `RedisStore`.
+
+    Args:
+        url: that of the store.
+        prefix: of all keys, with a hash tag.
+        timeout: seconds for each attempt to connect.
+        outages: those of the store.
 
     Attributes:
-        prefix: of all keys, with a hash tag.
+        clock: the clock of the server.
         stale: the names of lost pipelines, with writes that may still arrive.
+        shown: the URL without secrets.
     """
 
-    address: RedisAddress
-    clock: RedisClock
-    outages: Outages
-    prefix: str
-    timeout: float
-    connections: int
-    stale: set[str] = field(default_factory=set)
-    _was_accepted: bool = False
+    def __init__(self, url: str, prefix: str, timeout: float, outages: Outages) -> None:
+        self.prefix = prefix
+        self.timeout = timeout
+        self.outages = outages
+        self.clock = ServerClock()
+        self.stale: set[str] = set()
+        self._address = RedisAddress(url)
+        self.shown = self._address.shown
 
     def __str__(self) -> str:
-        return f"the Redis store at {self.address.shown}"
+        return f"the Redis store at {self.shown}"
 
     async def connect(self) -> Any:
         """Return redis-py's client of the server that has the data now, after a check.
@@ -227,40 +192,37 @@ class RedisServer:
         """
         redis: Any = None
         try:
-            host, port = await self.address.locate(self.prefix)
-            # One connection more is for the followers.
-            redis = self.address.client(host, port, self.connections + 1, self.timeout)
+            host, port = await self._address.locate(self.prefix)
+            redis = self._address.client(host, port, self.timeout)
             await self._prepare(redis)
+            return redis
         except BaseException as error:
             if redis is not None:
                 await ended(redis.aclose())
             if isinstance(error, ERRORS):
                 raise self.failure(error) from error
             raise
-        self._was_accepted = True  # later errors are failures of the server
-        return redis
 
     async def _prepare(self, redis: Any) -> None:
-        """Measure the clock, send the scripts, fence late writes, and check the settings."""
-        sent = steady()
-        seconds, micros = await redis.time()
-        self.clock.measure(sent, steady(), seconds * 1_000_000 + micros, at_once=True)
+        """Send the scripts, check the settings, fence late writes, and measure the clock."""
         pipeline, stale = redis.pipeline(transaction=False), tuple(self.stale)
         pipeline.info()
-        pipeline.config_get("save")
         for script in ALL:
             pipeline.script_load(script.source)
         pipeline.evalsha(FENCE.sha, 1, self.prefix, 0, "", 0, *stale)
-        facts, saves, *replies = await pipeline.execute(raise_on_error=False)
+        facts, *replies = await pipeline.execute(raise_on_error=False)
         if isinstance(facts, Mapping):
-            self._check(facts, saves)
+            self._check(facts)
         elif lacks_permission(facts):  # managed servers, ACL rules
             facts = None
         if error := next((each for each in (facts, *replies) if isinstance(each, Exception)), None):
             raise error
+        sent = steady()
+        seconds, micros = await redis.time()
+        self.clock.measure(sent, steady(), seconds + micros / 1_000_000)
         self.stale.difference_update(stale)
 
-    def _check(self, facts: Mapping[str, Any], saves: Any) -> None:
+    def _check(self, facts: Mapping[str, Any]) -> None:
         version, policy = str(facts["redis_version"]), str(facts.get("maxmemory_policy"))
         if tuple(int(each) for each in re.findall(r"\d+", version)[:2]) < _OLDEST:
             raise self._refusal(f"Redis {version} is too old; 6.2 or Valkey is needed")
@@ -270,8 +232,6 @@ class RedisServer:
         if policy.startswith("allkeys"):
             hint = "set maxmemory-policy to noeviction"
             raise self._refusal(f"it evicts data (maxmemory-policy {policy}); {hint}")
-        if not self._was_accepted and (problem := persistence_problem(facts, saves)):
-            logger.warning("%s: %s", self, problem)
 
     def unavailable(self, reason: object) -> StoreUnavailable:
         """Return the error for callers, after the server could not be reached."""
@@ -299,7 +259,7 @@ class RedisServer:
 
     def _refusal(self, reason: str) -> StoreUnavailable | ConfigurationError:
         # Before the first success, the settings are wrong; later, the server has changed.
-        kind = StoreUnavailable if self._was_accepted else ConfigurationError
+        kind = StoreUnavailable if self.clock.was_measured else ConfigurationError
         return kind(f"{self}: {reason}")
 
 

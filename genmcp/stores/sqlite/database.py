@@ -1,380 +1,319 @@
-"""The file as one process uses it: one thread writes, another one reads and watches for writes."""
+"""A SQLite database as one process uses it: its transactions, and the threads of a file."""
 
 import os
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
+from math import inf
 from pathlib import Path
-from sqlite3 import Connection, Cursor
+from sqlite3 import Connection
 from typing import Any, Final, TypeVar
 
-from msgspec import Struct
-
 from genmcp.errors import ConfigurationError, StoreError, StoreFull, StoreUnavailable
-from genmcp.stores.accounts import EVERYTHING, Capacity, Usage, accounts_of
+from genmcp.stores.accounts import Capacity
+from genmcp.stores.clocks import steady
 from genmcp.stores.outages import Outages
-from genmcp.stores.sqlite.connection import (
-    ConnectionThread,
-    ThreadRequest,
-    code_of,
-    connect,
-    is_busy,
-    prepare,
-)
-from genmcp.stores.sqlite.watch import NEWS_RETENTION, Watch
+from genmcp.stores.sqlite.file import code_of, connect, is_busy, prepare
+from genmcp.stores.sqlite.tables import Transaction, sweep
+from genmcp.stores.sqlite.threads import ConnectionThread
+from genmcp.stores.waiters import Waiters, changed_names
 
 T = TypeVar("T")
 
-_NOTHING: Final = Usage()
 _POLL_INTERVAL: Final = 0.02  # seconds: PRAGMA data_version takes 3 us
+_LONGEST_PAUSE: Final = 60.0  # seconds between two looks, after which a row may have been removed
 _FREE_BYTES: Final = 1024 * 1024  # with less free space a disk is full for a database
 _SWEEP_INTERVAL: Final = 1.0  # seconds
-_SWEEP_WHILE_IDLE: Final = 0.01  # seconds between two sweeps, so that other processes can write
+_SWEEP_WHILE_IDLE: Final = 10.0  # seconds
+_SWEEP_WHILE_BEHIND: Final = 0.01  # seconds between two sweeps, so that other processes can write
 
 
-class Settings(Struct):
-    """The options of a `SQLiteStore`, and the clock of its file once `prepare` was called."""
+class Database(ABC):
+    """The transactions of a store. Owned by it.
 
-    path: Path
-    capacity: Capacity
-    timeout: float
-    outages: Outages
-    clock: Callable[[], float] | None
-    now: Callable[[], float] = time.time
-    is_prepared: bool = False
+    Attributes:
+        waiters: those of this process.
+        now: returns the time of the store.
+    """
 
-    def prepare(self) -> None:
-        """Create the file and its tables if they are missing, unless that was done.
+    def __init__(self, capacity: Capacity, now: Callable[[], float], *, limits_file: bool) -> None:
+        self.waiters = Waiters()
+        self.now = now
+        self.capacity = capacity
+        self.limits_file = limits_file
+        self.is_behind = False  # whether the last sweep left expired entries
+        self._next_sweep = -inf
+
+    @abstractmethod
+    async def read(self, query: Callable[[Connection, float], T]) -> T:
+        """Return the result of *query*, which gets the time; it sees one state of the database.
 
         Raises:
-            StoreUnavailable: another process has locked the file. A later call may succeed.
-            ConfigurationError: the file cannot be used.
+            StoreError: *query* raised it, or the database could not be read (StoreUnavailable).
         """
-        check_process(self.path)
-        if not self.is_prepared:
-            size = self.capacity.size
-            clock = prepare(self.path, timeout=self.timeout, max_bytes=size)
-            self.now = self.clock or clock
-            self.is_prepared = True
+
+    @abstractmethod
+    async def write(self, change: Callable[[Transaction], T]) -> T:
+        """Return the result of *change* once it is committed.
+
+        *change* may be called in another thread, and a second time if the transaction failed.
+
+        Raises:
+            StoreError: *change* raised it, which undoes it, or the database could not be written
+                (StoreUnavailable).
+        """
+
+    @abstractmethod
+    def start_watching(self) -> None:
+        """Notice changes of other processes, now that there are waiters."""
+
+    @abstractmethod
+    async def aclose(self) -> None:
+        """Complete the operations that were requested, close the database, and wake all waiters."""
+
+    def transact(self, connection: Connection, changes: Sequence[Callable[..., Any]]) -> list[Any]:
+        """Perform *changes* in one transaction; return the result of each, or its StoreError."""
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            capacity, now = self.capacity, self.now()
+            transaction = Transaction(connection, now, capacity, limits_file=self.limits_file)
+            self._sweep_if_due(transaction)
+            if len(changes) == 1:
+                outcomes = [changes[0](transaction)]
+            else:
+                outcomes = [_separated(transaction, change) for change in changes]
+            transaction.save()
+            connection.execute("COMMIT")
+        except BaseException as error:
+            with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
+                connection.execute("ROLLBACK")
+            if isinstance(error, StoreError):
+                return [error]
+            raise
+        self.committed(transaction)
+        return outcomes
+
+    def committed(self, transaction: Transaction) -> None:
+        """Wake the waiters that *transaction* concerns."""
+        self.waiters.wake(changed_names(transaction.logs, transaction.queues))
+
+    def _sweep_if_due(self, transaction: Transaction) -> None:
+        if transaction.now >= self._next_sweep:
+            # Set first: a sweep that fails (on a full disk) must not fail each write after it.
+            self._next_sweep = transaction.now + _SWEEP_INTERVAL
+            self.is_behind = sweep(transaction)
+            transaction.save_accounts()
+            if self.is_behind:
+                self._next_sweep = transaction.now
+
+
+def _separated(transaction: Transaction, change: Callable[[Transaction], Any]) -> Any:
+    """Return the result of *change*, or its StoreError, which undoes nothing else."""
+    transaction.execute("SAVEPOINT change")
+    try:
+        outcome = change(transaction)
+    except StoreError as error:
+        transaction.execute("ROLLBACK TO change")
+        transaction.growth.clear()
+        outcome = error
+    transaction.execute("RELEASE change")
+    return outcome
 
 
 # By database that is in use: the process that uses it. No connection may be used, closed or opened
 # in a child while its parent has one to the same file: SQLite counts the locks of a process in its
 # memory ("How To Corrupt An SQLite Database File", 2.6), where the child would find those of its
 # parent. In the child, this dictionary also keeps the connections of the parent from being closed.
-_in_use: Final[dict["Database", int]] = {}
+_in_use: Final[dict["FileDatabase", int]] = {}
 
 
-def check_process(path: Path) -> None:
-    """Check that *path* is not in use by a process from which this one was forked.
+class FileDatabase(Database):
+    """The database in a file: one thread writes, another one reads and watches for writes.
 
-    Raises:
-        ConfigurationError: it is.
-    """
-    process = os.getpid()
-    for database, user in tuple(_in_use.items()):
-        if user != process and database.path == path:
-            raise ConfigurationError(
-                f"the SQLite store at {str(path)!r} was opened before this process was forked: "
-                f"fork before its first use, or start the process without a fork (spawn)"
-            )
-
-
-class AccountTable:
-    """The usage of accounts. Owned by one transaction.
-
-    Usage is written in the same transaction as the entries that it counts, so that it stays exact
-    when a process is killed. Expired entries count until they are removed. The account of
-    everything has the size of the file instead.
-
-    Attributes:
-        growth: by account, what the present write has added to it. `save` begins another write.
-    """
-
-    __slots__ = ("_execute", "growth")
-
-    def __init__(self, execute: Callable[..., Cursor]) -> None:
-        self._execute = execute
-        self.growth: dict[str, Usage] = {}
-
-    def add(self, client: str, entries: int, size: int) -> None:
-        """Add *entries* and *size*, which may be negative, to the accounts of *client*."""
-        for name in accounts_of(client):
-            had = self.growth.get(name, _NOTHING)
-            self.growth[name] = Usage(had.entries + entries, had.size + size)
-
-    def before(self, name: str) -> Usage:
-        """Return the usage of the account *name* before the present write."""
-        if name == EVERYTHING:  # the file is as it is after the write
-            return Usage(0, self.file_size()).minus(self.growth.get(name, _NOTHING))
-        row = self._execute("SELECT entries, size FROM accounts WHERE name = ?", (name,)).fetchone()
-        return Usage(*row) if row else _NOTHING
-
-    def file_size(self) -> int:
-        """Return the bytes of the file that are in use."""
-        (size,) = self._execute(
-            "SELECT (page_count - freelist_count) * page_size"
-            " FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
-        ).fetchone()
-        return int(size)
-
-    def save(self) -> None:
-        """Write the growth of all accounts."""
-        self.growth.pop(EVERYTHING, None)
-        for name, (entries, size) in self.growth.items():
-            if entries or size:
-                self._execute(
-                    "INSERT INTO accounts VALUES (?, ?, ?) ON CONFLICT (name) DO UPDATE SET"
-                    " entries = entries + excluded.entries, size = size + excluded.size",
-                    (name, entries, size),
-                )
-            if entries < 0:
-                self._execute("DELETE FROM accounts WHERE name = ? AND entries = 0", (name,))
-        self.growth = {}
-
-
-class Transaction:
-    """The context of a write. All changes in it are committed together, or none of them.
-
-    Attributes:
-        now: the time of the transaction.
-        capacity: that of the store.
-        accounts: the usage of each account.
-        version: a counter of the file, at least the version of any removed record.
-        event: a counter of the file, the last id that was assigned to an event. It also counts
-            transactions with `news`.
-        forgotten: a counter of the file, at least the last event id of any removed log.
-        written: the logs that were appended to. The change adds to this.
-        news: the queues in which a delivery may have become due, or was removed. The change adds to
-            this.
-    """
-
-    __slots__ = (
-        "_read",
-        "accounts",
-        "capacity",
-        "event",
-        "execute",
-        "forgotten",
-        "news",
-        "now",
-        "version",
-        "written",
-    )
-
-    _read: tuple[int, int, int]
-
-    def __init__(self, connection: Connection, now: float, capacity: Capacity) -> None:
-        self.execute = connection.execute
-        self.now = now
-        self.capacity = capacity
-        self.accounts = AccountTable(self.execute)
-        self.written: set[str] = set()
-        self.news: set[str] = set()
-        counters = self.execute("SELECT version, event, forgotten FROM counts").fetchone()
-        self._read = counters
-        self.version, self.event, self.forgotten = counters
-
-    def save_counters(self) -> None:
-        """Write the counters and accounts. Call it last, before the commit."""
-        self.accounts.save()
-        self.event += bool(self.news)
-        for queue in self.news:
-            self.execute(
-                "INSERT INTO news VALUES (?, ?, ?) ON CONFLICT (queue) DO UPDATE SET"
-                " event = excluded.event, deadline = excluded.deadline",
-                (queue, self.event, self.now + NEWS_RETENTION),
-            )
-        counters = (self.version, self.event, self.forgotten)
-        if counters != self._read:
-            self.execute("UPDATE counts SET version = ?, event = ?, forgotten = ?", counters)
-
-    def wake(self, watch: Watch) -> None:
-        """Wake the waiters of this process that the transaction concerns, once it is committed."""
-        watch.wake_for_commit(self.written, self.news, self._read[1], self.event)
-
-
-class Database:
-    """Reads and writes in its own threads, and wakes followers. Owned by one process.
-
-    Nothing is opened before the first request. SQLite allows one writer at a time, so all writes
+    Nothing stays open before the first request. SQLite allows one writer at a time, so all writes
     of a process go through one thread. Writes that wait together share one transaction: under load
     the cost of a commit is divided among them.
+
+    A commit of this process wakes the waiters that it concerns. Commits of other processes are
+    noticed by the reader's thread, which looks every 20 ms while there are waiters.
+
+    Args:
+        path: the file.
+        capacity: that of the store.
+        timeout: seconds to wait while other processes write.
+        outages: those of the store.
+        clock: replaces the clock of the file.
+
+    Raises:
+        ConfigurationError: the file cannot be used.
     """
 
-    def __init__(self, settings: Settings, sweep: Callable[[Transaction], bool]) -> None:
-        """*sweep* removes some expired entries, and returns whether there may be more."""
-        self.watch = Watch()
-        self._settings = settings
-        self._sweep = sweep
-        self._next_sweep = 0.0
-        self._is_behind = False  # whether the last sweep left expired entries
+    def __init__(
+        self,
+        path: Path,
+        capacity: Capacity,
+        timeout: float,
+        outages: Outages,
+        clock: Callable[[], float] | None,
+    ) -> None:
+        super().__init__(capacity, clock or time.time, limits_file=True)
+        self.path = path
+        self._timeout = timeout
+        self._outages = outages
+        self._clock = clock
+        self._is_prepared = False
+        self._version: int | None = None  # PRAGMA data_version at the last look
+        self._seen: int | None = None  # the counter `event` at that time
+        self._looked = 0.0
         self._reader = ConnectionThread(
             "genmcp-sqlite-read", self._connect_reader, self._read, self._poll_interval
         )
+        connect_writer = partial(self._connect, capacity.size)
         self._writer = ConnectionThread(
-            "genmcp-sqlite-write", self._connect_writer, self._write, self._sweep_interval
+            "genmcp-sqlite-write", connect_writer, self._write, self._sweep_interval
         )
-
-    @property
-    def path(self) -> Path:
-        """The file."""
-        return self._settings.path
-
-    def check_process(self) -> None:
-        """Check that this process may use the file; see `check_process`."""
-        check_process(self.path)
-        if not self._settings.outages.closed:
-            _in_use.setdefault(self, os.getpid())
+        with suppress(StoreUnavailable):  # the file is locked: the first operation does this
+            self._prepare()
 
     async def read(self, query: Callable[[Connection, float], T]) -> T:
-        """Return the result of *query*, which gets the time; it sees one state of the file.
+        return await self._performed(self._reader, query, write=False)
 
-        Raises:
-            StoreError: *query* raised it, or the file could not be read (StoreUnavailable).
-        """
-        result: T = await self._performed(self._reader, ThreadRequest(query), write=False)
-        return result
-
-    async def write(
-        self,
-        change: Callable[[Transaction], T],
-        needed: Callable[[Connection, float], bool] | None = None,
-    ) -> T | None:
-        """Return the result of *change* once it is committed.
-
-        A change that raises StoreError must have undone its own writes: the transaction is shared
-        with other writes, and is committed.
-
-        Args:
-            change: called in the writer's thread; it may be called a second time if the transaction
-                failed.
-            needed: called before *change*, without a transaction. If it returns False, *change* is
-                not called, and None is returned.
-
-        Raises:
-            StoreError: *change* raised it, or the file could not be written (StoreUnavailable).
-        """
-        request = ThreadRequest(change, needed)
-        result: T | None = await self._performed(self._writer, request, write=True)
-        return result
+    async def write(self, change: Callable[[Transaction], T]) -> T:
+        return await self._performed(self._writer, change, write=True)
 
     async def _performed(
-        self, thread: ConnectionThread, request: ThreadRequest, *, write: bool
-    ) -> Any:
-        outages = self._settings.outages
-        thread.submit(request)
+        self, thread: ConnectionThread, work: Callable[..., T], *, write: bool
+    ) -> T:
+        self._use()
         try:
-            result = await request.wait()
+            result: T = await thread.request(work)
         except Exception as error:
-            outages.record(error, write=write)
+            self._outages.record(error, write=write)
             raise
-        if outages.failing:
-            outages.record(None, write=write)
+        if self._outages.failing:
+            self._outages.record(None, write=write)
         return result
 
     def start_watching(self) -> None:
-        """Make the reader look for writes of other processes, now that `watch` has waiters."""
-        self._reader.submit(None)
+        self._use()
+        self._reader.wake()
 
     async def aclose(self) -> None:
-        """Complete the submitted requests, and close the file. Do nothing in a forked child."""
         if _in_use.get(self) not in (None, os.getpid()):
             return
         await self._writer.aclose()
         await self._reader.aclose()
         _in_use.pop(self, None)
-        self.watch.wake_all()
+        self.waiters.wake_all()
+
+    def _use(self) -> None:
+        self._check_process()
+        if not self._outages.closed:
+            _in_use.setdefault(self, os.getpid())
+
+    def _check_process(self) -> None:
+        """Raise ConfigurationError if a process from which this one was forked uses the file."""
+        for database, user in tuple(_in_use.items()):
+            if user != os.getpid() and database.path == self.path:
+                raise ConfigurationError(
+                    f"the SQLite store at {str(self.path)!r} was opened before this process was "
+                    "forked: fork before its first use, or start the process without a fork (spawn)"
+                )
+
+    def _prepare(self) -> None:
+        """Create the file and its tables if they are missing, unless that was done.
+
+        Raises:
+            StoreUnavailable: another process has locked the file. A later call may succeed.
+            ConfigurationError: the file cannot be used.
+        """
+        if not self._is_prepared:
+            self._check_process()
+            clock = prepare(self.path, timeout=self._timeout, max_bytes=self.capacity.size)
+            self.now = self._clock or clock
+            self._is_prepared = True
 
     # In the reader's thread.
 
     def _connect_reader(self) -> Connection:
-        self.watch.reset()  # data_version counts from zero on each connection
+        self._version = self._seen = None  # data_version counts from zero on each connection
         return self._connect(None)
 
     def _poll_interval(self) -> float | None:
-        return _POLL_INTERVAL if self.watch.has_waiters else None
+        return _POLL_INTERVAL if self.waiters.signals else None
 
-    def _read(self, connection: Connection, requests: list[ThreadRequest]) -> None:
-        for request in requests:
+    def _read(self, connection: Connection, queries: Sequence[Callable[..., Any]]) -> list[Any]:
+        outcomes: list[Any] = []
+        for query in queries:
             try:
                 connection.execute("BEGIN")
                 try:
-                    request.result = request.work(connection, self._settings.now())
+                    outcomes.append(query(connection, self.now()))
                 finally:
                     connection.execute("ROLLBACK")
             except Exception as error:  # passed to the caller; the thread continues
-                request.error = self._translated(error)
+                outcomes.append(self._translated(error))
         try:
-            self.watch.look(connection)
+            self._look(connection)
         except sqlite3.Error:
-            self.watch.wake_all()  # the waiters get the error from their own reads
+            self.waiters.wake_all()  # the waiters get the error from their own reads
+        return outcomes
+
+    def _look(self, connection: Connection) -> None:
+        """Wake the waiters that commits of other processes since the last look concern."""
+        if not self.waiters.signals:
+            self._version = self._seen = None
+            return
+        looked, self._looked = self._looked, steady()
+        (version,) = connection.execute("PRAGMA data_version").fetchone()
+        if version == self._version:
+            return
+        self._version = version
+        (event,) = connection.execute("SELECT event FROM counts").fetchone()
+        seen, self._seen = self._seen, event
+        if seen is None or self._looked - looked > _LONGEST_PAUSE:
+            self.waiters.wake_all()
+        elif seen != event:
+            # Changes are counted over all logs and queues: two queries find all of them.
+            logs = connection.execute(
+                "SELECT name FROM logs WHERE number IN (SELECT log FROM events WHERE id > ?)",
+                (seen,),
+            ).fetchall()
+            queues = connection.execute("SELECT queue FROM news WHERE event > ?", (seen,))
+            self.waiters.wake(changed_names((log for (log,) in logs), (name for (name,) in queues)))
 
     # In the writer's thread.
 
-    def _connect_writer(self) -> Connection:
-        return self._connect(self._settings.capacity.size)
+    def _sweep_interval(self) -> float:
+        return _SWEEP_WHILE_BEHIND if self.is_behind else _SWEEP_WHILE_IDLE
 
-    def _sweep_interval(self) -> float | None:
-        return _SWEEP_WHILE_IDLE if self._is_behind else None
-
-    def _write(self, connection: Connection, requests: list[ThreadRequest]) -> None:
-        if not requests:
-            self._is_behind = False  # also if the sweep fails: the next write starts over
-            with suppress(sqlite3.Error):
-                self._transact(connection, [])
-            return
+    def _write(self, connection: Connection, changes: Sequence[Callable[..., Any]]) -> list[Any]:
+        if not changes:
+            self.is_behind = False  # also if the sweep fails: the next write starts over
         try:
-            now = self._settings.now()
-            needed = [r for r in requests if r.needed is None or r.needed(connection, now)]
-            if needed:
-                self._transact(connection, needed)
+            return self.transact(connection, changes)
         except Exception as error:
-            if len(requests) == 1 or is_busy(error):
-                for request in requests:
-                    request.error = self._translated(error)
-            else:  # one request must not fail because of another request: try them separately
-                for request in requests:
-                    self._write(connection, [request])
+            if len(changes) > 1 and not is_busy(error):
+                # One change must not fail because of another one: try them separately.
+                return [each for change in changes for each in self._write(connection, [change])]
+            return [self._translated(error) for _ in changes]
 
-    def _transact(self, connection: Connection, requests: list[ThreadRequest]) -> None:
-        """Perform *requests* in one transaction; one that raises StoreError has no part in it."""
-        connection.execute("BEGIN IMMEDIATE")
-        try:
-            settings = self._settings
-            transaction = Transaction(connection, settings.now(), settings.capacity)
-            self._sweep_if_due(transaction)
-            for request in requests:
-                request.error = None
-                try:
-                    request.result = request.work(transaction)
-                except StoreError as error:
-                    request.error = error
-            transaction.save_counters()
-            connection.execute("COMMIT")
-        except BaseException:
-            with suppress(sqlite3.Error):  # SQLite may have rolled back by itself
-                connection.execute("ROLLBACK")
-            raise
-        transaction.wake(self.watch)
-
-    def _sweep_if_due(self, transaction: Transaction) -> None:
-        if transaction.now >= self._next_sweep:
-            # Set first: a sweep that fails (on a full disk) must not fail each write after it.
-            self._next_sweep = transaction.now + _SWEEP_INTERVAL
-            self._is_behind = self._sweep(transaction)
-            if self._is_behind:
-                self._next_sweep = transaction.now
+    def committed(self, transaction: Transaction) -> None:
+        # If another process has committed in between, `_look` finds both commits.
+        if self._seen == transaction.counters[1]:
+            self._seen = transaction.event
+        super().committed(transaction)
 
     # In both threads.
 
     def _connect(self, max_bytes: int | None) -> Connection:
-        settings = self._settings
-        settings.prepare()
+        self._prepare()
         try:
-            return connect(settings.path, timeout=settings.timeout, max_bytes=max_bytes)
+            return connect(self.path, timeout=self._timeout, max_bytes=max_bytes)
         except sqlite3.Error as error:
             raise self._translated(error) from error
 
@@ -382,16 +321,16 @@ class Database:
         """Return the StoreError for an error of SQLite; other errors are returned as they are."""
         if not isinstance(error, sqlite3.Error):
             return error
-        text = f"the SQLite store at {str(self._settings.path)!r}: {error}"
+        text = f"the SQLite store at {str(self.path)!r}: {error}"
         # SQLite has one code for a full disk and for `max_page_count`. A full disk is not caused by
         # the store's clients alone, and an operator can free it. So accepted work waits for it, as
         # it does for an unreachable store, and does not fail as it does when the store is full.
         if code_of(error) == sqlite3.SQLITE_FULL and not self._is_disk_full():
-            return StoreFull(f"{text} (max_bytes={self._settings.capacity.size})")
+            return StoreFull(f"{text} (max_bytes={self.capacity.size})")
         return StoreUnavailable(text)
 
     def _is_disk_full(self) -> bool:
         try:
-            return shutil.disk_usage(self._settings.path.parent).free < _FREE_BYTES
+            return shutil.disk_usage(self.path.parent).free < _FREE_BYTES
         except OSError:
             return False

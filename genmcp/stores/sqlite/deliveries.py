@@ -1,4 +1,4 @@
-"""Deliveries in the file of a SQLiteStore.
+"""Deliveries in a SQLite database.
 
 Owners take turns by start-time fair queueing, with deliveries of equal size. A due delivery has a
 *turn*, and deliveries are claimed in the order of turns. An owner's next delivery gets the turn
@@ -7,26 +7,26 @@ alternate, however many deliveries each has put, and each operation is an index 
 that waits for its delay, or is held, has no turn: a claim assigns one when the delivery is due.
 """
 
-from collections import deque
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from sqlite3 import Connection
-from typing import Final
+from typing import Any, Final
 
 from genmcp.stores.clocks import WakeSignal, steady
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
-from genmcp.stores.sqlite.database import Database, Transaction
-from genmcp.stores.sqlite.watch import names_of_queues
+from genmcp.stores.sqlite.database import Database
+from genmcp.stores.sqlite.tables import Source, Transaction
+from genmcp.stores.waiters import queue_names
 
 _TURNS_PER_CLAIM: Final = 100  # assigned to deliveries that became due
 
 
 class SQLiteDeliveries(Deliveries):
-    """Deliveries between the processes of one machine. Owned by a `SQLiteStore`."""
+    """Deliveries in *database*. Owned by its store."""
 
-    def __init__(self, database: Callable[[], Database]) -> None:
-        """*database* returns the Database of the process that calls it."""
+    def __init__(self, database: Database) -> None:
         self._database = database
 
     async def put(
@@ -40,9 +40,9 @@ class SQLiteDeliveries(Deliveries):
                 (id, queue, transaction.now + delay, owner, turn),
             )
             if added.rowcount:
-                transaction.news.add(queue)
+                transaction.queues.add(queue)
 
-        await self._database().write(change)
+        await self._database.write(change)
 
     async def claim(
         self,
@@ -55,15 +55,13 @@ class SQLiteDeliveries(Deliveries):
         share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
         started, full = steady(), share.full
-
         # Checked before, without a transaction: an idle worker must not block other writers. The
         # query reads only the first rows of an index, however many deliveries are due.
-        def is_any_due(connection: Connection, now: float) -> bool:
-            return any(_first_due(connection, queue, full) <= now for queue in queues)
+        if await self.next_due(queues, share) != 0:
+            return []
 
         def change(transaction: Transaction) -> list[Delivery]:
-            # The share is copied, because this change may be called a second time.
-            until, taken = transaction.now + lease, share.copy()
+            until, counts = transaction.now + lease, Counter(share.held)
             # If this claim had to wait for long, other nodes may have been unable to renew leases.
             if extension := lease if steady() - started > lease / 3 else takeover_delay:
                 _extend_expired(transaction, queues, transaction.now + extension)
@@ -72,8 +70,9 @@ class SQLiteDeliveries(Deliveries):
             while len(claimed) < limit and (left := [rows for rows in due if rows]):
                 longest = min(left, key=lambda rows: rows[0])
                 _, number, id, queue, owner = longest.popleft()
-                if not taken.take(owner):
+                if owner and counts[owner] >= share.most:
                     continue  # this owner's share is full: the next claim excludes it
+                counts[owner] += 1
                 transaction.execute(
                     "UPDATE deliveries SET node = ?, due = ?, turn = NULL WHERE number = ?",
                     (node, until, number),
@@ -81,42 +80,43 @@ class SQLiteDeliveries(Deliveries):
                 claimed.append(Delivery(id, queue, owner))
             return claimed
 
-        return await self._database().write(change, needed=is_any_due) or []
+        return await self._database.write(change)
 
     async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
         def change(transaction: Transaction) -> list[str]:
             until = transaction.now + lease
             return [id for id in ids if not _transfer(transaction, node, id, node, until)]
 
-        return await self._database().write(change) or []
+        return await self._database.write(change)
 
     async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
         def query(connection: Connection, now: float) -> list[str]:
-            return [id for id in ids if _holder(connection, id) != node]
+            return [id for id in ids if _queue_and_holder(connection, id)[1] != node]
 
-        return await self._database().read(query)
+        return await self._database.read(query)
 
     async def release(self, node: str, id: str) -> None:
         def change(transaction: Transaction) -> None:
-            released = _transfer(transaction, node, id, None, transaction.now)
-            if released and (queue := _queue_of(transaction, id)) is not None:
-                transaction.news.add(queue)
+            if _transfer(transaction, node, id, None, transaction.now):
+                queue, _ = _queue_and_holder(transaction, id)
+                transaction.queues.add(queue)
 
-        await self._database().write(change)
+        await self._database.write(change)
 
     async def drop(self, node: str, id: str) -> None:
         def change(transaction: Transaction) -> None:
             transaction.execute("DELETE FROM deliveries WHERE id = ? AND node = ?", (id, node))
 
-        await self._database().write(change)
+        await self._database.write(change)
 
     async def cancel(self, id: str) -> None:
         def change(transaction: Transaction) -> None:
-            if (queue := _queue_of(transaction, id)) is not None:
+            queue, _ = _queue_and_holder(transaction, id)
+            if queue is not None:
                 transaction.execute("DELETE FROM deliveries WHERE id = ?", (id,))
-                transaction.news.add(queue)
+                transaction.queues.add(queue)
 
-        await self._database().write(change)
+        await self._database.write(change)
 
     async def next_due(
         self, queues: Collection[str], share: OwnerShare = UNBOUNDED
@@ -127,7 +127,7 @@ class SQLiteDeliveries(Deliveries):
             due = min((_first_due(connection, queue, full) for queue in queues), default=inf)
             return None if due == inf else max(0.0, due - now)
 
-        return await self._database().read(query)
+        return await self._database.read(query)
 
     async def backlog(self, queue: str) -> Backlog:
         def query(connection: Connection, now: float) -> Backlog:
@@ -141,19 +141,13 @@ class SQLiteDeliveries(Deliveries):
             age = 0.0 if due is None else max(0.0, now - due)
             return Backlog(waiting - int(held), int(held), age)
 
-        return await self._database().read(query)
+        return await self._database.read(query)
 
     @contextmanager
     def news(self, queues: Collection[str] = ()) -> Iterator[WakeSignal]:
-        database = self._database()
-        with database.watch.signal(*names_of_queues(queues)) as signal:
-            database.start_watching()
+        with self._database.waiters.signal(queue_names(queues)) as signal:
+            self._database.start_watching()
             yield signal
-
-
-def sweep_news(transaction: Transaction) -> None:
-    """Remove the counters of queues that nothing was put into for long."""
-    transaction.execute("DELETE FROM news WHERE deadline <= ?", (transaction.now,))
 
 
 def _first_due(connection: Connection, queue: str, full: Collection[str]) -> float:
@@ -210,24 +204,19 @@ def _due(
 
 
 def _next_turn(transaction: Transaction, queue: str, owner: str) -> int:
-    (last,) = transaction.execute(
-        "SELECT max(turn) FROM deliveries WHERE queue = ? AND owner = ? AND turn IS NOT NULL",
+    (turn,) = transaction.execute(
+        "SELECT max(coalesce((SELECT max(turn) + 1 FROM deliveries"
+        "  WHERE queue = ?1 AND owner = ?2 AND turn IS NOT NULL), 0),"
+        " coalesce((SELECT min(turn) FROM deliveries WHERE queue = ?1 AND turn IS NOT NULL), 0))",
         (queue, owner),
     ).fetchone()
-    (head,) = transaction.execute(
-        "SELECT min(turn) FROM deliveries WHERE queue = ? AND turn IS NOT NULL", (queue,)
-    ).fetchone()
-    return max(0 if last is None else last + 1, head or 0)
+    return int(turn)
 
 
-def _holder(connection: Connection, id: str) -> str | None:
-    row = connection.execute("SELECT node FROM deliveries WHERE id = ?", (id,)).fetchone()
-    return row[0] if row else None
-
-
-def _queue_of(transaction: Transaction, id: str) -> str | None:
-    row = transaction.execute("SELECT queue FROM deliveries WHERE id = ?", (id,)).fetchone()
-    return row[0] if row else None
+def _queue_and_holder(source: Source, id: str) -> tuple[Any, Any]:
+    """Return the queue of *id* and the node that holds it; None for those that do not exist."""
+    row = source.execute("SELECT queue, node FROM deliveries WHERE id = ?", (id,)).fetchone()
+    return row or (None, None)
 
 
 def _transfer(transaction: Transaction, node: str, id: str, holder: str | None, due: float) -> bool:

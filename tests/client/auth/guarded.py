@@ -22,7 +22,7 @@ class Guarded:
     """Passes requests with a token that *accepts* on; answers the others with *refusal*.
 
     Attributes:
-        seen: The HTTP method and the `Authorization` header of each request, in order.
+        seen: the HTTP method and the `Authorization` header of each request, in order.
     """
 
     def __init__(

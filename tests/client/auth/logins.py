@@ -34,13 +34,13 @@ class Place:
     """A server that demands tokens of *issuer*.
 
     Attributes:
-        url: The URL of the server.
-        seen: The HTTP method and the token of each request, in order.
-        refused: Tokens that the server refuses, as if they had expired.
-        demands: The scope that each tool needs.
-        asked: The authorization URLs that `browse` has followed.
-        proofs: The DPoP proofs of the requests.
-        replay: Whether the next request reaches the server twice.
+        url: the URL of the server.
+        seen: the HTTP method and the token of each request, in order.
+        refused: tokens that the server refuses, as if they had expired.
+        demands: the scope that each tool needs.
+        asked: the authorization URLs that `browse` has followed.
+        proofs: the DPoP proofs of the requests.
+        replay: whether the next request reaches the server twice.
     """
 
     def __init__(self, issuer: OAuthServer) -> None:
@@ -135,8 +135,8 @@ class Browser:
     """Takes the place of the browser of this machine: follows each URL that is opened.
 
     Attributes:
-        opened: The URLs.
-        pages: The last page of each.
+        opened: the URLs.
+        pages: the last page of each.
     """
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""A client whose tokens are bound to its key, at an issuer and a server of this package."""
+"""A client with tokens that are bound to its key, at an issuer and a server of this package."""
 
 import json
 from base64 import urlsafe_b64decode
@@ -10,14 +10,16 @@ from joserfc.jwk import ECKey
 from msgspec.structs import replace
 
 from genmcp import Endpoint, Suite, tool
-from genmcp._core.auth.dpop import proof_claims
 from genmcp._core.auth.record import record_key
-from genmcp.auth import Dpop
-from genmcp.client.auth import ClientCredentials, FileTokens, OAuth
+from genmcp.auth.extensions.dpop import Dpop
+from genmcp.auth.extensions.dpop_client import DpopAuth
+from genmcp.auth.extensions.proofs import proof_claims
+from genmcp.client.auth import ClientCredentials, FileTokens, MemoryTokens, OAuth, TokenStorage
 from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, Unauthorized
 from genmcp.client.options import ClientOptions
 from tests.client.auth.logins import Place, guarded_place
+from tests.contracts.tokens import save
 from tests.support.oauth.server import OAuthServer
 
 KEY = ECKey.generate_key("P-256")
@@ -29,16 +31,22 @@ def part(text: str, number: int) -> dict[str, Any]:
     return found
 
 
-def service(place: Place, **options: Any) -> ClientCredentials:
-    """A service with DPoP."""
+def credentials(place: Place) -> ClientCredentials:
+    """A service, which the issuer knows."""
     place.issuer.add_client("reports", keys=KEY.as_dict(private=False))
-    given = {"dpop": True, "issuer": place.issuer.url, **options}
-    return ClientCredentials("reports", key=KEY.as_pem(private=True), **given)
+    key = KEY.as_pem(private=True)
+    return ClientCredentials("reports", key=key, issuer=place.issuer.url)
 
 
-def person(place: Place, **options: Any) -> OAuth:
+def service(place: Place) -> DpopAuth:
+    """A service with DPoP."""
+    return DpopAuth(credentials(place))
+
+
+def person(place: Place, tokens: TokenStorage | None = None) -> DpopAuth:
     """A person with DPoP."""
-    return OAuth("Parts agent", ask=place.browse, dpop=True, **options)
+    storage = tokens or MemoryTokens()
+    return DpopAuth(OAuth("Parts agent", ask=place.browse, tokens=storage))
 
 
 async def called(place: Place, auth: Any, *, revision: str | None = None, times: int = 1) -> None:
@@ -51,7 +59,7 @@ async def called(place: Place, auth: Any, *, revision: str | None = None, times:
 @pytest.mark.parametrize("revision", ["2025-06-18", "2026-07-28"])
 async def test_each_request_has_a_proof_of_its_own(revision: str) -> None:
     """Also the stream for notifications and the end of a session, in earlier revisions."""
-    async with guarded_place(dpop="required") as place:
+    async with guarded_place(verify=Dpop(required=True)) as place:
         await called(place, person(place), revision=revision, times=3)
 
     claims = [part(proof, 1) for proof in place.proofs]
@@ -64,7 +72,7 @@ async def test_each_request_has_a_proof_of_its_own(revision: str) -> None:
 
 async def test_token_is_bound_to_the_key() -> None:
     """RFC 9449, 6.1: the token at the server names the key of the proofs."""
-    async with guarded_place(dpop="required") as place:
+    async with guarded_place(verify=Dpop(required=True)) as place:
         await called(place, service(place))
 
     (token,) = (token for token in place.tokens if token)
@@ -74,9 +82,9 @@ async def test_token_is_bound_to_the_key() -> None:
 
 
 async def test_nonces_of_both_servers_are_honoured() -> None:
-    """RFC 9449, 8 and 9: one repetition at each, and the nonce is kept for what follows."""
+    """RFC 9449, 8 and 9: one repetition at each, and the nonce is kept for later requests."""
     issuer = OAuthServer(dpop=True, dpop_nonce=True)
-    async with guarded_place(issuer, dpop=Dpop(required=True, nonces=True)) as place:
+    async with guarded_place(issuer, verify=Dpop(required=True, nonces=True)) as place:
         await called(place, person(place), revision="2026-07-28", times=3)
 
     assert [request.error for request in issuer.received("token")] == ["use_dpop_nonce", None]
@@ -87,9 +95,9 @@ async def test_nonces_of_both_servers_are_honoured() -> None:
 
 async def test_stored_token_is_used_with_its_key(tmp_path: Path) -> None:
     """A second process has the token and the key, and needs no login."""
-    async with guarded_place(dpop="required") as place:
-        await called(place, person(place, tokens=FileTokens(tmp_path)))
-        await called(place, person(place, tokens=FileTokens(tmp_path)))
+    async with guarded_place(verify=Dpop(required=True)) as place:
+        await called(place, person(place, FileTokens(tmp_path)))
+        await called(place, person(place, FileTokens(tmp_path)))
 
     assert place.grants() == ["authorization_code"]
     assert len({json.dumps(part(proof, 0)["jwk"]) for proof in place.proofs}) == 1
@@ -97,13 +105,14 @@ async def test_stored_token_is_used_with_its_key(tmp_path: Path) -> None:
 
 async def test_renewed_token_has_the_same_key() -> None:
     """RFC 9449, 5: the refresh token of a public client is bound to the key, too."""
-    async with guarded_place(dpop="required") as place:
-        auth = person(place)
+    async with guarded_place(verify=Dpop(required=True)) as place:
+        tokens = MemoryTokens()
+        auth = person(place, tokens)
         await called(place, auth)
         key = record_key(place.url, "Parts agent")
-        record = await auth.tokens.get(key)
+        record = await tokens.load(key)
         assert record is not None
-        await auth.tokens.swap(key, record, replace(record, expires=1.0))
+        await save(tokens, replace(record, expires=1.0), key)
         await called(place, auth)
 
     assert place.grants() == ["authorization_code", "refresh_token"]
@@ -112,7 +121,7 @@ async def test_renewed_token_has_the_same_key() -> None:
 
 async def test_code_is_bound_to_the_key() -> None:
     """RFC 9449, 10: a stolen code is worth nothing."""
-    async with guarded_place(dpop="required") as place:
+    async with guarded_place(verify=Dpop(required=True)) as place:
         await called(place, person(place))
 
     (request,) = place.issuer.received("authorize")
@@ -130,18 +139,18 @@ async def test_server_without_dpop_gets_bearer_tokens() -> None:
     assert place.proofs == []
 
 
-async def test_client_without_dpop_is_told_of_the_option() -> None:
+async def test_error_without_dpop_names_the_option() -> None:
     """The server announces that it takes no other tokens (RFC 9728, 2)."""
-    async with guarded_place(dpop="required") as place:
-        with pytest.raises(AuthorizationFailed, match="dpop=True"):
-            await called(place, service(place, dpop=False))
+    async with guarded_place(verify=Dpop(required=True)) as place:
+        with pytest.raises(AuthorizationFailed, match="DpopAuth"):
+            await called(place, credentials(place))
 
 
 async def test_wrong_clock_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another token would not help, so that the client asks for none."""
-    async with guarded_place(dpop=Dpop(required=True, window=1)) as place:
+    async with guarded_place(verify=Dpop(required=True)) as place:
         auth = service(place)
-        monkeypatch.setattr("genmcp.client.auth.dpop.proof_claims", late)
+        monkeypatch.setattr("genmcp.auth.extensions.dpop_client.proof_claims", late)
         with pytest.raises(Unauthorized) as caught:
             await called(place, auth)
 
@@ -150,8 +159,9 @@ async def test_wrong_clock_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -
 
 
 def late(*args: Any, **options: Any) -> dict[str, Any]:
-    """Return the claims that a client has whose clock is 100 s late."""
-    return proof_claims(*args, **{**options, "now": options["now"] - 100})
+    """Return the claims of a proof for the server that is 1000 s old."""
+    age = 1000 if options["token"] else 0
+    return proof_claims(*args, **{**options, "now": options["now"] - age})
 
 
 async def test_request_that_may_have_run_is_not_repeated() -> None:
@@ -164,7 +174,7 @@ async def test_request_that_may_have_run_is_not_repeated() -> None:
         runs.append(part)
         return part
 
-    async with guarded_place(dpop="required") as place:
+    async with guarded_place(verify=Dpop(required=True)) as place:
         place.app = Endpoint(Suite(name="parts", version="1", tools=[order]), auth=place.bearer)
         async with Client(place.url, auth=service(place)) as client:
             await client.tools()
@@ -178,11 +188,12 @@ async def test_request_that_may_have_run_is_not_repeated() -> None:
 
 async def test_private_key_is_in_no_repr() -> None:
     """Neither of the settings nor of the record."""
-    async with guarded_place(dpop="required") as place:
-        auth = service(place)
+    async with guarded_place(verify=Dpop(required=True)) as place:
+        tokens = MemoryTokens()
+        auth = person(place, tokens)
         await called(place, auth)
-        record = await auth.tokens.get(record_key(place.url, "ClientCredentials reports"))
+        record = await tokens.load(record_key(place.url, "Parts agent"))
 
     assert record is not None and record.dpop_key is not None
     secret = json.loads(record.dpop_key)["d"]
-    assert secret not in repr(record) + repr(auth)
+    assert secret not in repr(record) + repr(auth) + repr(auth.auth)

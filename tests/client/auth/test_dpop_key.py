@@ -7,7 +7,8 @@ import pytest
 from joserfc import jws
 from joserfc.jwk import ECKey
 
-from genmcp.client.auth.dpop import DpopKeys
+from genmcp._core.auth.steps import Fetch
+from genmcp.auth.extensions.dpop_client import DpopKeys
 from genmcp.errors import ConfigurationError
 
 URL = "https://mcp.example.com/mcp"
@@ -15,10 +16,15 @@ NOW = 1_700_000_000.0
 
 
 def read(proof: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return header and claims of a proof whose signature fits the key in its header."""
+    """Return header and claims of a proof. Its signature must fit the key in the header."""
     header = jws.extract_compact(proof.encode()).headers()
     signed = jws.deserialize_compact(proof, ECKey.import_key(header["jwk"]), algorithms=["ES256"])
     return header, json.loads(signed.payload)
+
+
+def proof(keys: DpopKeys, method: str, url: str) -> str:
+    """Return the proof of a request to a token endpoint."""
+    return dict(keys.prove(Fetch(url=url, method=method)).headers)["DPoP"]
 
 
 def test_proof_is_signed_with_the_key_in_its_header() -> None:
@@ -38,7 +44,7 @@ def test_each_proof_has_an_id_of_its_own() -> None:
     """RFC 9449, 4.2: servers refuse an id that they have seen."""
     key = DpopKeys()
 
-    ids = {read(key.proof("POST", URL))[1]["jti"] for _ in range(50)}
+    ids = {read(proof(key, "POST", URL))[1]["jti"] for _ in range(50)}
 
     assert len(ids) == 50
 
@@ -81,9 +87,9 @@ def test_nonce_is_of_one_origin() -> None:
     assert not key.answered(URL + "/other", [("dpop-nonce", "one")])
     assert key.answered("HTTPS://LOGIN.example.com/token", [("dpop-nonce", "two")])
 
-    assert read(key.proof("GET", URL))[1]["nonce"] == "one"
-    assert read(key.proof("POST", "https://login.example.com"))[1]["nonce"] == "two"
-    assert "nonce" not in read(key.proof("POST", "https://third.example.com"))[1]
+    assert read(proof(key, "GET", URL))[1]["nonce"] == "one"
+    assert read(proof(key, "POST", "https://login.example.com"))[1]["nonce"] == "two"
+    assert "nonce" not in read(proof(key, "POST", "https://third.example.com"))[1]
 
 
 def test_last_nonce_counts() -> None:
@@ -92,18 +98,15 @@ def test_last_nonce_counts() -> None:
     for headers in ([("dpop-nonce", "one")], [("dpop-nonce", "two")], [], [("dpop-nonce", "")]):
         key.answered(URL, headers)
 
-    assert read(key.proof("GET", URL))[1]["nonce"] == "two"
+    assert read(proof(key, "GET", URL))[1]["nonce"] == "two"
 
 
-def test_nonces_are_bounded() -> None:
+def test_nonce_of_any_length_is_not_kept() -> None:
     """A server cannot fill the memory of its clients."""
     key = DpopKeys()
-    assert not key.answered(URL, [("dpop-nonce", "n" * 2000)])
-    for number in range(100):
-        key.answered(f"https://{number}.example.com", [("dpop-nonce", "n")])
 
-    assert "nonce" not in read(key.proof("GET", "https://1.example.com"))[1]
-    assert read(key.proof("GET", "https://99.example.com"))[1]["nonce"] == "n"
+    assert not key.answered(URL, [("dpop-nonce", "n" * 2000)])
+    assert "nonce" not in read(proof(key, "GET", URL))[1]
 
 
 def test_request_has_token_and_proof() -> None:

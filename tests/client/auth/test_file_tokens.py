@@ -1,26 +1,18 @@
-"""Tokens in files and in a keyring: rights, secrets, damage, and errors that name the remedy."""
+"""Tokens in files: rights, secrets, damage, and errors that name the remedy."""
 
-import asyncio
 import itertools
 import logging
 import os
-import sys
 from pathlib import Path
 
-import keyring
 import pytest
-from keyring.backends.fail import Keyring as NoKeyring
-from keyring.backends.null import Keyring as NullKeyring
+from msgspec.structs import replace
 
 from genmcp._core.auth.record import encode_record
 from genmcp.client.auth.files import FileTokens, user_folder
-from genmcp.client.auth.keyring_tokens import KeyringTokens
-from genmcp.client.auth.store_tokens import StoreTokens
 from genmcp.client.auth.tokens import TokensUnavailable
 from genmcp.errors import ConfigurationError
-from genmcp.stores.memory import MemoryStore
-from tests.client.auth.file_keyring import FileKeyring
-from tests.contracts.tokens import KEY, RECORD, renewed
+from tests.contracts.tokens import KEY, RECORD, renewed, save
 
 SECRET = "a secret for the tests"
 OTHER = "another secret for them"
@@ -29,13 +21,6 @@ OTHER = "another secret for them"
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return tmp_path / "tokens"
-
-
-@pytest.fixture(autouse=True)
-def file_keyring(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "keyring.json"
-    monkeypatch.setattr(keyring.core, "_keyring_backend", FileKeyring(path))
-    return path
 
 
 def files(folder: Path, pattern: str = "*") -> list[Path]:
@@ -48,7 +33,7 @@ def mode_of(path: Path) -> int:
 
 async def stored(folder: Path, secret: str | None = None) -> Path:
     """Store a record, and return its file."""
-    assert await FileTokens(folder, secret=secret).swap(KEY, None, RECORD)
+    await save(FileTokens(folder, secret=secret), RECORD)
     return files(folder, "*.json")[0]
 
 
@@ -70,7 +55,7 @@ def test_default_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_missing_home_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such as in a container whose user is in no table of users."""
+    """Such as in a container with a user that is in no table of users."""
 
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")
@@ -81,23 +66,20 @@ def test_missing_home_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_files_are_private(folder: Path) -> None:
-    """Whatever the umask, nobody else can read the folder, the records and the locks."""
+    """With any umask, only this user can read the folder, the records and the locks."""
     before = os.umask(0)
     try:
         await stored(folder)
-        async with FileTokens(folder).lock(KEY):
-            pass
     finally:
         os.umask(before)
 
     assert mode_of(folder) == 0o700
-    assert [mode_of(path) for path in files(folder)] == [0o600] * 3
+    assert [mode_of(path) for path in files(folder)] == [0o600] * 2
 
 
 async def test_reading_creates_nothing(folder: Path) -> None:
-    """A program without a login leaves no trace, and no keyring asks to be unlocked."""
-    assert await FileTokens(folder).get(KEY) is None
-    assert await KeyringTokens("tests", folder).get(KEY) is None
+    """A program without a login leaves no trace."""
+    assert await FileTokens(folder).load(KEY) is None
     assert files(folder.parent) == []
 
 
@@ -109,9 +91,7 @@ async def test_file_open_to_others_is_refused(folder: Path, mode: int) -> None:
     tokens = FileTokens(folder)
 
     with pytest.raises(TokensUnavailable, match=f"chmod 600 '{path}'"):
-        await tokens.get(KEY)
-    with pytest.raises(TokensUnavailable, match="chmod 600"):
-        await tokens.swap(KEY, RECORD, None)
+        await tokens.load(KEY)
 
 
 async def test_folder_open_to_others_is_refused(folder: Path) -> None:
@@ -120,7 +100,7 @@ async def test_folder_open_to_others_is_refused(folder: Path) -> None:
     tokens = FileTokens(folder)
 
     with pytest.raises(TokensUnavailable, match=f"chmod 700 '{folder}'"):
-        await tokens.get(KEY)
+        await tokens.load(KEY)
     with pytest.raises(TokensUnavailable, match="chmod 700"):
         async with tokens.lock(KEY):
             pass
@@ -133,26 +113,26 @@ async def test_symbolic_links_are_refused(folder: Path, tmp_path: Path) -> None:
     path.rename(elsewhere)
     path.symlink_to(elsewhere)
     with pytest.raises(TokensUnavailable, match="symbolic link"):
-        await FileTokens(folder).get(KEY)
+        await FileTokens(folder).load(KEY)
 
     link = tmp_path / "link"
     link.symlink_to(folder)
     with pytest.raises(TokensUnavailable, match="give its target as path="):
-        await FileTokens(link).get(KEY)
+        await FileTokens(link).load(KEY)
     with pytest.raises(TokensUnavailable, match="symbolic link"):
-        await FileTokens(link).swap(KEY, None, RECORD)
+        await save(FileTokens(link), RECORD)
 
 
 async def test_planted_temporary_file_is_replaced(folder: Path, tmp_path: Path) -> None:
-    """What a killed process left, or a link in its place, does not receive the new tokens."""
+    """The file of a killed process, or a link in its place, does not receive the new tokens."""
     path = await stored(folder)
     target = tmp_path / "target"
     target.touch()
     path.with_suffix(".new").symlink_to(target)
 
-    assert await FileTokens(folder).swap(KEY, RECORD, renewed(RECORD))
+    await save(FileTokens(folder), renewed(RECORD))
     assert target.read_text() == ""
-    assert await FileTokens(folder).get(KEY) == renewed(RECORD)
+    assert await FileTokens(folder).load(KEY) == renewed(RECORD)
 
 
 async def test_files_of_other_users_are_refused(
@@ -164,7 +144,7 @@ async def test_files_of_other_users_are_refused(
     monkeypatch.setattr(os, "geteuid", lambda: user + 1)
 
     with pytest.raises(TokensUnavailable, match=f"belongs to another user .uid {user},"):
-        await FileTokens(folder).get(KEY)
+        await FileTokens(folder).load(KEY)
 
 
 @pytest.mark.parametrize("kind", ["folder", "fifo", "parent"])
@@ -184,7 +164,7 @@ async def test_other_kinds_of_files_are_refused(folder: Path, kind: str) -> None
             tokens = FileTokens(file / "tokens")
 
     with pytest.raises(TokensUnavailable, match=r"remove it|cannot be stored in"):
-        await tokens.get(KEY)
+        await tokens.load(KEY)
 
 
 async def test_sealed_files_show_nothing(folder: Path) -> None:
@@ -197,14 +177,12 @@ async def test_sealed_files_show_nothing(folder: Path) -> None:
 
 
 async def test_wrong_secret_is_an_error(folder: Path) -> None:
-    """A new login would replace what programs with the right secret use."""
+    """A new login would replace the record that programs with the right secret use."""
     path = await stored(folder, SECRET)
     for tokens in (FileTokens(folder, secret=OTHER), FileTokens(folder)):
         with pytest.raises(TokensUnavailable, match=r"sealed.*or remove it") as caught:
-            await tokens.get(KEY)
+            await tokens.load(KEY)
         assert SECRET not in str(caught.value)
-        with pytest.raises(TokensUnavailable):
-            await tokens.swap(KEY, None, RECORD)
     assert path.exists()
 
 
@@ -212,10 +190,10 @@ async def test_secret_can_be_rotated(folder: Path) -> None:
     """All secrets open, and the first one seals at the next change."""
     await stored(folder, SECRET)
     both = FileTokens(folder, secret=[OTHER, SECRET])
-    assert await both.get(KEY) == RECORD
-    assert await both.swap(KEY, RECORD, renewed(RECORD))
+    assert await both.load(KEY) == RECORD
+    await save(both, renewed(RECORD))
 
-    assert await FileTokens(folder, secret=OTHER).get(KEY) == renewed(RECORD)
+    assert await FileTokens(folder, secret=OTHER).load(KEY) == renewed(RECORD)
 
 
 def test_weak_secret_is_refused(folder: Path) -> None:
@@ -243,7 +221,7 @@ async def test_damaged_file_leads_to_a_new_login(
         case "changed":
             path.write_bytes(b"x".join([data[:60], data[61:]]) if secret else b"[" + data)
         case "of another key":
-            assert await FileTokens(folder, secret=secret).swap("other", None, RECORD)
+            await save(FileTokens(folder, secret=secret), RECORD, "other")
             (other,) = {*files(folder, "*.json")} - {path}
             path.write_bytes(other.read_bytes())
         case "plain":
@@ -253,128 +231,30 @@ async def test_damaged_file_leads_to_a_new_login(
     tokens = FileTokens(folder, secret=secret)
 
     with caplog.at_level(logging.WARNING):
-        assert await tokens.get(KEY) is None
+        assert await tokens.load(KEY) is None
     assert str(path) in caplog.text
     assert "access-token" not in caplog.text
-    assert await tokens.swap(KEY, None, renewed(RECORD))
-    assert await tokens.get(KEY) == renewed(RECORD)
-
-
-async def test_file_of_a_newer_release_is_an_error(folder: Path) -> None:
-    """The error names the file; a login does not replace it."""
-    path = await stored(folder)
-    path.write_bytes(path.read_bytes().replace(b'"format":1', b'"format":2'))
-
-    with pytest.raises(ConfigurationError, match=f"{path}.*upgrade genmcp"):
-        await FileTokens(folder).get(KEY)
-    with pytest.raises(ConfigurationError):
-        await FileTokens(folder).swap(KEY, None, RECORD)
+    await save(tokens, renewed(RECORD))
+    assert await tokens.load(KEY) == renewed(RECORD)
 
 
 async def test_size_of_a_record_is_bounded(folder: Path) -> None:
-    """In both directions, and the errors name the setting."""
+    """In both directions, so that no client reads a file of any size."""
     path = await stored(folder)
-    small = FileTokens(folder, max_bytes=100)
-    with pytest.raises(TokensUnavailable, match="max_bytes"):
-        await small.swap("other", None, RECORD)
-    with pytest.raises(TokensUnavailable, match=f"{path}.*max_bytes"):
-        await small.get(KEY)
+    with pytest.raises(TokensUnavailable, match="more than can be stored"):
+        await save(FileTokens(folder), replace(RECORD, access_token="a" * 200_000))
+    path.write_bytes(b"{" * 200_000)
+    with pytest.raises(TokensUnavailable, match=f"{path}.*remove it"):
+        await FileTokens(folder).load(KEY)
 
 
-async def test_writes_end_while_another_process_hangs(folder: Path) -> None:
-    """A stopped process holds the lock of the folder for ever."""
-    await stored(folder)
-    tokens = FileTokens(folder, lock_timeout=0.1)
-    with tokens._exclusive("swap"), pytest.raises(TokensUnavailable, match="lock_timeout"):
-        await tokens.swap(KEY, RECORD, None)
+async def test_link_in_place_of_a_lock_is_refused(folder: Path, tmp_path: Path) -> None:
+    """A file elsewhere is not created, and not locked."""
+    path = await stored(folder)
+    lock = path.with_suffix(".lock")
+    lock.unlink(missing_ok=True)
+    lock.symlink_to(tmp_path / "elsewhere")
 
-
-async def test_keyring_has_one_short_entry(folder: Path, file_keyring: Path) -> None:
-    """Backends limit the size of an entry, and some ask the user for each."""
-    tokens = KeyringTokens("tests", folder)
-    large = renewed(RECORD)
-    assert await tokens.swap(KEY, None, RECORD)
-    assert await tokens.swap("other", None, large)
-
-    assert len(await asyncio.to_thread(file_keyring.read_text)) < 200
-    assert await KeyringTokens("tests", folder).get(KEY) == RECORD
-
-
-async def test_lost_entry_leads_to_a_new_login(folder: Path, file_keyring: Path) -> None:
-    """Nobody can restore a secret that genmcp has made, so the files are replaced."""
-    assert await KeyringTokens("tests", folder).swap(KEY, None, RECORD)
-    await asyncio.to_thread(file_keyring.unlink)
-    tokens = KeyringTokens("tests", folder)
-
-    assert await tokens.get(KEY) is None
-    assert await tokens.swap(KEY, None, renewed(RECORD))
-    assert await KeyringTokens("tests", folder).get(KEY) == renewed(RECORD)
-
-
-@pytest.mark.parametrize(
-    ("backend", "text"), [(NoKeyring, "cannot be used"), (NullKeyring, "does not keep entries")]
-)
-async def test_machine_without_a_keyring_is_an_error(
-    backend: type, text: str, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as a server; the error names the storage to use instead."""
-    monkeypatch.setattr(keyring.core, "_keyring_backend", backend())
-    with pytest.raises(TokensUnavailable, match=rf"{text}.*FileTokens\(secret=...\)"):
-        await KeyringTokens("tests", folder).swap(KEY, None, RECORD)
-
-
-def test_services_have_folders_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each has another secret; the name cannot lead out of the folder."""
-    monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    monkeypatch.setattr("sys.platform", "linux")
-    assert KeyringTokens("../a b")._folder == Path("/data/genmcp/keyring/..%2Fa%20b")
-    with pytest.raises(ConfigurationError, match="service"):
-        KeyringTokens("")
-
-
-def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    """When the storage is made, not at the first login."""
-    monkeypatch.setitem(sys.modules, "keyring", None)
-    with pytest.raises(ConfigurationError, match=r'pip install "genmcp\[keyring\]"'):
-        KeyringTokens()
-
-
-@pytest.mark.parametrize("times", [(0.0, 1.0), (1.0, 0.0)])
-def test_times_of_a_store_must_be_positive(times: tuple[float, float]) -> None:
-    """A lock that ends at once would lock nothing."""
-    lease, ttl = times
-    with pytest.raises(ConfigurationError, match="=0 is not positive"):
-        StoreTokens(MemoryStore(), SECRET, lease=lease, ttl=ttl)
-
-
-async def test_closed_store_is_an_error() -> None:
-    """Every method raises the error of the storage, and not that of the store."""
-    store = MemoryStore()
-    tokens = StoreTokens(store, SECRET)
-    assert await tokens.swap(KEY, None, RECORD)
-    await store.aclose()
-
-    with pytest.raises(TokensUnavailable):
-        await tokens.get(KEY)
-    with pytest.raises(TokensUnavailable):
-        await tokens.swap(KEY, RECORD, None)
-    with pytest.raises(TokensUnavailable, match="cannot lock"):
-        async with tokens.lock(KEY):
-            pass
-
-
-async def test_lost_lease_is_not_released() -> None:
-    """A holder that was too slow does not free the lock of the next one."""
-    store = MemoryStore()
-    slow, next_one = (StoreTokens(store, SECRET, lease=each) for each in (0.05, 60.0))
-    third = StoreTokens(store, SECRET, lock_timeout=0.1)
-    async with slow.lock(KEY):
-        # The lease of the first ends meanwhile.
-        second = next_one.lock(KEY)
-        await second.__aenter__()
-    with pytest.raises(TokensUnavailable):
-        async with third.lock(KEY):
-            pass
-    await second.__aexit__(None, None, None)
-    async with third.lock(KEY):
-        pass
+    with pytest.raises(TokensUnavailable, match="cannot be stored in"):
+        await save(FileTokens(folder), RECORD)
+    assert not (tmp_path / "elsewhere").exists()

@@ -15,15 +15,14 @@ from genmcp._core.auth.steps import (
     FlowFailed,
     Listen,
     Load,
-    Lock,
-    Swap,
-    Unlock,
+    Locked,
+    Save,
 )
+from genmcp.auth.fetcher import Fetcher
 from genmcp.client.auth import MemoryTokens
 from genmcp.client.auth.asking import UserPrompt
-from genmcp.client.auth.fetcher import Fetcher
-from genmcp.client.auth.flows import SharedFlows
-from genmcp.client.auth.runner import FlowRunner
+from genmcp.client.auth.flows import FlowRunner, SharedFlows
+from tests.contracts.tokens import save
 
 RECORD = Record(
     issuer="https://as", token_endpoint="https://as/token", client=RegisteredClient(id="c")
@@ -168,12 +167,14 @@ async def test_runner_performs_the_steps() -> None:
     tokens = Recording()
     found: list[Any] = []
 
+    def storing() -> Generator[Any, Any, str]:
+        found.append(tokens.held)
+        yield Save(RECORD)
+        return "stored"
+
     def flow() -> Generator[Any, Any, str]:
         found.append((yield Load()))
-        yield Lock()
-        found.append(tokens.held)
-        found.append((yield Swap(None, RECORD)))
-        yield Unlock()
+        found.append((yield Locked(storing())))
         found.append(tokens.held)
         found.append((yield Load()))
         fetched: Fetched = yield Fetch(url="http://127.0.0.1:1/")
@@ -181,16 +182,19 @@ async def test_runner_performs_the_steps() -> None:
         return "done"
 
     assert await FlowRunner("key", tokens, Fetcher()).run(flow()) == "done"
-    assert found == [None, 1, True, 0, RECORD, 0]
+    assert found == [None, 1, "stored", 0, RECORD, 0]
 
 
 async def test_runner_releases_the_lock_of_a_flow_that_fails() -> None:
     """Another process may wait for it."""
     tokens = Recording()
 
-    def flow() -> Generator[Any, Any, None]:
-        yield Lock()
+    def refused() -> Generator[Any, Any, None]:
+        yield Load()
         raise FlowFailed("refused")
+
+    def flow() -> Generator[Any, Any, None]:
+        yield Locked(refused())
 
     with pytest.raises(FlowFailed, match="refused"):
         await FlowRunner("key", tokens, Fetcher()).run(flow())
@@ -198,7 +202,7 @@ async def test_runner_releases_the_lock_of_a_flow_that_fails() -> None:
 
 
 async def test_runner_raises_the_failure_of_a_step_in_the_flow() -> None:
-    """The flow may handle it, as here, where nobody can be asked."""
+    """The flow may handle it, as here, where there is no user."""
 
     def flow() -> Generator[Any, Any, str]:
         try:
@@ -212,7 +216,7 @@ async def test_runner_raises_the_failure_of_a_step_in_the_flow() -> None:
 
 
 class SlowServer(Fetcher):
-    """Answers when it is told to. Not a mock: it only has no network."""
+    """Answers when the test wants it. Not a mock: it only has no network."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,11 +233,12 @@ async def test_renewal_that_is_cancelled_stores_its_tokens() -> None:
     tokens, server = Recording(), SlowServer()
     after: list[str] = []
 
-    def renewal() -> Generator[Any, Any, None]:
-        yield Lock()
+    def renewed() -> Generator[Any, Any, None]:
         yield Fetch(url="https://as/token")
-        yield Swap(None, RECORD)
-        yield Unlock()
+        yield Save(RECORD)
+
+    def renewal() -> Generator[Any, Any, None]:
+        yield Locked(renewed())
         after.append((yield Load()))
 
     running = asyncio.create_task(FlowRunner("key", tokens, server).run(renewal()))
@@ -245,15 +250,18 @@ async def test_renewal_that_is_cancelled_stores_its_tokens() -> None:
     server.release.set()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert (await tokens.get("key"), tokens.held, after) == (RECORD, 0, [])
+    assert (await tokens.load("key"), tokens.held, after) == (RECORD, 0, [])
 
 
 async def test_wait_for_the_lock_can_be_cancelled() -> None:
     """Another process may hold it for long."""
     tokens = Recording()
 
+    def renewed() -> Generator[Any, Any, None]:
+        yield Save(RECORD)
+
     def renewal() -> Generator[Any, Any, None]:
-        yield Lock()
+        yield Locked(renewed())
 
     async with tokens.lock("key"):
         running = asyncio.create_task(FlowRunner("key", tokens, Fetcher()).run(renewal()))
@@ -266,9 +274,9 @@ async def test_wait_for_the_lock_can_be_cancelled() -> None:
 
 
 async def test_client_is_forgotten_also_if_the_login_is_cancelled() -> None:
-    """The page of the server says that it does not know the client, and the user presses Ctrl+C."""
+    """The page shows that the server does not know the client, and the user presses Ctrl+C."""
     tokens, asked = MemoryTokens(), asyncio.Event()
-    await tokens.swap("key", None, RECORD)
+    await save(tokens, RECORD, "key")
 
     async def browse(url: str) -> str:
         asked.set()
@@ -277,7 +285,7 @@ async def test_client_is_forgotten_also_if_the_login_is_cancelled() -> None:
 
     def login() -> Generator[Any, Any, None]:
         uri = yield Listen()
-        yield Ask("https://as/authorize", uri, Swap(RECORD, None))
+        yield Ask("https://as/authorize", uri, RECORD)
 
     prompt = UserPrompt(ask=browse)
     running = asyncio.create_task(FlowRunner("key", tokens, Fetcher(), prompt).run(login()))
@@ -285,4 +293,4 @@ async def test_client_is_forgotten_also_if_the_login_is_cancelled() -> None:
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    assert await tokens.get("key") is None
+    assert await tokens.load("key") is None

@@ -347,7 +347,7 @@ def test_token_of_a_hub_server_is_masked() -> None:
 
 
 async def test_token_without_tls_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    """Usual within a cluster, and a mistake elsewhere. Nothing to say on loopback."""
+    """Usual within a cluster, and a mistake elsewhere. On loopback, no warning is needed."""
     for url in ("https://h/mcp", "http://127.0.0.1/mcp", "http://example.com/mcp?key=k"):
         await transport_to(url, auth="abc").close()
     [warning] = caplog.messages

@@ -18,7 +18,9 @@ from genmcp import (
     SyncClient,
 )
 from genmcp._core.auth.record import Record, record_key
+from genmcp._core.auth.steps import Ask, FlowFailed, Listen
 from genmcp.client.auth import MemoryTokens, OAuth, RejectedRequest, TokensUnavailable
+from genmcp.client.auth.asking import UserPrompt
 from genmcp.client.errors import (
     AuthorizationDenied,
     AuthorizationFailed,
@@ -29,6 +31,7 @@ from genmcp.client.errors import (
 )
 from tests.client.auth.logins import Browser, guarded_place
 from tests.client.scripted import Asked, served
+from tests.contracts.tokens import save
 from tests.support.oauth.server import OAuthServer
 
 LEGACY = ClientOptions(revision="2025-11-25")
@@ -41,7 +44,7 @@ def browser(monkeypatch: pytest.MonkeyPatch) -> Browser:
 
 
 async def record_of(auth: OAuth, url: str) -> Record:
-    record = await auth.tokens.get(record_key(url, auth.name))
+    record = await auth.tokens.load(record_key(url, auth.name))
     assert record is not None
     return record
 
@@ -49,8 +52,7 @@ async def record_of(auth: OAuth, url: str) -> Record:
 async def change_record(auth: OAuth, url: str, **members: Any) -> None:
     """Change the stored record, as another process does."""
     record = await record_of(auth, url)
-    new = replace(record, generation=record.generation + 1, **members)
-    assert await auth.tokens.swap(record_key(url, auth.name), record, new)
+    await save(auth.tokens, replace(record, **members), record_key(url, auth.name))
 
 
 async def test_first_request_leads_to_a_login(browser: Browser) -> None:
@@ -138,7 +140,7 @@ async def test_sse_pair_is_authorized_by_a_login() -> None:
 
 
 async def test_expiring_token_is_renewed_ahead() -> None:
-    """The user is not asked, and no request is rejected."""
+    """No login begins, and no request is rejected."""
     async with guarded_place() as place:
         auth = OAuth(NAME, ask=place.browse)
         async with Client(place.url, auth=auth) as client:
@@ -182,7 +184,7 @@ async def test_many_first_requests_cause_one_login() -> None:
 
 
 async def test_revoked_refresh_token_leads_to_a_login() -> None:
-    """The user is asked again, and the client keeps its registration."""
+    """The user logs in again, and the client keeps its registration."""
     async with guarded_place() as place:
         auth = OAuth(NAME, ask=place.browse)
         async with Client(place.url, auth=auth) as client:
@@ -214,7 +216,7 @@ async def test_unavailable_authorization_server_keeps_the_tokens() -> None:
 
 
 async def test_forbidden_operation_leads_to_a_login_with_more_scopes() -> None:
-    """The new scopes are asked for beside those that were granted."""
+    """The new scopes are requested beside those that were granted."""
     async with guarded_place() as place:
         place.demands["order"] = "parts:write"
         auth = OAuth(NAME, ask=place.browse)
@@ -227,7 +229,7 @@ async def test_forbidden_operation_leads_to_a_login_with_more_scopes() -> None:
 
 
 async def test_scope_that_the_user_does_not_grant_is_forbidden() -> None:
-    """The error names the scope, and the user is not asked without end."""
+    """The error names the scope, and the logins come to an end."""
     async with guarded_place() as place:
         place.demands["order"] = "parts:write"
         place.issuer.approved_scopes = ["parts:read"]
@@ -242,7 +244,7 @@ async def test_scope_that_the_user_does_not_grant_is_forbidden() -> None:
 
 
 async def test_denied_login_is_an_error_of_its_own() -> None:
-    """The user has said no: the client does not ask again."""
+    """The user has refused: no second login begins."""
     async with guarded_place() as place:
         place.issuer.consent = "deny"
         with pytest.raises(AuthorizationDenied, match="access_denied"):
@@ -406,17 +408,18 @@ def test_sync_client_logs_in(browser: Browser) -> None:
     assert len(browser.opened) == 1
 
 
-async def test_login_that_takes_too_long_names_the_option() -> None:
-    """Nobody answers, and the request fails in time."""
+async def test_login_that_takes_too_long_fails() -> None:
+    """The user is away, and the request fails in time."""
 
     async def ask(url: str) -> str:
         await asyncio.Event().wait()
         return ""
 
-    async with guarded_place() as place:
-        auth = OAuth(NAME, ask=ask, login_timeout=0.05)
-        with pytest.raises(AuthorizationFailed, match="login_timeout"):
-            await Client(place.url, auth=auth).open()
+    prompt = UserPrompt(ask=ask, timeout=0.05)
+    uri = await prompt.listen(Listen())
+    with pytest.raises(FlowFailed, match="did not log in within"):
+        await prompt.ask(Ask("https://as.example/authorize", uri))
+    await prompt.close()
 
 
 @pytest.mark.parametrize("is_async", [False, True])
@@ -439,7 +442,7 @@ async def test_failure_of_the_storage_is_an_authorization_failure() -> None:
     """A client raises no other error than its own."""
 
     class Broken(MemoryTokens):
-        async def get(self, key: str) -> Record | None:
+        async def load(self, key: str) -> Record | None:
             raise TokensUnavailable("the disk is full")
 
     async with guarded_place() as place:
@@ -498,19 +501,17 @@ async def test_secrets_are_neither_logged_nor_shown(caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda: OAuth(""), "a name for users"),
+        (lambda: OAuth(""), "OAuth.name"),
         (lambda: OAuth("a", secret="x"), "needs the client_id"),
         (lambda: OAuth("a", client_id="b", secret="x"), "needs issuer='https"),
         (lambda: OAuth("a", scopes="b"), "not a string"),
         (lambda: OAuth("a", issuer="http://login.example"), "OAuth.issuer"),
-        (lambda: OAuth("a", port=70000), "from 0 to 65535"),
-        (lambda: OAuth("a", port=80, redirect_uri="http://127.0.0.1:8080/c"), "either port"),
+        (lambda: OAuth("a", redirect_uri="http://127.0.0.1:70000/c"), "redirect_uri"),
         (lambda: OAuth("a", redirect_uri="https://app.example/c"), "ask="),
         (lambda: OAuth("a", redirect_uri="http://app.example/c"), "redirect_uri"),
         (lambda: OAuth("a", redirect_uri="http://[::1]:8080/c"), "ask="),
         (lambda: OAuth("a", ask=cast(Any, 7)), "must be a function"),
         (lambda: OAuth("a", tokens=cast(Any, 7)), "a TokenStorage"),
-        (lambda: OAuth("a", login_timeout=0), "login_timeout must be positive"),
     ],
 )
 def test_options_are_checked_when_made(make: Callable[[], OAuth], text: str) -> None:

@@ -1,4 +1,4 @@
-"""Several processes share one login, whose refresh tokens are valid once."""
+"""Several processes share one login, with refresh tokens that are valid once."""
 
 import asyncio
 import sys
@@ -29,7 +29,7 @@ async def start(url: str, folder: Path) -> Process:
 
 
 async def test_processes_renew_a_rotating_token_once(tmp_path: Path) -> None:
-    """A refresh token that is used twice revokes the login: nobody may lose this race."""
+    """A refresh token that is used twice revokes the login: no process may lose this race."""
     async with asyncio.timeout(60), guarded_place() as place:
         tokens = FileTokens(tmp_path)
         async with Client(place.url, auth=OAuth(NAME, ask=place.browse, tokens=tokens)) as client:
@@ -39,7 +39,7 @@ async def test_processes_renew_a_rotating_token_once(tmp_path: Path) -> None:
             for process in processes:
                 assert process.stdout is not None
                 assert await process.stdout.readline() == b"open\n"
-            record = await tokens.get(record_key(place.url, NAME))
+            record = await tokens.load(record_key(place.url, NAME))
             assert record is not None
             place.refused.add(record.access_token or "")
             ended = await asyncio.gather(*(each.communicate(b"go\n") for each in processes))

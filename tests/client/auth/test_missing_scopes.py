@@ -16,7 +16,7 @@ CHALLENGE = 'Bearer error="insufficient_scope", scope="parts:read parts:write"'
 
 
 async def refuse(request: Request) -> JSONResponse:
-    """Answer like a server whose operation needs more scopes."""
+    """Answer like a server with an operation that needs more scopes."""
     id = json.loads(await request.body()).get("id")
     error = {"code": -32603, "message": "The access token lacks a scope"}
     body = {"jsonrpc": "2.0", "id": id, "error": error}

@@ -3,16 +3,14 @@
 import asyncio
 import logging
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 from joserfc.jwk import ECKey
-from msgspec.structs import replace
 
 from genmcp import Channel, Endpoint, Suite, tool
-from genmcp._core.auth.record import record_key
-from genmcp.client.auth import ClientCredentials, Enterprise, FileTokens, Workload
+from genmcp.auth.extensions.identities import Enterprise, Workload
+from genmcp.client.auth import ClientCredentials
 from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, IssuerMismatch, Unauthorized
 from genmcp.client.sync import SyncClient
@@ -78,27 +76,14 @@ async def test_expired_token_is_replaced_before_it_is_sent() -> None:
     """The server refuses no request after the first one."""
     async with guarded_place() as place:
         auth = service(place)
+        place.issuer.faults.tokens = {"expires_in": 1e-3}
         await called(place, auth)
-        key = record_key(place.url, "ClientCredentials reports")
-        record = await auth.tokens.get(key)
-        assert record is not None
-        await auth.tokens.swap(key, record, replace(record, expires=1.0))
+        first = place.tokens
         place.seen.clear()
         await called(place, auth)
 
-    assert place.grants() == ["client_credentials"] * 2
-    assert record.access_token not in place.tokens
     assert None not in place.tokens
-
-
-async def test_stored_token_is_used_by_the_next_process(tmp_path: Path) -> None:
-    """A service that starts often asks for few tokens."""
-    async with guarded_place() as place:
-        for _ in range(2):
-            auth = service(place, tokens=FileTokens(tmp_path))
-            await called(place, auth)
-
-    assert place.grants() == ["client_credentials"]
+    assert not {*place.tokens} & {*first}
 
 
 async def test_service_asks_for_missing_scopes() -> None:
@@ -203,7 +188,7 @@ async def test_refused_workload_tries_nothing_else() -> None:
 
 
 async def test_failing_function_is_an_error_of_the_client() -> None:
-    """A file that is missing, say."""
+    """For instance a missing file."""
 
     def assertion() -> str:
         raise FileNotFoundError("/var/run/secrets/tokens/mcp")
@@ -296,16 +281,11 @@ async def test_nothing_secret_is_in_the_log(caplog: pytest.LogCaptureFixture) ->
         ({"secret": "s", "key": PEM}, "either a secret or a key"),
         ({"key": "no key"}, "neither PEM nor a JWK"),
         ({"key": KEY.as_pem(private=False)}, "cannot sign"),
-        ({"key": PEM, "algorithm": "RS256"}, "cannot sign"),
-        ({"key": PEM, "method": "client_secret_post"}, "method"),
         ({"secret": "s", "method": "private_key_jwt"}, "method"),
         ({"secret": "s", "issuer": "http://login.example.com"}, "ClientCredentials.issuer"),
         ({"secret": "s", "issuer": None}, "needs issuer='https"),
         ({"key": PEM, "issuer": None}, "needs issuer='https"),
         ({"secret": "s", "scopes": "a b"}, "scopes"),
-        ({"secret": "s", "tokens": "memory"}, "tokens"),
-        ({"secret": "s", "fetch_timeout": 0}, "fetch_timeout"),
-        ({"secret": "s", "max_document": 0}, "max_document"),
     ],
 )
 def test_wrong_credentials_are_refused_at_construction(
@@ -332,8 +312,6 @@ def test_wrong_credentials_are_refused_at_construction(
         (Enterprise, {"client_id": ""}, "client_id"),
         (Enterprise, {"key": PEM}, "either a secret or a key"),
         (Enterprise, {"idp_client_id": None}, "idp_client_id"),
-        (Enterprise, {"subject_type": "jwt"}, "subject_type"),
-        (Enterprise, {"tokens": FileTokens("tokens")}, "user"),
     ],
 )
 def test_wrong_identities_are_refused_at_construction(
@@ -349,24 +327,6 @@ def test_wrong_identities_are_refused_at_construction(
         kind(**{**given, **options})
 
     assert "a.b.c" not in str(caught.value)
-
-
-def test_tokens_of_users_do_not_meet(tmp_path: Path) -> None:
-    """Two users of one process may share a storage."""
-    url, keys = "https://mcp.example.com/mcp", set()
-    for user in ("ann", "bob", "ann"):
-        auth = Enterprise(
-            "https://login.example.com",
-            "https://idp.example.com",
-            lambda: "",
-            client_id="agent",
-            user=user,
-            tokens=FileTokens(tmp_path),
-        )
-        runner = auth.authorization(url)._runner(False)  # type: ignore[attr-defined]
-        keys.add(runner._key)
-
-    assert len(keys) == 2
 
 
 def test_extensions_are_those_of_the_specification() -> None:

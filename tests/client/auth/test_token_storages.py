@@ -1,20 +1,20 @@
-"""Every token storage passes the contract."""
+"""Every token storage passes the contract, also those that docs/client-auth.md shows."""
 
+import sys
 from collections.abc import AsyncIterator, Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import keyring
 import pytest
 
-from genmcp.client.auth.files import FileTokens
-from genmcp.client.auth.keyring_tokens import KeyringTokens
-from genmcp.client.auth.store_tokens import StoreTokens
-from genmcp.client.auth.tokens import MemoryTokens, TokenStorage
+from genmcp.client.auth import FileTokens, MemoryTokens, TokenStorage
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.stores.store import Store
 from tests.client.auth.file_keyring import FileKeyring
-from tests.contracts.tokens import TokensContract
+from tests.contracts.tokens import KEY, RECORD, TokensContract, save
+from tests.support.documented import write_examples
 
 SECRET = "a secret for the tests"
 
@@ -24,10 +24,6 @@ class TestMemoryTokens(TokensContract):
     def tokens(self) -> TokenStorage:
         return MemoryTokens()
 
-    @pytest.fixture
-    def impatient(self) -> TokenStorage:
-        return MemoryTokens(lock_timeout=0.1)
-
 
 @pytest.mark.parametrize("secret", [None, SECRET])
 class TestFileTokens(TokensContract):
@@ -35,40 +31,48 @@ class TestFileTokens(TokensContract):
     def tokens(self, tmp_path: Path, secret: str | None) -> TokenStorage:
         return FileTokens(tmp_path / "new" / "tokens", secret=secret)
 
-    @pytest.fixture
-    def impatient(self, tmp_path: Path, secret: str | None) -> TokenStorage:
-        return FileTokens(tmp_path / "new", secret=secret, lock_timeout=0.1)
 
-
-class TestKeyringTokens(TokensContract):
-    @pytest.fixture(autouse=True)
-    def keyring(self, tmp_path: Path) -> Iterator[None]:
-        before = keyring.get_keyring()
-        keyring.set_keyring(FileKeyring(tmp_path / "keyring.json"))
-        yield
-        keyring.set_keyring(before)
-
-    @pytest.fixture
-    def tokens(self, tmp_path: Path) -> TokenStorage:
-        return KeyringTokens("tests", tmp_path / "tokens")
-
-    @pytest.fixture
-    def impatient(self, tmp_path: Path) -> TokenStorage:
-        return KeyringTokens("tests", tmp_path / "tokens", lock_timeout=0.1)
+@pytest.fixture
+def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return the modules of the page by their names."""
+    folder = tmp_path / "recipes"
+    folder.mkdir()
+    write_examples("client-auth", folder)
+    monkeypatch.syspath_prepend(folder)
+    yield import_module
+    for name in ("store_tokens", "keyring_tokens"):
+        sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 class TestStoreTokens(TokensContract):
     @pytest.fixture
-    async def store(self, tmp_path: Path, kind: str) -> AsyncIterator[Store]:
+    async def tokens(self, tmp_path: Path, kind: str, recipes: Any) -> AsyncIterator[TokenStorage]:
         store = MemoryStore() if kind == "memory" else SQLiteStore(tmp_path / "tokens.sqlite")
-        yield store
+        tokens: TokenStorage = recipes("store_tokens").StoreTokens(store, SECRET)
+        yield tokens
         await store.aclose()
 
-    @pytest.fixture
-    def tokens(self, store: Store) -> TokenStorage:
-        return StoreTokens(store, SECRET)
+
+class TestKeyringTokens(TokensContract):
+    @pytest.fixture(autouse=True)
+    def keyring(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        path = tmp_path / "keyring.json"
+        monkeypatch.setattr(keyring.core, "_keyring_backend", FileKeyring(path))
+        return path
 
     @pytest.fixture
-    def impatient(self, store: Store) -> TokenStorage:
-        return StoreTokens(store, SECRET, lock_timeout=0.1)
+    def tokens(self, tmp_path: Path, recipes: Any) -> TokenStorage:
+        storage: TokenStorage = recipes("keyring_tokens").keyring_tokens(tmp_path / "tokens")
+        return storage
+
+    async def test_secret_of_the_keyring_opens_the_files(
+        self, tokens: TokenStorage, tmp_path: Path, recipes: Any
+    ) -> None:
+        """The next process has the same secret."""
+        await save(tokens, RECORD)
+
+        again = recipes("keyring_tokens").keyring_tokens(tmp_path / "tokens")
+        assert await again.load(KEY) == RECORD
+        (path,) = (tmp_path / "tokens").glob("*.json")
+        assert path.read_bytes().startswith(b"g1")

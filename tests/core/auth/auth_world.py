@@ -14,15 +14,14 @@ from genmcp._core.auth.steps import (
     Call,
     Fetch,
     Fetched,
-    FlowFinding,
+    FlowEvent,
+    FlowFailed,
     FlowOptions,
-    Headers,
     Listen,
     Load,
-    Lock,
+    Locked,
+    Save,
     Steps,
-    Swap,
-    Unlock,
 )
 
 T = TypeVar("T")
@@ -76,11 +75,14 @@ class Prover:
     def use(self, key: str | None) -> None:
         self.used.append(key)
 
-    def proof(self, method: str, url: str) -> str:
-        return f"{method} {url} {self.nonces[-1] if self.nonces else 'no nonce'}"
+    def prove(self, request: Fetch) -> Fetch:
+        nonce = self.nonces[-1] if self.nonces else "no nonce"
+        proof = f"{request.method} {request.url} {nonce}"
+        return replace(request, headers=[*request.headers, ("DPoP", proof)])
 
-    def answered(self, url: str, headers: Headers) -> None:
-        self.nonces.append(dict(headers).get("DPoP-Nonce"))
+    def challenged(self, request: Fetch, response: Fetched) -> bool:
+        self.nonces.append(dict(response.headers).get("DPoP-Nonce"))
+        return b"use_dpop_nonce" in response.body
 
 
 class World:
@@ -89,12 +91,12 @@ class World:
     def __init__(self, **options: Any) -> None:
         self.time = 1000.0
         self.numbers = 0
-        self.findings: list[FlowFinding] = []
+        self.events: list[FlowEvent] = []
         self.options = FlowOptions(
             url=options.pop("url", URL),
             now=lambda: self.time,
             random=self.random,
-            observe=self.findings.append,
+            on_event=self.events.append,
             **options,
         )
         self.record: Record | None = None
@@ -141,7 +143,7 @@ class World:
                 self.before(step)
                 try:
                     outcome = self.perform(step)
-                except TimeoutError as error:  # as the listener raises it
+                except (TimeoutError, FlowFailed) as error:  # of the listener, of a locked step
                     step = steps.throw(error)
                 else:
                     step = steps.send(outcome)
@@ -164,21 +166,23 @@ class World:
                 try:
                     return self.redirected(step)
                 except TimeoutError:
-                    self.perform(step.unanswered)
+                    if step.forget is not None and step.forget == self.record:
+                        self.record = None
                     raise
             case Load():
                 return self.record
-            case Swap():
-                if step.old != self.record:
-                    return False
-                self.record = step.new
-                return True
+            case Save():
+                assert self.locked == 1
+                self.record = step.record
             case Call():
                 return step.function()
-            case Lock():
-                self.locked += 1
-            case Unlock():
-                self.locked -= 1
+            case Locked():
+                assert self.locked == 0
+                self.locked = 1
+                try:
+                    return self.run(step.steps)
+                finally:
+                    self.locked = 0
         return None
 
     def redirected(self, step: Ask) -> str:
@@ -208,8 +212,7 @@ class World:
     def change(self, **members: Any) -> None:
         """Store the record with other members, as another process does."""
         assert self.record is not None
-        generation = self.record.generation + 1
-        self.record = replace(self.record, generation=generation, **members)
+        self.record = replace(self.record, **members)
 
 
 def logged_in(**options: object) -> World:
@@ -221,8 +224,8 @@ def logged_in(**options: object) -> World:
 
 
 def forget(world: World) -> None:
-    """Empty the lists of steps and findings."""
-    for steps in (world.fetches, world.asks, world.listened, world.findings):
+    """Empty the lists of steps and events."""
+    for steps in (world.fetches, world.asks, world.listened, world.events):
         steps.clear()
 
 

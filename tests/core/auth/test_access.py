@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from genmcp._core.access import Access, AuthorizationUnavailable, InvalidToken, checked_scopes
-from genmcp._core.failures import failure_outcome
+from genmcp._core.failures import failure_result
 from genmcp._core.request import ClientInfo, Request
 from genmcp.errors import ConfigurationError, InsufficientScope
 from genmcp.protocol.params import RequestParams
@@ -73,7 +73,7 @@ def test_missing_scope_is_a_tool_result_but_an_error_elsewhere(method: str) -> N
     client = ClientInfo(LATEST.version)
     request = Request(id=1, method=method, params=RequestParams(), revision=LATEST, client=client)
     error = InsufficientScope("parts:write", "parts:bulk")
-    outcome = failure_outcome(error, request, "ref")
+    outcome = failure_result(error, request, "ref")
 
     if method == "tools/call":
         assert isinstance(outcome, CallToolResult)

@@ -8,16 +8,15 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from msgspec.structs import replace
 
-from genmcp._core.auth.authorization_request import (
+from genmcp._core.auth.challenges import Challenge
+from genmcp._core.auth.discovery import DiscoveredServer
+from genmcp._core.auth.flow import (
     AuthorizationRequest,
     authorization_request,
     code_of,
-    code_params,
     scope_parameter,
     select_scopes,
 )
-from genmcp._core.auth.challenges import Challenge
-from genmcp._core.auth.discovery import DiscoveredServer
 from genmcp._core.auth.metadata import ServerMetadata
 from genmcp._core.auth.record import RegisteredClient
 from genmcp._core.auth.steps import Failure, FlowFailed
@@ -120,7 +119,7 @@ def query(request: AuthorizationRequest) -> dict[str, str]:
     return {name: values[0] for name, values in params.items()}
 
 
-def test_request_has_what_the_specification_demands() -> None:
+def test_request_has_the_specified_parameters() -> None:
     """RFC 6749, 4.1.1; RFC 7636, 4.2; RFC 8707, 2."""
     world = World()
 
@@ -142,7 +141,7 @@ def test_request_has_what_the_specification_demands() -> None:
     assert request.issuer == ISSUER
 
 
-def test_request_leaves_out_what_there_is_none_of() -> None:
+def test_request_leaves_out_empty_parameters() -> None:
     """An empty scope or resource would be an invalid one."""
     world = World()
 
@@ -181,20 +180,6 @@ def test_query_of_the_endpoint_is_kept() -> None:
 def test_representation_of_a_request_has_no_secret() -> None:
     """The verifier would let a thief of the code redeem it."""
     assert repr(REQUEST) == f"AuthorizationRequest(issuer='{ISSUER}')"
-
-
-@pytest.mark.parametrize("resource", [URL, None])
-def test_code_is_redeemed_with_the_verifier(resource: str | None) -> None:
-    """RFC 6749, 4.1.3; RFC 7636, 4.5; RFC 8707, 2.2."""
-    params = code_params(REQUEST, CODE, resource)
-
-    assert params.pop("resource", None) == resource
-    assert params == {
-        "grant_type": "authorization_code",
-        "code": CODE,
-        "redirect_uri": REDIRECT,
-        "code_verifier": VERIFIER,
-    }
 
 
 # The redirect

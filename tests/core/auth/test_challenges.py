@@ -75,7 +75,7 @@ def test_scheme_is_found_in_any_case() -> None:
 
 
 def test_number_of_challenges_is_limited() -> None:
-    """A header of thousands of schemes is no reason to keep them."""
+    """Of a header with thousands of schemes, only the first are kept."""
     assert len(parse_challenges(["Bearer, " * 5000])) == 16
 
 
@@ -119,14 +119,14 @@ def test_scopes_are_split_without_duplicates() -> None:
         (
             "",
             ("a", "b", "a"),
-            {"resource_metadata": METADATA, "realm": None},
+            {"resource_metadata": METADATA, "algs": None},
             f'Bearer scope="a b", resource_metadata="{METADATA}"',
         ),
         (
             "invalid_token",
             (),
-            {"realm": "r"},
-            'Bearer realm="r", error="invalid_token", error_description="it has expired"',
+            {"algs": "ES256"},
+            'Bearer error="invalid_token", error_description="it has expired", algs="ES256"',
         ),
     ],
 )

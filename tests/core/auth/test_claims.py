@@ -238,15 +238,13 @@ def test_json_is_strict(text: bytes) -> None:
 
 
 def test_strict_json_is_read() -> None:
-    """Members of one name in different objects are no duplicates."""
+    """Members of one name in different objects are not duplicates."""
     assert parse_object(b'{"sub": "a", "act": {"sub": "b"}}') == {"sub": "a", "act": {"sub": "b"}}
 
 
 def test_introspection_needs_an_active_token() -> None:
     """RFC 7662, 2.2: `active` is a boolean; the issuer and `exp` are optional."""
-    rules = Rules(
-        issuers=[ISSUER], audiences=[RESOURCE], default_issuer=ISSUER, requires_expiry=False
-    )
+    rules = Rules(issuers=[ISSUER], audiences=[RESOURCE], introspected=True)
     found = claims(iss=None, exp=None, scope="a")
 
     access = check_introspection({"active": True, **found}, rules, NOW)

@@ -3,12 +3,14 @@
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from genmcp._core.auth.challenges import Challenge
 from genmcp._core.auth.discovery import discover
 from genmcp._core.auth.fetching import is_private_address
 from genmcp._core.auth.flow import authorize
 from genmcp._core.auth.steps import Failure, Fetched, FlowFailed
+from genmcp.client.auth.oauth import by_credentials
 from tests.core.auth.auth_world import (
     ISSUER,
     METADATA,
@@ -134,7 +136,7 @@ def test_metadata_of_nothing_but_an_outage_is_no_old_server() -> None:
 
 
 def test_metadata_that_the_challenge_names_has_to_exist() -> None:
-    """Its server has a wrong URL, and is none of 2025-03-26, whose endpoints have no metadata."""
+    """Its server has a wrong URL. It is not a server of 2025-03-26, which has no metadata."""
     world = World()
     del world.pages[PRM]
 
@@ -144,12 +146,12 @@ def test_metadata_that_the_challenge_names_has_to_exist() -> None:
 
 def test_discovery_sends_the_protocol_version() -> None:
     """2025-03-26, "Server Metadata Discovery Headers"."""
-    world = World(protocol_version="2025-06-18")
+    world = World()
 
     world.run(discover(world.options, None))
 
     versions = [dict(fetch.headers)["MCP-Protocol-Version"] for fetch in world.fetches]
-    assert versions == ["2025-06-18", "2025-06-18"]
+    assert versions == ["2026-07-28", "2026-07-28"]
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
@@ -255,11 +257,11 @@ def test_assumed_pkce_needs_no_list() -> None:
 
 def test_machine_grants_need_only_a_token_endpoint() -> None:
     """Client credentials, for instance, use the token endpoint only."""
-    world = World()
+    world = World(grant=by_credentials)
     world.metadata.pop("code_challenge_methods_supported")
     world.metadata.pop("authorization_endpoint")
 
-    assert world.run(discover(world.options, None, code=False)).issuer == ISSUER
+    assert world.run(discover(world.options, None)).issuer == ISSUER
 
 
 def test_null_means_absent() -> None:
@@ -358,7 +360,7 @@ def test_endpoint_with_a_parameter_of_the_request_is_refused() -> None:
         world.metadata["authorization_endpoint"] += f"?tenant=7&{name.replace('_', '%5f')}="
         with pytest.raises(FlowFailed, match=f"in its own query: {name}$"):
             world.run(discover(world.options, None))
-        world.run(discover(world.options, None, code=False))  # which does not use it
+        world.run(discover(replace(world.options, grant=by_credentials), None))  # unused
     assert len(full.asked) == 10
 
 

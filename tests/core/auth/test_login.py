@@ -1,15 +1,18 @@
 """Logins: discovery, registration, consent and tokens in one flow."""
 
+from base64 import urlsafe_b64encode
+from hashlib import sha256
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from genmcp._core.auth.flow import authorize, explain, rejected
+from genmcp._core.auth.flow import authorize, rejected
 from genmcp._core.auth.record import RegisteredClient
-from genmcp._core.auth.steps import Ask, Failure, FlowFailed, Swap
+from genmcp._core.auth.steps import Ask, Failure, FlowFailed
 from tests.core.auth.auth_world import (
     ACCESS,
+    CODE,
     ISSUER,
     METADATA,
     REDIRECT,
@@ -42,7 +45,17 @@ def test_login_of_a_new_client() -> None:
     assert world.asked["resource"] == URL
     assert world.asked["scope"] == "a b"
     [request] = world.to("/token")
-    assert form_of(request)["resource"] == URL
+    assert form_of(request) == {
+        "grant_type": "authorization_code",
+        "code": CODE,
+        "redirect_uri": world.asked["redirect_uri"],
+        "code_verifier": form_of(request)["code_verifier"],
+        "resource": URL,
+        "client_id": "client-1",
+    }
+    digest = sha256(form_of(request)["code_verifier"].encode()).digest()
+    challenged = urlsafe_b64encode(digest).rstrip(b"=").decode()
+    assert challenged == world.asked["code_challenge"]
 
 
 def test_login_without_a_response_asks_for_the_listed_scopes() -> None:
@@ -89,7 +102,7 @@ def test_client_that_gets_no_answer_is_forgotten() -> None:
 
 
 def test_unanswered_login_keeps_tokens_that_can_be_used() -> None:
-    """Other programs use them, while somebody runs `genmcp login` once more and gives up."""
+    """Other programs use them, while the user runs `genmcp login` once more and gives up."""
     world = logged_in()
     world.answer = TimeoutError("no answer")
     before = record_of(world)
@@ -186,39 +199,6 @@ def test_own_client_needs_no_registration_for_another_port() -> None:
     assert world.to("/register") == []
 
 
-# The storage of a login
-
-
-def test_login_replaces_the_record_of_another_process() -> None:
-    """The user has just consented."""
-    world = World()
-
-    def before(step: object) -> None:
-        stored = world.record
-        final = isinstance(step, Swap) and step.new is not None and step.new.access_token
-        if final and stored is not None and stored.access_token is None:
-            world.change(access_token="theirs")
-
-    world.before = before
-    record = world.run(authorize(world.options))
-
-    assert record == world.record
-    assert (record.access_token, record.generation) == (ACCESS, 3)
-
-
-def test_storage_that_keeps_changing_is_an_error() -> None:
-    """The flow ends in any case."""
-    world = World()
-
-    def before(step: object) -> None:
-        if isinstance(step, Swap) and step.new and step.new.access_token:
-            world.change(access_token="theirs")
-
-    world.before = before
-    with pytest.raises(FlowFailed, match="could not be stored"):
-        world.run(authorize(world.options))
-
-
 # The redirect URI where redirects have no `iss`: RFC 9700, 4.4.2
 
 
@@ -271,8 +251,7 @@ def test_mixed_up_code_goes_to_no_token_endpoint() -> None:
 @pytest.mark.parametrize(
     "options", [{"client_id": "own"}, {"client_id": DOCUMENT}, {"fixed_redirect": True}]
 )
-@pytest.mark.parametrize("flow", [authorize, explain])
-def test_registered_redirect_uri_needs_an_issuer(flow: Any, options: dict[str, Any]) -> None:
+def test_registered_redirect_uri_needs_an_issuer(options: dict[str, Any]) -> None:
     """It is the same for all authorization servers."""
     world = World(**options)
     world.metadata["client_id_metadata_document_supported"] = True
@@ -280,7 +259,7 @@ def test_registered_redirect_uri_needs_an_issuer(flow: Any, options: dict[str, A
         del world.metadata["registration_endpoint"]
 
     with pytest.raises(FlowFailed, match=f"issuer='{ISSUER}'") as caught:
-        world.run(flow(world.options))
+        world.run(authorize(world.options))
 
     assert caught.value.failure is Failure.ISSUER
     assert (world.asks, world.to("/register")) == ([], [])

@@ -73,8 +73,8 @@ def test_server_without_metadata_has_fixed_paths_at_its_origin() -> None:
         ("https://h/mcp?tenant=2", "https://h/mcp?tenant=1", False),
     ],
 )
-def test_resource_covers_itself_and_what_is_below(resource: str, url: str, expected: bool) -> None:
-    """A token for another resource must not be asked for (RFC 9728, 7.3)."""
+def test_resource_covers_itself_and_paths_below(resource: str, url: str, expected: bool) -> None:
+    """No token for another resource must be requested (RFC 9728, 7.3)."""
     assert covers(resource, url) is expected
 
 
@@ -109,10 +109,10 @@ def test_default_port_is_part_of_the_origin() -> None:
 
 def test_documents_are_decoded_without_unknown_members() -> None:
     """RFC 8414, 2: other members must be ignored."""
-    text = b'{"issuer": "https://as", "jwks_uri": "https://as/keys", "x": {"y": 1}}'
+    text = b'{"issuer": "https://as", "token_endpoint": "https://as/token", "x": {"y": 1}}'
     server = msgspec.json.decode(text, type=ServerMetadata)
 
-    assert server.jwks_uri == "https://as/keys"
+    assert server.token_endpoint == "https://as/token"
     assert (
         msgspec.json.encode(ResourceMetadata(resource="https://h")) == b'{"resource":"https://h"}'
     )

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from genmcp._core.auth.flow import authorize, rejected, renew, usable
 from genmcp._core.auth.record import Record
-from genmcp._core.auth.steps import Failure, FlowFailed, Lock, Swap
+from genmcp._core.auth.steps import Failure, FlowFailed, Locked
 from tests.core.auth.auth_world import (
     ISSUER,
     REFRESH,
@@ -67,7 +67,7 @@ def test_resource_is_left_out_of_a_renewal_as_well() -> None:
     assert "resource" not in form_of(request)
 
 
-def test_nobody_has_a_token() -> None:
+def test_client_without_a_login_has_no_token() -> None:
     """The first request is sent without one; its response has the challenge."""
     world = World()
     assert world.run(usable(world.options)) is None
@@ -166,7 +166,7 @@ def test_renewal_of_another_process_is_used() -> None:
     failed = record_of(world)
 
     def before(step: object) -> None:
-        if isinstance(step, Lock):
+        if isinstance(step, Locked):
             world.change(access_token="theirs")
 
     world.before = before
@@ -175,32 +175,6 @@ def test_renewal_of_another_process_is_used() -> None:
     assert record is not None
     assert record.access_token == "theirs"
     assert world.fetches == []
-
-
-@pytest.mark.parametrize("tokens", [{"access_token": "theirs"}, {"access_token": None}, None])
-@pytest.mark.parametrize("status", [200, 400])
-def test_only_the_generation_that_failed_is_removed(
-    tokens: dict[str, str | None] | None, status: int
-) -> None:
-    """A login, or a logout, replaced the record while the refresh token was refused."""
-    world = logged_in()
-    failed = record_of(world)
-    if status == 400:
-        world.pages[TOKEN] = page({"error": "invalid_grant"}, 400)
-
-    def before(step: object) -> None:
-        if isinstance(step, Swap):
-            if tokens is None:
-                world.record = None
-            else:
-                world.change(**tokens)
-
-    world.before = before
-    record = world.run(renew(world.options, failed))
-
-    theirs = tokens is not None and tokens["access_token"]
-    assert (record.access_token if record else None) == (theirs or None)
-    assert (world.record is None) is (tokens is None)
 
 
 def test_record_that_a_logout_removed_is_not_renewed() -> None:
@@ -283,5 +257,5 @@ def test_token_that_a_challenge_repeats_is_not_reported() -> None:
 
     world.run(rejected(world.options, challenge(text, used=used)))
 
-    [found] = [each.text for each in world.findings if each.topic == "challenge"]
+    [found] = [each.text for each in world.events if each.topic == "challenge"]
     assert "no such token: ***" in found

@@ -6,27 +6,23 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from genmcp._core.auth.grants import ID_JAG, ID_TOKEN
+from genmcp._core.auth.flow import rejected, usable
 from genmcp._core.auth.record import Record
-from genmcp._core.auth.service_flow import (
-    Grant,
-    by_assertion,
-    by_credentials,
-    by_exchange,
-    rejected_service,
-    usable_service,
-)
-from genmcp._core.auth.steps import Failure, FlowFailed, FlowOptions
+from genmcp._core.auth.steps import Failure, Fetch, Fetched, FlowFailed, FlowOptions, Grant
+from genmcp.auth.extensions.identities import ID_JAG, by_assertion, by_exchange
+from genmcp.client.auth.oauth import by_credentials
 from tests.core.auth.auth_world import ACCESS, ISSUER, URL, World, challenge, form_of, page, raw
 
+ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"
 IDP = "https://idp.example.com"
 ASSERTION = "header.claims.signature"
 EXCHANGED = {"access_token": "the.id.jag", "issued_token_type": ID_JAG, "token_type": "N_A"}
 
 
 def service(**options: Any) -> World:
-    """A world whose client is a service with a secret."""
-    world = World(**{"client_id": "service", "client_secret": "client-secret", **options})
+    """A world in which the client is a service with a secret."""
+    known = {"client_id": "service", "client_secret": "client-secret", "grant": by_credentials}
+    world = World(**{**known, **options})
     world.metadata["token_endpoint_auth_methods_supported"] = ["client_secret_post"]
     world.metadata.pop("authorization_endpoint")
     world.metadata.pop("code_challenge_methods_supported")
@@ -37,7 +33,8 @@ def obtained(
     world: World, grant: Grant = by_credentials, text: str = "Bearer", **more: Any
 ) -> Record | None:
     """The record after a response with a challenge."""
-    return world.run(rejected_service(world.options, grant, challenge(text, **more)))
+    world.options = replace(world.options, grant=grant)
+    return world.run(rejected(world.options, challenge(text, **more)))
 
 
 def had(world: World, grant: Grant = by_credentials) -> Record:
@@ -52,9 +49,9 @@ def exchange(world: World, token_endpoint: str | None = None, **options: Any) ->
     metadata = {"issuer": IDP, "token_endpoint": f"{IDP}/token"}
     world.pages[f"{IDP}/.well-known/oauth-authorization-server"] = page(metadata)
     world.pages.setdefault(f"{IDP}/token", page(EXCHANGED))
-    made = {"url": IDP, "issuer": IDP, "client_id": "at-idp", **options}
+    made = {"url": IDP, "issuer": IDP, "client_id": "at-idp", "grant": by_credentials, **options}
     idp = FlowOptions(now=world.options.now, random=world.random, **made)
-    return by_exchange(idp, token_endpoint, lambda: "id.token.text", ID_TOKEN)
+    return by_exchange(idp, token_endpoint, lambda: "id.token.text")
 
 
 def test_service_needs_neither_user_nor_authorization_endpoint() -> None:
@@ -77,7 +74,7 @@ def test_service_needs_neither_user_nor_authorization_endpoint() -> None:
 
 
 def test_service_may_choose_its_method() -> None:
-    """For an authorization server whose metadata are wrong."""
+    """For an authorization server with wrong metadata."""
     world = service(method="client_secret_basic")
     had(world)
 
@@ -111,8 +108,8 @@ def test_token_is_used_until_it_is_due() -> None:
     record = had(world)
     world.fetches.clear()
 
-    again = world.run(usable_service(world.options, by_credentials, record))
-    stored = world.run(usable_service(world.options, by_credentials))
+    again = world.run(usable(world.options, record))
+    stored = world.run(usable(world.options))
 
     assert again is record
     assert stored == record
@@ -127,12 +124,12 @@ def test_due_token_is_replaced_without_discovery() -> None:
     world.time += 3570
     world.token["access_token"] = "second"
 
-    new = world.run(usable_service(world.options, by_credentials, record))
+    new = world.run(usable(world.options, record))
 
     assert world.urls == [f"{ISSUER}/token"]
     assert form_of(world.fetches[0])["scope"] == "parts:read"
     assert new is not None and new == world.record
-    assert (new.access_token, new.generation) == ("second", record.generation + 1)
+    assert (new.access_token, new.renewals) == ("second", 1)
 
 
 def test_token_of_another_process_is_used() -> None:
@@ -143,7 +140,7 @@ def test_token_of_another_process_is_used() -> None:
     world.change(access_token="second", expires=world.time + 3600)
     world.fetches.clear()
 
-    new = world.run(usable_service(world.options, by_credentials, record))
+    new = world.run(usable(world.options, record))
 
     assert new is not None and new.access_token == "second"
     assert world.fetches == []
@@ -153,7 +150,7 @@ def test_without_a_record_there_is_no_token() -> None:
     """The first request shows whether the server wants one, and which."""
     world = service()
 
-    assert world.run(usable_service(world.options, by_credentials)) is None
+    assert world.run(usable(world.options)) is None
 
 
 def test_record_of_another_client_is_not_used() -> None:
@@ -163,7 +160,7 @@ def test_record_of_another_client_is_not_used() -> None:
     other = service(client_id="other")
     other.record = world.record
 
-    assert other.run(usable_service(other.options, by_credentials)) is None
+    assert other.run(usable(other.options)) is None
     replaced = obtained(other)
     assert replaced is not None and replaced.client.id == "other"
 
@@ -175,10 +172,11 @@ def test_failing_renewal_uses_the_token_while_it_lives(life: float) -> None:
     record = had(world)
     world.time += life
     world.pages[f"{ISSUER}/token"] = raw("", 503)
-    flow = usable_service(world.options, by_credentials, record)
+    flow = usable(world.options, record)
 
     if life < 3600:
-        assert world.run(flow) == record
+        found = world.run(flow)
+        assert found is not None and found.access_token == record.access_token
     else:
         with pytest.raises(FlowFailed, match="503") as caught:
             world.run(flow)
@@ -194,9 +192,9 @@ def test_refused_renewal_ends_the_attempt() -> None:
     world.pages[f"{ISSUER}/token"] = page({"error": "invalid_grant"}, 400)
 
     with pytest.raises(FlowFailed, match="invalid_grant"):
-        world.run(usable_service(world.options, by_credentials, record))
+        world.run(usable(world.options, record))
 
-    assert world.run(usable_service(world.options, by_credentials)) is None
+    assert world.run(usable(world.options)) is None
 
 
 def test_rejected_token_is_replaced_once() -> None:
@@ -238,7 +236,7 @@ def test_missing_scope_is_asked_for_beside_the_others() -> None:
 
 
 def test_missing_scope_may_be_there_already() -> None:
-    """Another process has asked for it."""
+    """Another process has requested it."""
     world = service()
     first = had(world)
     world.change(access_token="second", scopes=("parts:write",))
@@ -291,7 +289,7 @@ def test_server_that_moves_gets_no_credentials() -> None:
     assert not any("new.example.com/token" in url for url in world.urls)
 
 
-def test_client_that_nobody_knows_is_an_error() -> None:
+def test_document_without_support_for_it_is_an_error() -> None:
     """A client id metadata document, where the authorization server supports none."""
     world = service(client_id="https://reports.example.com/client.json", client_secret=None)
     world.options = replace(world.options, sign=lambda claims: "a.b.c")
@@ -431,11 +429,12 @@ class Key:
         """Keep *key*."""
         self.used.append(key)
 
-    def proof(self, method: str, url: str) -> str:
+    def prove(self, request: Fetch) -> Fetch:
         """A text."""
-        return f"proof of {method} {url}"
+        proof = f"proof of {request.method} {request.url}"
+        return replace(request, headers=[*request.headers, ("DPoP", proof)])
 
-    def answered(self, url: str, headers: Any) -> bool:
+    def challenged(self, request: Fetch, response: Fetched) -> bool:
         """No nonce."""
         return False
 
@@ -447,10 +446,10 @@ def test_service_binds_its_token_to_a_key() -> None:
     world.token["token_type"] = "DPoP"
     record = had(world)
     world.time += 3570
-    world.run(usable_service(world.options, by_credentials, record))
+    world.run(usable(world.options, record))
 
     assert (record.token_type, record.dpop_key) == ("DPoP", "private")
-    assert key.used == [None, "private"]
+    assert key.used == ["private"]
     proofs = [dict(fetch.headers)["DPoP"] for fetch in world.to("/token")]
     assert proofs == [f"proof of POST {ISSUER}/token"] * 2
 
@@ -460,7 +459,7 @@ def test_token_without_the_key_is_reported() -> None:
     world = service(prover=Key())
 
     assert had(world).dpop_key is None
-    assert any("does not support DPoP" in each.text for each in world.findings if not each.ok)
+    assert any("does not support DPoP" in each.text for each in world.events if not each.ok)
 
 
 def test_employee_sends_no_proof_to_the_provider() -> None:
@@ -478,7 +477,7 @@ def test_server_that_requires_a_key_gets_no_other_token() -> None:
     world = service()
     world.prm["dpop_bound_access_tokens_required"] = True
 
-    with pytest.raises(FlowFailed, match="dpop=True"):
+    with pytest.raises(FlowFailed, match="DpopAuth"):
         obtained(world)
 
     assert world.to("/token") == []

@@ -8,7 +8,6 @@ from genmcp._core.auth.steps import (
     Fetch,
     Fetched,
     FlowFailed,
-    FlowFinding,
     FlowOptions,
 )
 
@@ -48,8 +47,8 @@ def test_failure_names_the_option_that_helps() -> None:
     assert failed.failure is Failure.PKCE
 
 
-def test_findings_are_ignored_without_an_observer() -> None:
+def test_events_are_ignored_without_an_observer() -> None:
     """Observation is an option."""
     options = FlowOptions(url="https://h", now=lambda: 0.0, random=lambda: "")
 
-    options.observe(FlowFinding("token", "issued"))
+    options.report("token", "issued")

@@ -1,0 +1,186 @@
+"""Calls that run once, however often they are sent: calls with an idempotency key.
+
+Not part of the specification. A client that does not know the result of its call sends it again
+with the same key: to this process or to another, while the call runs or after it has ended.
+
+Such a call is a task from its beginning, and the id of the task is derived from the key. The first
+request creates the task, and the hook runs beside it. Each request, the first one among them, waits
+for the result of the task as it would for that of a job. A client that leaves ends its own wait
+only; `tasks/cancel` ends the call.
+
+The record of the task decides everything else. It is created once, because a store rejects a second
+record with the same id. It has a digest of the arguments, its result is kept for `Tool.result_ttl`,
+and it shows whether the key is free again (`Task.frees_key`): a call then replaces the record.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Sequence
+from contextlib import suppress
+from functools import partial
+from typing import Final, cast
+
+import msgspec
+
+from genmcp._core.call import AccessRecord
+from genmcp._core.outcome import digest
+from genmcp._core.request import Request
+from genmcp._core.seal import Purpose
+from genmcp._core.task import Task, replace_task
+from genmcp._mux.continuations import has_tasks
+from genmcp._mux.limits import ConcurrencyLimit
+from genmcp._mux.performing import report
+from genmcp._mux.sinks import Services, StoredRequest
+from genmcp._mux.stored_calls import StoredCalls
+from genmcp._mux.tasks import create_task_result, task_result
+from genmcp.cancellation import run_to_completion
+from genmcp.channel import Channel
+from genmcp.errors import InvalidParams, Overloaded, StoreError
+from genmcp.protocol.value import Result
+from genmcp.tasks.attempt import finished_with_error
+from genmcp.tasks.records import Stored
+
+_TOKEN_BITS: Final = 40
+_NOT_BEGUN: Final = msgspec.structs.replace(
+    finished_with_error(Overloaded("The call has not begun: its task was not stored")),
+    frees_key=True,
+)
+
+
+def key_of(request: Request) -> str | bytes | None:
+    """Return the idempotency key of *request*: an argument, or a member of `_meta`.
+
+    None if it has none. On other methods than `tools/call` a key has no effect.
+    """
+    if request.method != "tools/call":
+        return None
+    if (name := request.policy.idempotency_key) is not None and request.raw_arguments:
+        with suppress(msgspec.DecodeError):  # the hook reports it
+            given = _arguments.decode(cast(msgspec.Raw, request.raw_arguments)).get(name, b"null")
+            value = msgspec.json.decode(given)
+            if value is not None:
+                return value if isinstance(value, str) else bytes(given)
+    return request.params.meta.idempotency_key
+
+
+class KeyedCalls:
+    """The calls with idempotency keys of one mux. Owned by the mux.
+
+    *waiting_calls* counts the calls that wait here, with or without a client.
+    """
+
+    def __init__(
+        self, services: Services, stored_calls: StoredCalls, waiting_calls: ConcurrencyLimit
+    ) -> None:
+        self._services = services
+        self._stored_calls = stored_calls
+        self._tasks = stored_calls.tasks
+        self._service = stored_calls.tasks.service
+        self._waiting_calls = waiting_calls
+
+    def ids(self, channel: Channel, key: str | bytes) -> Sequence[str]:
+        """Return the ids that the task of *key* may have, one for each secret; a new one the first.
+
+        Raises:
+            InvalidParams: the client is anonymous, so that any other could fetch the result.
+        """
+        # The clients of a pipe, or in this process, are one.
+        if channel.principal is None and channel.context.caller.client_key.address is not None:
+            raise InvalidParams(
+                "An idempotency key needs an authenticated client: it belongs to a principal"
+            )
+        if not key:
+            raise InvalidParams("An idempotency key must not be empty")
+        parts = "keyed", channel.principal, channel.request.key, key
+        return self._services.seal.marks(Purpose.TASK, *parts)
+
+    async def handle(self, request: Request, channel: Channel, key: str | bytes) -> Result:
+        """Run a call that has a *key*, or wait for the result of the call that has it.
+
+        Raises:
+            InvalidParams: as for `ids`, or the key was used with other arguments.
+            McpError: the call has ended with that error.
+        """
+        ids, arguments = self.ids(channel, key), digest(request.raw_arguments or {})
+        # Before the task is written: a client that leaves meanwhile does not end the call.
+        await report(channel, AccessRecord(None, ids[0]))
+        while True:
+            stored = await self._find(ids)
+            if stored is None or stored.task.frees_key:
+                new = await self._begin(channel, stored, ids[0], arguments)
+                if new is not None:
+                    return await self._result_of(new, channel, known=new)
+                continue  # a copy was faster
+            task = await self._service.recover(stored.task)
+            if task.frees_key:
+                continue
+            if task.arguments_digest != arguments:
+                raise InvalidParams("This idempotency key was used for a call with other arguments")
+            if task.ended:
+                return task_result(task, request.method)
+            return await self._result_of(task, channel)
+
+    async def _find(self, ids: Sequence[str]) -> Stored | None:
+        for id in ids:
+            if (stored := await self._service.records.find(id)) is not None:
+                return stored
+        return None
+
+    async def _result_of(self, task: Task, channel: Channel, known: Task | None = None) -> Result:
+        if channel.request.policy.task == "always" and has_tasks(channel.request):
+            return create_task_result(task, self._services.store.now())
+        return await self._stored_calls.continuations.followed(task.id, channel, known=known)
+
+    async def _begin(
+        self, channel: Channel, free: Stored | None, id: str, arguments: bytes
+    ) -> Task | None:
+        """Create the task of a call, in place of *free*, and start its hook.
+
+        Return None if a copy of the call was faster.
+        """
+        # The token identifies this run of the call, whatever becomes of the write below.
+        token, state = secrets.randbits(_TOKEN_BITS), self._tasks.running_here
+        id = id if free is None else free.task.id
+        task = self._tasks.new_task(channel, id, state, token=token, arguments_digest=arguments)
+        if free is not None:
+            task = replace_task(task, free.task)
+        packed_request = StoredRequest.of(channel).pack()
+        began = False
+
+        async def begin() -> None:
+            nonlocal began
+            self._services.bus.open()
+            await self._service.start()  # others would consider the call lost without a heartbeat
+            try:
+                began = await self._service.writer.create(task, packed_request, replaces=free)
+            except StoreError:  # it may have been written
+                self._service.withdraw(task, _NOT_BEGUN)
+                raise
+            if began:
+                self._service.worker.run_call(self._run(task, channel))
+
+        # The client may leave meanwhile, which must not separate the record from its hook.
+        await run_to_completion(begin())
+        return task if began else None
+
+    async def _run(self, task: Task, channel: Channel) -> None:
+        """Run the hook of *task*, and write its result."""
+        running, loop = asyncio.current_task(), asyncio.get_running_loop()
+        assert running is not None
+        stop = partial(_cancel, running, loop)
+        self._tasks.running.add(task.id, task.fencing_token, stop)
+        slots = self._waiting_calls.acquire(channel.context.caller.client_key)
+        try:
+            step = partial(self._stored_calls.begin, task, channel)
+            await self._service.runner.run_call(task, step)
+        finally:
+            self._waiting_calls.release(slots)
+            self._tasks.running.discard(task.id, task.fencing_token)
+
+
+def _cancel(running: "asyncio.Task[None]", loop: asyncio.AbstractEventLoop) -> None:
+    with suppress(RuntimeError):  # its loop was closed, and the call with it
+        loop.call_soon_threadsafe(running.cancel)
+
+
+_arguments: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
