@@ -78,11 +78,14 @@ class MemoryDatabase(Database):
     async def write(self, change: Callable[[Transaction], T]) -> T:
         with self._lock:
             (outcome,) = self.transact(self._opened(), [change])
-        if isinstance(outcome, StoreError):
-            self._outages.record(outcome)
-            raise outcome
-        result: T = outcome
-        return result
+        try:
+            if isinstance(outcome, StoreError):
+                self._outages.record(outcome)
+                raise outcome
+            result: T = outcome
+            return result
+        finally:
+            del outcome  # its traceback has this frame: a reference cycle
 
     def counts(self) -> tuple[int, int, Usage]:
         """Return the number of records and of logs, and their size. Expired entries count."""
