@@ -8,11 +8,13 @@ from types import FrameType
 from typing import Any
 from weakref import ref
 
+import pytest
 from msgspec import Struct
 
 import genmcp
 from genmcp import (
     Channel,
+    ClientLogHandler,
     Continue,
     Done,
     Endpoint,
@@ -29,9 +31,17 @@ from tests.support.asgi import Client, until
 from tests.support.serving import serve
 from tests.support.sockets import Connection, called
 
+pytestmark = pytest.mark.usefixtures("no_log_handler")
+
 PACKAGE = str(Path(genmcp.__file__).parent)
 JOB_CALLS = 720
 PLAIN_CALLS, PLAIN_MODULES = 26, 16
+
+
+@pytest.fixture
+def no_log_handler(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another test of this process may have created one, which costs each call."""
+    monkeypatch.setattr(ClientLogHandler, "created", False)
 
 
 @job(name="costs.work")

@@ -124,8 +124,11 @@ class PostgresStore(Store):
             writes = self._connections.here().writes
             if failure := await writes.request(statements.APPLY, item, cost):
                 error = self._error(failure)
-                self.outages.record(error)
-                raise error
+                try:
+                    self.outages.record(error)
+                    raise error
+                finally:
+                    del error  # its traceback has this frame: a reference cycle
 
     def _error(self, failure: dict[str, Any]) -> StoreError:
         """Return the error for a write that genmcp.apply has rejected."""

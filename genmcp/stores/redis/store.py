@@ -145,8 +145,11 @@ class RedisStore(Store):
         reply = await self._run(APPLY, request, *data)
         if reply != 1:
             error = self._error(reply, ops, room)
-            self.outages.record(error)
-            raise error
+            try:
+                self.outages.record(error)
+                raise error
+            finally:
+                del error  # its traceback has this frame: a reference cycle
 
     def _error(self, reply: Sequence[Any], ops: Sequence[Op], room: Room) -> StoreError:
         """Return the error for the response of apply.lua to a write that it rejected."""
