@@ -25,6 +25,18 @@ settings.register_profile("genmcp", deadline=None, derandomize="CI" in os.enviro
 settings.load_profile("genmcp")
 
 
+# Tests of whole programs, under load or by random input. Coverage counts what other tests take: it
+# would slow these most, and a line that only chance reaches is not tested.
+_WITHOUT_COVERAGE = ("e2e", "peers", "chaos", "fuzz", "browser")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Leave the tests of `_WITHOUT_COVERAGE` out of the measurement, if there is one."""
+    for item in items:
+        if any(item.get_closest_marker(name) for name in _WITHOUT_COVERAGE):
+            item.add_marker("no_cover")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _leaves_no_orphan() -> Iterator[None]:
     """Fail a run that leaves processes behind.

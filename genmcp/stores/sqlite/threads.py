@@ -70,9 +70,9 @@ class ConnectionThread:
     async def aclose(self) -> None:
         """Perform all queued requests, then disconnect and end the thread."""
         with self._submitting:
-            if self._thread is not None and not self._closing:
-                self._requests.put(None)
             self._closing = True
+            # Only now: the thread waits for a request again, unless it sees that this is closing.
+            self._requests.put(None)
         if self._thread is not None:
             await asyncio.to_thread(self._thread.join)
 
