@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Coroutine, Sequence
 from contextlib import AbstractAsyncContextManager, nullcontext
 from enum import Enum
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -86,10 +86,13 @@ class Member(ABC):
         return nullcontext(uris)
 
 
-class Alternative(NamedTuple):
+M = TypeVar("M", bound=Member)
+
+
+class Alternative(NamedTuple, Generic[M]):
     """A member that has, or may have, a component; *key* is the member's name for it."""
 
-    member: Member
+    member: M
     key: str
     route: Route
     certainty: Certainty
@@ -112,10 +115,10 @@ class CompositeRoute(Route, frozen=True, kw_only=True):
     qualified name belongs to a single member.
     """
 
-    alternatives: Sequence[Alternative]
+    alternatives: Sequence[Alternative[Member]]
 
     @classmethod
-    def of(cls, alternatives: Sequence[Alternative]) -> "CompositeRoute":
+    def of(cls, alternatives: Sequence[Alternative[Member]]) -> "CompositeRoute":
         """Return the route to *alternatives*, with the settings of the first member's route.
 
         If there are several, the scopes of each are checked before it is tried.

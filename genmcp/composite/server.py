@@ -5,11 +5,13 @@ for it. A resource keeps its URI; if several members list one URI, the first mem
 """
 
 import asyncio
+import itertools
 import logging
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple
+from weakref import WeakSet
 
 from msgspec.structs import replace
 
@@ -19,7 +21,7 @@ from genmcp._core.request import Request
 from genmcp._core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange
 from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel, Listener
-from genmcp.composite.member import Alternative, Certainty, CompositeRoute, Member
+from genmcp.composite.member import Alternative, Certainty, CompositeRoute, M, Member
 from genmcp.errors import (
     ConfigurationError,
     InsufficientScope,
@@ -72,54 +74,130 @@ _METHODS: Final = frozenset(
 _NOT_FOUND: Final = (InvalidParams.code, -32002)
 
 
+class Members(Generic[M]):
+    """The members of a hub or registry by name, and the composite servers that serve them.
+
+    current: the members, in order. Replaced by another mapping at each change, never modified: a
+    composite server detects changes by its identity.
+    """
+
+    def __init__(self) -> None:
+        self.current: Mapping[str, M] = {}
+        self._longest = 0
+        self._servers: WeakSet[CompositeServer] = WeakSet()
+
+    def __iter__(self) -> Iterator[M]:
+        return iter(self.current.values())
+
+    def change(self, members: Mapping[str, M]) -> None:
+        """Replace the members, and announce that to the clients of the composite servers."""
+        # Never shortened, so that other threads find the members of either mapping.
+        self._longest = max(self._longest, *map(len, members), 0)
+        self.current = members
+        for server in [*self._servers]:
+            server.members_changed()
+
+    def add_server(self, server: "CompositeServer") -> None:
+        """Announce later changes to *server*, which is referenced weakly."""
+        self._servers.add(server)
+
+    def split(self, qualified: str, separator: str) -> Iterator[tuple[M, str]]:
+        """Yield each member that *qualified* may belong to, and the name that follows its prefix.
+
+        The name of a member may itself contain the separator, so that several members are possible.
+        Positions beyond the longest member name are not tried, so that a name of a megabyte costs
+        no more than a short one.
+        """
+        at = qualified.find(separator)
+        while 0 <= at <= self._longest:
+            if (member := self.current.get(qualified[:at])) is not None:
+                yield member, qualified[at + len(separator) :]
+            at = qualified.find(separator, at + 1)
+
+    def find(self, method: str, key: str, separator: str) -> Sequence[Alternative[M]]:
+        """Return the member that has *key*, or all members that may have it, in order."""
+        candidates: Iterator[tuple[M, str]]
+        if method == "resources/read":
+            candidates = ((each, key) for each in self)
+        else:
+            candidates = self.split(key, separator)
+        alternatives: list[Alternative[M]] = []
+        for member, own in candidates:
+            found = member.find(method, own)
+            if found is None:
+                continue
+            alternative = Alternative(member, own, *found)
+            if alternative.certainty is Certainty.CERTAIN:
+                return [alternative]
+            alternatives.append(alternative)
+        # A member with a matching template has no precedence over earlier members, which may have
+        # the resource without listing it. But the members after it are not tried: a later member,
+        # which may be trusted less, must not take over the resource.
+        claimed = [i for i, each in enumerate(alternatives) if each.certainty is Certainty.CLAIMED]
+        if claimed:
+            del alternatives[claimed[-1] + 1 :]
+        return alternatives
+
+
+def check_separator(separator: str) -> None:
+    """Check that *separator* may be part of a tool's name.
+
+    Raises:
+        ConfigurationError: it has other characters, or is empty.
+    """
+    if not isinstance(separator, str) or not _SEPARATOR.fullmatch(separator):
+        raise ConfigurationError(
+            f"separator: names of tools have letters, digits, '_', '-', '.' and '/', "
+            f"unlike {separator!r}"
+        )
+
+
 class CompositeServer(Server):
     """All members of a hub or registry as one server.
 
-    Returned by `Hub.server`, `Registry.server` and `LiveRegistry.server`, for a `Mux`, an
-    `Endpoint`, `serve_stdio` or a `Client`.
+    Returned by `Hub.server` and `Registry.server`, for a `Mux`, an `Endpoint`, `serve_stdio` or a
+    `Client`.
 
     Args:
-        members: returns the members by name, in order. It is called for every request, and must
-            return the same mapping object until a member is added or removed.
+        members: the members.
         name: the name of the composite server.
         version: its version.
         separator: what separates the names of a member and of its tool. Default `/`.
-        page_size: the number of items from which a page of a list gets no items of further members.
-            Default 1000.
         list_timeout: seconds that one member may take to return a page. A slower member is left out
             of the list, with a warning in the log. Default 5.
 
+    Attributes:
+        page_size: the number of items from which a page of a list gets no items of further members.
+
     Raises:
-        ConfigurationError: *separator* has characters that a tool's name cannot have, or
-            *page_size* or *list_timeout* is not positive.
+        ConfigurationError: *separator* has characters that a tool's name cannot have.
     """
+
+    page_size: int = 1000
 
     def __init__(
         self,
-        members: Callable[[], Mapping[str, Member]],
+        members: Members[Any],
         *,
         name: str,
         version: str,
         separator: str = "/",
-        page_size: int = 1000,
         list_timeout: float = 5.0,
     ) -> None:
-        if not isinstance(separator, str) or not _SEPARATOR.fullmatch(separator):
-            raise ConfigurationError(
-                f"separator: names of tools have letters, digits, '_', '-', '.' and '/', "
-                f"unlike {separator!r}"
-            )
-        self._current = members
+        check_separator(separator)
+        self._members = members
         self._separator = separator
-        self._lists = _Lists(page_size, list_timeout)
+        self._list_timeout = list_timeout
+        # The first page of each list, with the members' pages of which it consists.
+        self._first_pages: dict[str, tuple[Sequence[object], PaginatedResult]] = {}
         self._info = Implementation(name=name, version=version)
-        self._names = _Names({}, separator)
         self._changes = ChangeNotifier()
         self._forwarders: dict[Member, _Forwarder] = {}
+        members.add_server(self)
         self._follow()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {', '.join(self._members) or 'no servers'}>"
+        return f"<{type(self).__name__} of {', '.join(self._members.current) or 'no servers'}>"
 
     @property
     def info(self) -> Implementation:
@@ -170,24 +248,7 @@ class CompositeServer(Server):
 
         None if no member may have *key*.
         """
-        names = self._names_now()
-        is_uri = method == "resources/read"
-        candidates = ((each, key) for each in names.members.values())
-        alternatives: list[Alternative] = []
-        for member, own in candidates if is_uri else names.split(key):
-            found = member.find(method, own)
-            if found is None:
-                continue
-            alternative = Alternative(member, own, *found)
-            if alternative.certainty is Certainty.CERTAIN:
-                return CompositeRoute.of([alternative])
-            alternatives.append(alternative)
-        # A member with a matching template has no precedence over earlier members, which may have
-        # the resource without listing it. But the members after it are not tried: a later member,
-        # which may be trusted less, must not take over the resource.
-        claimed = [i for i, each in enumerate(alternatives) if each.certainty is Certainty.CLAIMED]
-        if claimed:
-            del alternatives[claimed[-1] + 1 :]
+        alternatives = self._members.find(method, key, self._separator)
         return CompositeRoute.of(alternatives) if alternatives else None
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
@@ -239,7 +300,88 @@ class CompositeServer(Server):
         Raises:
             InvalidParams: *cursor* is unknown to its member, or that member was removed.
         """
-        return await self._lists.page(self._names_now(), method, cursor, channel)
+        members = self._members.current
+        first, _, rest = (cursor or "").partition("\n")
+        if cursor is not None and first not in members:
+            raise InvalidParams("The cursor belongs to a server that was removed")
+        names = itertools.dropwhile(lambda name: cursor is not None and name != first, members)
+        pages: dict[str, PaginatedResult] = {}
+        count = 0
+        following: str | None = None
+        for name in names:
+            if method not in members[name].methods:
+                continue
+            if count >= self.page_size:
+                # A cursor is a member's name, a line feed, and the member's own cursor. The name
+                # is part of tool names, which cannot contain a line feed.
+                following = f"{name}\n"
+                break
+            own = (rest or None) if name == first else None
+            page = await self._member_page(name, members[name], method, own, channel)
+            if page is None:
+                continue
+            pages[name] = page
+            count += len(getattr(page, _LISTS[method].field))
+            if page.next_cursor is not None:
+                following = f"{name}\n{page.next_cursor}"
+                break
+        if cursor is not None or following is not None:
+            return self._merged(method, pages, following)
+        # If no page has changed, the same object is returned: a mux encodes one object only once.
+        sources: list[object] = [members, *pages.values()]
+        known, result = self._first_pages.get(method, ((), None))
+        if result is None or [*map(id, known)] != [*map(id, sources)]:
+            result = self._merged(method, pages, None)
+            self._first_pages[method] = sources, result
+        return result
+
+    async def _member_page(
+        self, name: str, member: Member, method: str, cursor: str | None, channel: Channel
+    ) -> PaginatedResult | None:
+        """Return a page of one member; None if it cannot be listed.
+
+        Raises:
+            InvalidParams: *cursor* is unknown to the member. The client has to list from the
+                beginning. Otherwise the list would look complete without the member's other items.
+        """
+        try:
+            async with asyncio.timeout(self._list_timeout):
+                return await member.listed(method, cursor, channel)
+        except TimeoutError:
+            logger.warning(
+                "server %s left out of %s: it took longer than %g s (list_timeout)",
+                name,
+                method,
+                self._list_timeout,
+            )
+        except Exception as error:
+            if cursor is not None and isinstance(error, InvalidParams):
+                raise
+            trace = not isinstance(error, McpError)
+            logger.warning("server %s left out of %s: %s", name, method, error, exc_info=trace)
+        return None
+
+    def _merged(
+        self, method: str, pages: Mapping[str, PaginatedResult], following: str | None
+    ) -> PaginatedResult:
+        """Return one page of the items of *pages*, each under its qualified name or URI."""
+        kind, field, key = _LISTS[method]
+        first: dict[str, Any] = {}
+        for name, page in pages.items():
+            for item in getattr(page, field):
+                if key == "name":
+                    item = replace(item, name=f"{name}{self._separator}{item.name}")
+                first.setdefault(getattr(item, key), item)
+        values: dict[str, Any] = {
+            field: [*first.values()],
+            # The page is as fresh as the member's page that expires first.
+            "ttl_ms": min((page.ttl_ms for page in pages.values()), default=0),
+            # The items that a member lists may depend on the principal, so that clients must not
+            # share a page.
+            "cache_scope": "private",
+            "next_cursor": following,
+        }
+        return kind(**values)
 
     async def _complete(self, request: Request, channel: Channel) -> Result | Continue:
         """Complete an argument at the member that has the prompt or resource template."""
@@ -254,7 +396,8 @@ class CompositeServer(Server):
             owner = route.alternatives[0]
             own = replace(params, ref=replace(ref, name=owner.key))
             return await owner.member.handle(replace(request, params=own), channel)
-        for member in self._members.values():
+        member: Member
+        for member in self._members:
             if "completion/complete" in member.methods:
                 try:
                     return await member.handle(request, channel)
@@ -262,24 +405,13 @@ class CompositeServer(Server):
                     continue
         raise ResourceNotFound(ref.uri)
 
-    @property
-    def _members(self) -> Mapping[str, Member]:
-        return self._names_now().members
-
-    def _names_now(self) -> "_Names":
-        members = self._current()
-        # Compared by identity: a comparison of the names would cost time in every request.
-        if members is not self._names.members:
-            self._names = _Names(members, self._separator)
-        return self._names
-
     def _follow(self) -> None:
         """Forward the changes of the current members only."""
         # A member references its listeners weakly. A forwarder that is not kept in this mapping is
         # therefore garbage-collected, and no longer called.
-        members = [*self._members.values()]
         self._forwarders = {
-            each: self._forwarders.get(each) or _Forwarder(each, self._changes) for each in members
+            each: self._forwarders.get(each) or _Forwarder(each, self._changes)
+            for each in self._members
         }
 
 
@@ -293,161 +425,9 @@ async def _subscribed(owners: Mapping[Member, Sequence[str]]) -> AsyncIterator[C
         ]
 
 
-def _alternatives(request: Request) -> Sequence[Alternative]:
+def _alternatives(request: Request) -> Sequence[Alternative[Member]]:
     assert isinstance(request.route, CompositeRoute)
     return request.route.alternatives
-
-
-class _Lists:
-    """The merged lists of a composite. Owned by the composite."""
-
-    def __init__(self, page_size: int, timeout: float) -> None:
-        if page_size < 1:
-            raise ConfigurationError(f"page_size must be 1 or more, not {page_size!r}")
-        if timeout <= 0:
-            raise ConfigurationError(f"list_timeout must be above 0, not {timeout!r}")
-        self._page_size = page_size
-        self._timeout = timeout
-        self._first_pages: dict[str, tuple[Sequence[object], PaginatedResult]] = {}
-
-    async def page(
-        self, names: "_Names", method: str, cursor: str | None, channel: Channel
-    ) -> PaginatedResult:
-        """Return the page of the list *method* at *cursor*; see `CompositeServer.listed`."""
-        pages: dict[str, PaginatedResult] = {}
-        count = 0
-        following: str | None = None
-        for name, member, own in names.following(cursor):
-            if method not in member.methods:
-                continue
-            if count >= self._page_size:
-                # A cursor is a member's name, a line feed, and the member's own cursor. The name
-                # is part of tool names, which cannot contain a line feed.
-                following = f"{name}\n"
-                break
-            page = await self._member_page(name, member, method, own, channel)
-            if page is None:
-                continue
-            pages[name] = page
-            count += len(getattr(page, _LISTS[method].field))
-            if page.next_cursor is not None:
-                following = f"{name}\n{page.next_cursor}"
-                break
-        if cursor is not None or following is not None:
-            return _merged(names, method, pages, following)
-        # If no page has changed, the same object is returned: a mux encodes one object only once.
-        sources: list[object] = [names, *pages.values()]
-        known, result = self._first_pages.get(method, ((), None))
-        if result is None or not _same(known, sources):
-            result = _merged(names, method, pages, None)
-            self._first_pages[method] = sources, result
-        return result
-
-    async def _member_page(
-        self, name: str, member: Member, method: str, cursor: str | None, channel: Channel
-    ) -> PaginatedResult | None:
-        """Return a page of one member; None if it cannot be listed.
-
-        Raises:
-            InvalidParams: *cursor* is unknown to the member. The client has to list from the
-                beginning. Otherwise the list would look complete without the member's other items.
-        """
-        try:
-            async with asyncio.timeout(self._timeout):
-                return await member.listed(method, cursor, channel)
-        except TimeoutError:
-            logger.warning(
-                "server %s left out of %s: it took longer than %g s (list_timeout)",
-                name,
-                method,
-                self._timeout,
-            )
-        except Exception as error:
-            if cursor is not None and isinstance(error, InvalidParams):
-                raise
-            trace = not isinstance(error, McpError)
-            logger.warning("server %s left out of %s: %s", name, method, error, exc_info=trace)
-        return None
-
-
-def _same(some: Sequence[object], others: Sequence[object]) -> bool:
-    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
-
-
-def _merged(
-    names: "_Names", method: str, pages: Mapping[str, PaginatedResult], following: str | None
-) -> PaginatedResult:
-    kind, field, key = _LISTS[method]
-    first: dict[str, Any] = {}
-    for name, page in pages.items():
-        items = names.qualified(method, name, page) if key == "name" else getattr(page, field)
-        for item in items:
-            first.setdefault(getattr(item, key), item)
-    values: dict[str, Any] = {
-        field: [*first.values()],
-        # The page is as fresh as the member's page that expires first.
-        "ttl_ms": min((page.ttl_ms for page in pages.values()), default=0),
-        # The items that a member lists may depend on the principal, so that clients must not share
-        # a page.
-        "cache_scope": "private",
-        "next_cursor": following,
-    }
-    return kind(**values)
-
-
-class _Names:
-    """The members until the next change, and the conversion of their names to qualified names."""
-
-    def __init__(self, members: Mapping[str, Member], separator: str) -> None:
-        self.members = members
-        self._separator = separator
-        self._items: dict[tuple[str, str], tuple[PaginatedResult, list[Any]]] = {}
-        self._longest = max(map(len, members), default=0)
-
-    def split(self, qualified: str) -> Iterator[tuple[Member, str]]:
-        """Yield each member that *qualified* may belong to, and the name that follows its prefix.
-
-        The name of a member may itself contain the separator, so that several members are possible.
-        Positions beyond the longest member name are not tried, so that a name of a megabyte costs
-        no more than a short one.
-        """
-        at = qualified.find(self._separator)
-        while 0 <= at <= self._longest:
-            if (member := self.members.get(qualified[:at])) is not None:
-                yield member, qualified[at + len(self._separator) :]
-            at = qualified.find(self._separator, at + 1)
-
-    def following(self, cursor: str | None) -> Iterator[tuple[str, Member, str | None]]:
-        """Yield the name, member and member's own cursor for each member from *cursor* on.
-
-        The member's own cursor is None where its list begins.
-
-        Raises:
-            InvalidParams: the member of *cursor* was removed.
-        """
-        first, _, rest = (cursor or "").partition("\n")
-        if cursor is not None and first not in self.members:
-            raise InvalidParams("The cursor belongs to a server that was removed")
-        reached = cursor is None
-        for name, member in self.members.items():
-            own = (rest or None) if name == first and not reached else None
-            reached = reached or name == first
-            if reached:
-                yield name, member, own
-
-    def qualified(self, method: str, name: str, page: PaginatedResult) -> list[Any]:
-        """Return the items of *page*, a result of the member *name*, under qualified names.
-
-        They are cached until the member returns another page object.
-        """
-        known, items = self._items.get((method, name), (None, []))
-        if known is not page:
-            items = [
-                replace(item, name=f"{name}{self._separator}{item.name}")
-                for item in getattr(page, _LISTS[method].field)
-            ]
-            self._items[method, name] = page, items
-        return items
 
 
 class _Forwarder(Listener):

@@ -2,10 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -77,21 +77,14 @@ class HubResource(msgspec.Struct, frozen=True):
     definition: ResourceDefinition
 
 
-class HubPromptArgument(msgspec.Struct, frozen=True):
-    """An argument of a prompt."""
-
-    name: str
-    description: str | None = None
-    required: bool = False
-
-
 class HubPrompt(msgspec.Struct, frozen=True):
-    """A prompt of a hub's server, with the name that the server uses."""
+    """A prompt of a hub's server. Its names have the meaning of those of a tool."""
 
     name: str
     description: str | None
     server_name: str
-    arguments: Sequence[HubPromptArgument]
+    original_name: str
+    arguments: Sequence[PromptArgument]
     definition: PromptDefinition
 
 
@@ -158,44 +151,30 @@ class MemberCatalog(msgspec.Struct, frozen=True, dict=True):
         # server.
         return any(":" in each.prefix and each.match(uri) is not None for each in self.matchers)
 
-    def hub_tools(self, server: str) -> list[HubTool]:
-        """Return the tools with their qualified names."""
-        return [
-            HubTool(f"{server}/{each.name}", each.description, server, each.name, each)
-            for each in self.tools
-        ]
 
-    def hub_resources(self, server: str) -> list[HubResource]:
-        """Return the resources of *server*."""
-        return [
-            HubResource(each.uri, each.name or each.uri, each.description, server, each)
-            for each in self.resources
-        ]
-
-    def hub_prompts(self, server: str) -> list[HubPrompt]:
-        """Return the prompts of *server*."""
-        return [
-            HubPrompt(
-                each.name, each.description, server, [*map(_argument, each.arguments or ())], each
-            )
-            for each in self.prompts
-        ]
-
-
-def _argument(argument: PromptArgument) -> HubPromptArgument:
-    return HubPromptArgument(argument.name, argument.description, bool(argument.required))
-
-
-class MemberConnection(NamedTuple):
+class MemberConnection:
     """An open connection. Owned by the member, which replaces it when it breaks.
 
-    changes: the stream of list changes, None if the server has none or it could not be opened.
+    catalog: the lists, as they were read first. changes: the stream of list changes, None if the
+    server has none or it could not be opened. running: the number of requests without a response.
+    cancelled: the callers of cancelled calls, None for a caller that is not known; see
+    `cancelled_by`. stale: whether to close the connection when no request is running.
     """
 
-    client: Client
-    catalog: MemberCatalog
-    changes: ChangeStream | None
-    exits: AsyncExitStack
+    def __init__(
+        self,
+        client: Client,
+        catalog: MemberCatalog,
+        changes: ChangeStream | None,
+        exits: AsyncExitStack,
+    ) -> None:
+        self.client = client
+        self.catalog = catalog
+        self.changes = changes
+        self.running = 0
+        self.cancelled: set[Hashable] = set()
+        self.stale = False
+        self._exits = exits
 
     @classmethod
     async def open(
@@ -226,7 +205,7 @@ class MemberConnection(NamedTuple):
             # The stream is opened before the lists are read, so that no change is missed.
             changes = None
             if announced_kinds(client):
-                with suppress(ClientError):  # `reconnecting._follow` opens the stream later
+                with suppress(ClientError):  # the member opens the stream later
                     changes = await stack.enter_async_context(listen(client))
             resources = client.capabilities.resources
             catalog = MemberCatalog(
@@ -245,9 +224,15 @@ class MemberConnection(NamedTuple):
             raise ConnectError(config.name, str(error)) from error
         return cls(client, catalog, changes, stack)
 
+    def cancelled_by(self) -> Collection[Hashable]:
+        """Return the callers of the cancelled calls that the server may still be running."""
+        if not self.client.abandoned_calls:
+            self.cancelled.clear()  # the server has responded to all of them
+        return self.cancelled
+
     async def close(self) -> None:
         """Close the connection. A cancellation of the caller does not interrupt the closing."""
-        await run_to_completion(self.exits.aclose())
+        await run_to_completion(self._exits.aclose())
 
 
 def _options(config: ServerConfig, options: ClientOptions) -> ClientOptions:

@@ -1,41 +1,69 @@
-"""A server of a hub as a member of the hub's composite server, and that composite server."""
+"""A server of a hub: the connection to it, which is restored when it breaks, and calls to it."""
 
 import asyncio
+import itertools
 import logging
-import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Outcome
-from genmcp._core.request import Request
+from genmcp._core.request import Policy, Request
 from genmcp._core.waiting import Continue
+from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import ChangeNotifier, Channel, Listener
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     AuthorizationFailed,
+    ClientClosed,
     ClientError,
+    ConnectError,
     Forbidden,
     InputFailed,
     OutcomeUnknown,
+    ProcessExited,
     ProtocolError,
     RequestTimeout,
     ServerError,
     Unauthorized,
 )
+from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
-from genmcp.composite.errors import CompositeError, ReconnectError
+from genmcp.client.requests import Wait
+from genmcp.composite.errors import CompositeError, ReconnectError, UnknownServer
 from genmcp.composite.member import Certainty, Member
-from genmcp.composite.server import CompositeServer
-from genmcp.errors import InvalidParams, McpError, Overloaded, ResourceNotFound, ToolError
-from genmcp.hub.config import Backoff, HubLimits, ServerConfig
-from genmcp.hub.connection import MemberCatalog
-from genmcp.hub.reconnecting import ReconnectingClient
-from genmcp.hub.relay import ForwardedCall, QuestionLimiter, RelayingHandler, Work
-from genmcp.hub.subscriptions import ClientSubscriptions, MemberSubscriptions
+from genmcp.composite.server import CompositeServer, Members
+from genmcp.errors import (
+    GenmcpError,
+    InvalidParams,
+    McpError,
+    MethodNotFound,
+    ResourceNotFound,
+    ToolError,
+)
+from genmcp.hub.config import STABLE_AFTER, Retry, ServerConfig, Sleep
+from genmcp.hub.connection import (
+    KINDS,
+    MemberCatalog,
+    MemberConnection,
+    announced_kinds,
+    kinds_of,
+    listen,
+    read_lists,
+)
+from genmcp.hub.relay import (
+    ForwardedCall,
+    QuestionLimiter,
+    RelayingHandler,
+    SuspendedCalls,
+    Work,
+    current_caller,
+)
+from genmcp.hub.subscriptions import ClientSubscriptions, MemberSubscriptions, StreamBackoff
 from genmcp.protocol.prompts import CompleteRequestParams, CompleteResult, PromptReference
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route
@@ -47,97 +75,345 @@ _RELAY: Final = "relay"
 _UNREACHABLE: Final = "The server behind this one cannot be reached"
 _UNKNOWN: Final = "The server behind this one is gone: it may or may not have done this"
 
+# The errors that mean that the connection is broken. Other errors do not: a request may time out,
+# be rejected, or lose its response on a connection that still works.
+_BROKEN: Final = (ClientClosed, ProcessExited, ConnectError)
 
-class SuspendedCalls:
-    """Calls that wait for their client's answers, in this process. Owned by the hub."""
+#: If the hub itself closes the connection of a server without a `Retry`, it reconnects once.
+_ONE_ATTEMPT: Final = Retry(1)
 
-    def __init__(self, limits: HubLimits) -> None:
-        self._limits = limits
-        self._calls: dict[str, tuple[ForwardedCall, asyncio.TimerHandle]] = {}
+R = TypeVar("R")
 
-    def add(self, call: ForwardedCall) -> str:
-        """Keep *call* until it is resumed or `answer_timeout` has passed; return its key.
 
-        Raises:
-            Overloaded: too many calls wait. *call* is cancelled.
-        """
-        if len(self._calls) >= (limit := self._limits.max_questions):
-            call.cancel()
-            raise Overloaded(
-                f"Too many calls wait for an answer: {limit} (HubLimits.max_questions)"
-            )
-        key = secrets.token_urlsafe(12)
-        loop = asyncio.get_running_loop()
-        self._calls[key] = call, loop.call_later(self._limits.answer_timeout, self._expire, key)
-        return key
+class _Renewed(ClientClosed):
+    """The hub itself closed the connection, in order to open a new one."""
 
-    def pop(self, key: str | None) -> ForwardedCall | None:
-        """Remove and return the call *key*; None if it has expired or is in another process."""
-        call, timer = self._calls.pop(key or "", (None, None))
-        if timer is not None:
-            timer.cancel()
-        return call
 
-    def _expire(self, key: str) -> None:
-        call = self.pop(key)
-        if call is not None:
-            call.cancel()
+class _ConnectionTimeout(RequestTimeout):
+    """No connection was available in time; nothing was sent."""
+
+    sent = False
+
+
+class HubSettings(NamedTuple):
+    """What all members of a hub share: its settings, and the counts of questions.
+
+    handler: answers the questions of the servers; with None and *relays*, they are forwarded to the
+    clients that made the calls.
+    """
+
+    handler: ClientHandler[Any] | None
+    options: ClientOptions
+    policy: Policy
+    sleep: Sleep
+    questions: QuestionLimiter
+    suspended: SuspendedCalls
 
 
 class HubMember(Member):
     """A server of a hub as a member of the hub's composite server. Owned by the hub.
 
-    Calls are forwarded to the server. After `relay_questions`, questions and log messages of the
-    server are forwarded to the client that made the call. Otherwise the hub's handler gets them.
+    Requests are sent on the open connection. A task watches the connection, reads lists that have
+    changed, and reconnects as the server's `Retry` allows; if that fails, *on_lost* is called once,
+    with this member and the error. With *relays*, questions and log messages of the server are
+    forwarded to the client that made the call, unless the hub has a handler.
 
-    client: sends requests to the server. subscriptions: the resources that clients subscribed to.
-    on_lost: called with this member and the error when reconnecting has failed.
+    catalog: the lists of the server as they were read last. subscriptions: the resources that
+    clients subscribed to.
     """
 
     def __init__(
         self,
         config: ServerConfig,
-        options: ClientOptions,
-        backoff: Backoff,
-        questions: QuestionLimiter,
-        suspended: SuspendedCalls,
+        settings: HubSettings,
         on_lost: Callable[["HubMember", ReconnectError], None],
+        *,
+        relays: bool = False,
     ) -> None:
         self.name = config.name
+        self.catalog = MemberCatalog()
+        self._config = config
+        self._settings = settings
+        self._on_lost = on_lost
         self._changes = ChangeNotifier()
-        self._questions = questions
-        self._suspended = suspended
         self.subscriptions = MemberSubscriptions(
-            config.name, self._changes.resource_updated, backoff, questions.limits
+            config.name, self._changes.resource_updated, settings.sleep
         )
-        self.client = ReconnectingClient(
-            config,
-            options,
-            backoff,
-            questions.limits,
-            self.subscriptions,
-            on_changed=self._announce,
-            on_lost=lambda error: on_lost(self, error),
-        )
+        self._handler = settings.handler
+        if self._handler is None and relays:
+            self._handler = RelayingHandler(self._work_of_server, self._renew)
+        # The connection that requests are sent on; None while there is none.
+        self._connection: MemberConnection | None = None
+        self._opened: MemberConnection  # the last one, which may be broken
+        self._connected: asyncio.Future[MemberConnection]
+        self._broken = asyncio.Event()
+        self._cause: Exception | None = None
+        self._watcher: asyncio.Task[None] | None = None
 
-    @property
-    def catalog(self) -> MemberCatalog:
-        """The lists of the server."""
-        return self.client.catalog
+    # The connection.
+
+    async def open(self) -> None:
+        """Connect, and read the lists.
+
+        Raises:
+            ConnectError: the connection failed, and was closed.
+        """
+        self._connected = asyncio.get_running_loop().create_future()
+        connection = await self._connect()
+        self._watcher = asyncio.get_running_loop().create_task(self._run(connection))
+
+    async def close(self) -> None:
+        """Close the connection, and stop reconnecting."""
+        if self._watcher is not None:
+            await cancel_and_wait(self._watcher)
+            # A watcher that is cancelled before its first step has not closed the connection.
+            await self._opened.close()
+        self._connection = None
+        self._fail_waiting(UnknownServer(self.name))
+
+    async def current(self) -> MemberConnection:
+        """Return the open connection. While the hub reconnects, wait for the new one.
+
+        Raises:
+            ConnectError: the hub cannot reconnect.
+            UnknownServer: the server was removed.
+        """
+        if self._connection is not None and not self._connection.client.is_open:
+            self._replace(self._connection)
+        # Shielded: a request that is cancelled must not cancel the future that all others wait for.
+        return await asyncio.shield(self._connected)
+
+    async def send(
+        self, request: Callable[[Client, Wait], Awaitable[R]], timeout: Wait = UNSET
+    ) -> R:
+        """Return the response to *request*, which is called with the connected client.
+
+        A request that failed before anything was sent is sent again on the next connection; if the
+        connection still works for other requests, after a wait. It is repeated as often as the
+        `Retry` has attempts, or once. A request that was sent is never repeated.
+
+        Args:
+            request: sends the request; its second argument is the timeout of the client's request.
+            timeout: seconds, including the wait for a connection. With None or UNSET that wait is
+                not limited, and the value is the timeout of the client's request.
+
+        Raises:
+            ConnectError, UnknownServer: the connection cannot be restored.
+            RequestTimeout: the timeout has passed.
+            ClientError: the error of the request.
+        """
+        loop = asyncio.get_running_loop()
+        until = loop.time() + timeout if isinstance(timeout, int | float) else None
+        failed: tuple[MemberConnection, ClientError] | None = None
+        for attempt in itertools.count():
+            try:
+                async with asyncio.timeout_at(until):
+                    if failed is not None and not await self._may_repeat(*failed, attempt - 1):
+                        raise failed[1]
+                    connection = await self.current()
+            except TimeoutError:
+                assert isinstance(timeout, int | float)
+                raise _ConnectionTimeout("connecting again", self.name, timeout) from None
+            # A passed deadline gives 1 ms: a client rejects a timeout that is not above zero.
+            left = timeout if until is None else max(round(until - loop.time(), 2), 0.001)
+            try:
+                return await self._sent(connection, request(connection.client, left))
+            except ClientError as error:
+                failed = connection, error
+        raise AssertionError
+
+    async def _sent(self, connection: MemberConnection, response: Awaitable[R]) -> R:
+        """Wait for *response*, and count the request meanwhile."""
+        connection.cancelled_by()
+        connection.running += 1
+        try:
+            return await response
+        except (asyncio.CancelledError, RequestTimeout):
+            connection.cancelled.add(current_caller())
+            raise
+        finally:
+            connection.running -= 1
+            self._renew_if_idle(connection)
+
+    def _work_of_server(self) -> tuple[int, Collection[Hashable]]:
+        """Return how many requests are running, and the callers of those that were cancelled."""
+        connection = self._connection
+        return (0, ()) if connection is None else (connection.running, connection.cancelled_by())
+
+    def _renew(self) -> None:
+        """Reconnect once no request is running, so that cancelled calls send no more questions."""
+        if self._connection is not None:
+            self._connection.stale = True
+            self._renew_if_idle(self._connection)
+
+    def _renew_if_idle(self, connection: MemberConnection) -> None:
+        if connection.stale and not connection.running and connection is self._connection:
+            logger.warning(
+                "%s is connected to again: a call was cancelled, and the server asks questions",
+                self.name,
+            )
+            self._replace(connection, _Renewed(self.name))
+
+    async def _may_repeat(
+        self, connection: MemberConnection, error: ClientError, attempt: int
+    ) -> bool:
+        """Handle a failed request on *connection*; return whether to send it again.
+
+        While other requests are running, a request that could not be sent does not show that the
+        connection is broken. It is repeated after the delay of the `Retry`.
+        """
+        retry = self._config.retry
+        repeat = not error.sent and attempt < (retry.max_attempts if retry else 1)
+        if isinstance(error, ConnectError) and connection.client.is_open and connection.running:
+            if retry is not None and repeat:
+                await retry.wait(attempt, self._settings.sleep)
+                return True
+            return False
+        if isinstance(error, _BROKEN):
+            self._replace(connection, error)
+        return repeat and connection is not self._connection
+
+    def _replace(self, connection: MemberConnection, error: Exception | None = None) -> None:
+        """Discard *connection*, and make the watcher reconnect, unless it was replaced already."""
+        # A request of a broken connection may fail after the next connection was opened.
+        if connection is self._connection:
+            self._connection = None
+            self._connected = asyncio.get_running_loop().create_future()
+            self._cause = error
+            self._broken.set()
+
+    async def _connect(self) -> MemberConnection:
+        """Open a connection, and give it to the waiting requests.
+
+        Raises:
+            ConnectError: the connection failed, and was closed.
+        """
+        connection = await MemberConnection.open(
+            self._config,
+            self._handler,
+            self._settings.options,
+            self._settings.policy,
+            self.subscriptions.end,
+        )
+        # Cleared before requests get the connection: the first one may set the event again.
+        self._broken.clear()
+        self._connection = self._opened = connection
+        self.catalog = connection.catalog
+        self._connected.set_result(connection)
+        self.subscriptions.begin(connection.client)
+        return connection
+
+    async def _run(self, connection: MemberConnection) -> None:
+        """Watch the connection, and reconnect when it breaks, until reconnecting fails."""
+        loop = asyncio.get_running_loop()
+        # After each consecutive short connection the wait is longer: the server may crash again.
+        short_lived = -1
+        while True:
+            began = loop.time()
+            try:
+                error = await self._watch(connection)
+                self._replace(connection, error)
+            finally:
+                # Closed before the next one is opened: two processes could write to the same files.
+                await connection.close()
+            short_lived = 0 if loop.time() - began > STABLE_AFTER else short_lived + 1
+            try:
+                connection = await self._reconnect(error, short_lived)
+            except ReconnectError as failure:
+                self._fail_waiting(failure)
+                self._on_lost(self, failure)
+                return
+            self._announce([*KINDS])
+
+    async def _reconnect(self, cause: Exception | None, first: int) -> MemberConnection:
+        """Reconnect after ever longer waits; *first* is the number of the first wait.
+
+        Raises:
+            ReconnectError: every attempt failed, or there is no `Retry`.
+        """
+        retry = self._config.retry or (_ONE_ATTEMPT if isinstance(cause, _Renewed) else None)
+        failure: BaseException = cause or ClientClosed(self.name)
+        attempts = retry.max_attempts if retry else 0
+        for attempt in range(attempts):
+            assert retry is not None
+            await retry.wait(first + attempt, self._settings.sleep)
+            try:
+                return await self._connect()
+            except ConnectError as error:
+                logger.warning("%s (attempt %d)", error, attempt + 1)
+                failure = error.__cause__ or error
+        raise ReconnectError(self.name, attempts, failure) from failure
+
+    async def _watch(self, connection: MemberConnection) -> Exception | None:
+        """Keep the lists up to date until *connection* breaks; return the error, if any."""
+        loop = asyncio.get_running_loop()
+        ended = loop.create_task(connection.client.ended())
+        broken = loop.create_task(self._broken.wait())
+        following = loop.create_task(self._follow_lists(connection))
+        try:
+            await asyncio.wait((ended, broken), return_when=asyncio.FIRST_COMPLETED)
+            return ended.result() if ended.done() else self._cause
+        finally:
+            await cancel_and_wait(ended, broken, following)
+
+    async def _follow_lists(self, connection: MemberConnection) -> None:
+        """Read the lists whenever the server announces changes.
+
+        If the stream ends, or a list cannot be read, the connection may still work. The stream is
+        opened again after a wait, and all lists are read, since changes may have been missed.
+        """
+        client, changes = connection.client, connection.changes
+        backoff = StreamBackoff(self._settings.sleep)
+        while announced_kinds(client):
+            try:
+                async with AsyncExitStack() as stack:
+                    if changes is None:
+                        changes = await stack.enter_async_context(listen(client))
+                        await self._refresh(client, [*KINDS])
+                    else:
+                        stack.push_async_exit(changes)
+                    async for change in changes:
+                        await self._refresh(client, kinds_of(change.method))
+            except GenmcpError as error:
+                logger.info("%s no longer announces changes: %s", self.name, error)
+                # The server declares `listChanged`, but does not have a method to receive changes.
+                if isinstance(error, ServerError) and error.code == MethodNotFound.code:
+                    return
+            if not client.is_open:
+                return
+            changes = None
+            await backoff.wait()
+
+    async def _refresh(self, client: Client, kinds: Collection[str]) -> None:
+        """Read the lists of *kinds*, and announce the kinds that have changed.
+
+        Raises:
+            ClientError: a list could not be read. The lists that could be read were updated.
+        """
+        before = self.catalog
+        limits = self._settings.options.schemas
+        self.catalog, failure = await read_lists(client, kinds, before, limits)
+        self._announce([kind for kind in kinds if not self.catalog.agrees(before, kind)])
+        if failure is not None:
+            raise failure
+
+    def _announce(self, kinds: Collection[str]) -> None:
+        for kind in kinds:
+            getattr(self._changes, f"{kind}_list_changed")()
+
+    def _fail_waiting(self, error: Exception) -> None:
+        """Raise *error* in all requests that wait for a connection, and in later ones."""
+        if self._connected.done():
+            self._connected = asyncio.get_running_loop().create_future()
+        self._connected.set_exception(error)
+        self._connected.exception()  # marks the error as retrieved, in case no request waits
+
+    # The member of a composite server.
 
     @property
     def methods(self) -> Collection[str]:
         """All methods of a composite server. A server without prompts lists zero prompts."""
         return (*self.catalog.pages, "completion/complete")
-
-    def relay_questions(self) -> None:
-        """Forward the questions of the server to its callers. Call this before `client.open`."""
-        self.client.handler = RelayingHandler(
-            self._questions,
-            self.client.work,
-            self.client.renew,
-            in_turn=self.client.config.asks_in_turn,
-        )
 
     def find(self, method: str, key: str) -> tuple[Route, Certainty] | None:
         """Return the route of *key*, and how certain it is that the server has *key*.
@@ -172,7 +448,7 @@ class HubMember(Member):
         """Forward *request* to the server."""
         if request.route is None:
             return await self._complete(request)
-        call = ForwardedCall(channel, self._work(request), self._questions)
+        call = ForwardedCall(channel, self._work(request), self._settings.questions)
         return await self._step(call, channel)
 
     async def resume(
@@ -181,7 +457,7 @@ class HubMember(Member):
         """Send the client's answers to the server, and wait for the result."""
         # The forwarded call is in the memory of one process. Answers that reach another process
         # cannot resume the call.
-        call = self._suspended.pop(continuation.assigns.get(_RELAY))
+        call = self._settings.suspended.pop(continuation.assigns.get(_RELAY))
         if call is None or call.cancelled:
             raise InvalidParams("The call no longer waits for an answer: make it again")
         call.channel = channel
@@ -190,9 +466,7 @@ class HubMember(Member):
 
     async def cancelled(self, channel: Channel) -> None:
         """Cancel a call that waits for its client's answer."""
-        call = self._suspended.pop(channel.context.own_assigns.get(_RELAY))
-        if call is not None:
-            call.cancel()
+        self._settings.suspended.cancel(channel.context.own_assigns.get(_RELAY))
 
     async def _step(self, call: ForwardedCall, channel: Channel) -> Result | Continue:
         try:
@@ -205,14 +479,14 @@ class HubMember(Member):
         # The mux seals the assigns of the call into its continuation, from which `resume` reads
         # this key.
         if isinstance(step, Continue):
-            channel.context.own_assigns[_RELAY] = self._suspended.add(call)
+            channel.context.own_assigns[_RELAY] = self._settings.suspended.add(call)
         return step
 
     def _work(self, request: Request) -> Work:
         """Return the function that sends *request* to the server."""
         params: Any = request.params
 
-        def sent(client: Client, call: ForwardedCall) -> Any:
+        def sent(client: Client, call: ForwardedCall) -> Awaitable[Any]:
             match request.method:
                 case "tools/call":
                     arguments = msgspec.json.decode(params.given or b"{}")
@@ -224,15 +498,14 @@ class HubMember(Member):
                     return client.read(params.uri)
 
         async def work(call: ForwardedCall) -> Result:
-            async def send(client: Client) -> Any:
-                handler = self.client.handler
+            async def send(client: Client, _: Wait) -> Any:
                 running: AbstractAsyncContextManager[None] = nullcontext()
-                if isinstance(handler, RelayingHandler):
-                    running = handler.running(call, client)
+                if isinstance(self._handler, RelayingHandler):
+                    running = self._handler.running(call, client)
                 async with running:
                     return await sent(client, call)
 
-            result: Result = await self.client.send(send)
+            result: Result = await self.send(send)
             return result
 
         return work
@@ -252,24 +525,20 @@ class HubMember(Member):
             raise ResourceNotFound(ref.uri)
         context = params.context.arguments if params.context else None
         try:
-            completion = await self.client.send(
-                lambda client: client.complete(ref, argument.name, argument.value, context)
+            completion = await self.send(
+                lambda client, _: client.complete(ref, argument.name, argument.value, context)
             )
         except (ClientError, CompositeError) as error:
             raise _translated(error, request.method) from error
         return CompleteResult(completion=completion)
-
-    def _announce(self, kinds: Collection[str]) -> None:
-        for kind in kinds:
-            getattr(self._changes, f"{kind}_list_changed")()
 
 
 def _translated(error: Exception, method: str) -> Exception:
     """Return the error that the hub's client gets for *error*.
 
     An error that the server sent, or the client whose answer it needed, is forwarded with its text.
-    The texts of other errors name the
-    command line or URL of the server. These errors are logged, and replaced by a general text.
+    The texts of other errors name the command line or URL of the server. These errors are logged,
+    and replaced by a general text.
     """
     if isinstance(error, ServerError | InputFailed):
         return McpError(error.message, error.data, code=error.code)
@@ -293,14 +562,14 @@ class HubServer(CompositeServer):
 
     def __init__(
         self,
-        members: Callable[[], Mapping[str, HubMember]],
-        limits: HubLimits,
+        members: Members[HubMember],
         *,
         name: str,
         version: str,
+        separator: str = "/",
     ) -> None:
-        super().__init__(members, name=name, version=version)
-        self._subscriptions = ClientSubscriptions(self._owners, self.changes, limits)
+        super().__init__(members, name=name, version=version, separator=separator)
+        self._subscriptions = ClientSubscriptions(self._owners, self.changes)
 
     def watch_resources(
         self, uris: Collection[str]

@@ -35,9 +35,9 @@ TIMEOUT: Final = 30.0
 # capabilities, so that servers cannot send it questions.
 _SESSION: Final = new_session(anonymous_params(REVISION, "in-process"), key="in-process", now=0.0)
 
-# Connections with calls that continue as MCP tasks after their response, by the asyncio.Task that
-# ends the connection after the last call. An event loop references its asyncio.Tasks weakly, so
-# that without this mapping they could be garbage-collected.
+# The connections of the messages, by the asyncio.Task that ends the connection after the call,
+# which may continue as an MCP task after its response. An event loop references its asyncio.Tasks
+# only weakly.
 _RUNNING: Final[dict["asyncio.Task[None]", PipeConnection]] = {}
 
 
@@ -139,15 +139,17 @@ async def send(mux: Mux, message: Mapping[str, Any] | str | bytes, *, timeout: f
         ContractError: *message* cannot be encoded as JSON.
     """
     body = _body(message)
+    parsed = _parsed(body)
+    expected = parsed is not None and parsed.is_request
+    if parsed is not None and expected and parsed.method == LISTEN:
+        # A stream of notifications would have no reader, and no end.
+        return msgspec.json.decode(jsonrpc.encode_error(parsed.request_id, MethodNotFound(LISTEN)))
     outlet = _FirstResponse()
     connection = PipeConnection(mux, outlet, session=_SESSION)
-    parsed = _parsed(body)
-    if parsed is not None and parsed.method == LISTEN and parsed.request_id is not None:
-        # A stream of notifications would have no reader, and no end.
-        outlet.put(jsonrpc.encode_error(parsed.request_id, MethodNotFound(LISTEN)))
-    else:
-        connection.receive(body)
-    expected = parsed is not None and parsed.is_request
+    connection.receive(body)
+    ending = asyncio.get_running_loop().create_task(_end(connection))
+    _RUNNING[ending] = connection
+    ending.add_done_callback(_RUNNING.pop)
     response: bytes | None = None
     try:
         if expected:
@@ -161,23 +163,7 @@ async def send(mux: Mux, message: Mapping[str, Any] | str | bytes, *, timeout: f
         # may have become a task, which continues.
         if expected and not outlet.response.done():
             await connection.end(grace=0)
-        else:
-            await _end_when_idle(connection)
     return None if response is None else msgspec.json.decode(response)
-
-
-async def _end_when_idle(connection: PipeConnection) -> None:
-    """End *connection* now if it is idle, else in the background once it is."""
-    try:
-        # A timeout of 0 lets `idle` return if it need not wait, which is the usual case.
-        async with asyncio.timeout(0):
-            await connection.idle()
-    except TimeoutError:
-        running = asyncio.get_running_loop().create_task(_end(connection))
-        _RUNNING[running] = connection
-        running.add_done_callback(_RUNNING.pop)
-    else:
-        await connection.end(grace=0)
 
 
 async def _end(connection: PipeConnection) -> None:
@@ -195,18 +181,17 @@ async def close_connections(mux: Mux) -> None:
             await asyncio.wait([task])
 
 
-async def list_tools(mux: Mux, *, timeout: float, max_pages: int) -> list[ToolDefinition]:
+async def list_tools(mux: Mux, *, timeout: float) -> list[ToolDefinition]:
     """Return all tools that the server of *mux* lists.
 
     Raises:
-        McpError: the server fails, takes longer than *timeout* seconds, or lists its tools on more
-            than *max_pages* pages.
+        McpError: the server fails, or takes longer than *timeout* seconds.
     """
     found: list[ToolDefinition] = []
     params: dict[str, Any] = {}
     try:
         async with asyncio.timeout(timeout):
-            for _ in range(max_pages):
+            while True:
                 answer = await send(mux, _modern_request("tools/list", params), timeout=TIMEOUT)
                 if (error := answer.get("error")) is not None:
                     raise McpError(error["message"], error.get("data"), code=error["code"])
@@ -216,7 +201,6 @@ async def list_tools(mux: Mux, *, timeout: float, max_pages: int) -> list[ToolDe
                 params = {"cursor": cursor}
     except TimeoutError:
         raise McpError(f"tools were not listed within {timeout:g} s (list_timeout)") from None
-    raise McpError(f"tools are listed on more than {max_pages} pages (max_pages)")
 
 
 async def call_tool(

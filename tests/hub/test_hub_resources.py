@@ -79,7 +79,7 @@ async def client_of(*suites: Suite) -> AsyncIterator[Client]:
     async with asyncio.timeout(TIME), Hub() as hub:
         server = hub.server()
         for index, each in enumerate(suites):
-            await hub.register(ServerConfig(f"s{index}", target=each))
+            await hub.add(ServerConfig(f"s{index}", target=each))
         async with Client(server) as client:
             yield client
 
