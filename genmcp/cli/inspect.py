@@ -41,8 +41,9 @@ from genmcp.client.errors import ClientError
 from genmcp.composite.server import Members
 from genmcp.errors import ConfigurationError, GenmcpError
 from genmcp.hub.config import Retry, ServerConfig
-from genmcp.hub.member import HubMember, HubServer, HubSettings
+from genmcp.hub.member import HubMember, HubSettings
 from genmcp.hub.relay import QuestionLimiter, SuspendedCalls
+from genmcp.hub.subscriptions import HubServer
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.stores.memory import MemoryStore
 

@@ -78,16 +78,11 @@ def read_auth(entry: Any, environment: Mapping[str, str] = os.environ) -> Auth:
 
 def _fill(entry: Any, environment: Mapping[str, str]) -> Any:
     """Return *entry* with the values of the variables."""
-    if isinstance(entry, str):
-        return _VARIABLE.sub(lambda found: _variable(found[1], environment), entry)
-    if isinstance(entry, list):
-        return [_fill(each, environment) for each in entry]
-    if isinstance(entry, dict):
-        return {name: _fill(each, environment) for name, each in entry.items()}
-    return entry
 
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in environment:
+            raise ConfigurationError(f"auth: the environment variable {name} is not set")
+        return msgspec.json.encode(environment[name]).decode()[1:-1]  # without the quotes
 
-def _variable(name: str, environment: Mapping[str, str]) -> str:
-    if name not in environment:
-        raise ConfigurationError(f"auth: the environment variable {name} is not set")
-    return environment[name]
+    return msgspec.json.decode(_VARIABLE.sub(value, msgspec.json.encode(entry).decode()))

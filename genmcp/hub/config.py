@@ -151,7 +151,7 @@ class _DesktopServer(msgspec.Struct, rename="camel"):
     """One entry of `mcpServers`, the format of desktop clients. Unknown members are ignored."""
 
     command: str | None = None
-    args: Sequence[str] = ()
+    args: tuple[str, ...] = ()
     env: Mapping[str, str] | None = None
     cwd: str | None = None
     url: str | None = None
@@ -254,16 +254,9 @@ def _server(location: str, name: str, entry: Any, retry: Retry | None) -> Server
         read = msgspec.convert(entry, _DesktopServer)
         if (read.command is None) is (read.url is None):
             raise ConfigurationError("give either a command or a url")
-        return ServerConfig(
-            name,
-            command=read.command,
-            args=tuple(read.args),
-            env=read.env,
-            retry=retry,
-            url=read.url,
-            headers=read.headers,
-            cwd=read.cwd,
-            auth=None if read.auth is None else read_auth(read.auth),
-        )
+        values = msgspec.structs.asdict(read)
+        if read.auth is not None:
+            values["auth"] = read_auth(read.auth)
+        return ServerConfig(name, retry=retry, **values)
     except (msgspec.MsgspecError, ConfigurationError) as error:
         raise ConfigurationError(f"{location}: server {name!r}: {error}") from error

@@ -23,6 +23,7 @@ from genmcp.client.tool_catalog import read_tool_headers
 from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import ServerConfig
+from genmcp.hub.relay import ForwardedCall
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.prompts import ListPromptsResult, PromptArgument, PromptDefinition
 from genmcp.protocol.resources import (
@@ -43,10 +44,6 @@ KINDS: Final[Mapping[str, Sequence[str]]] = {
     "resources": ("resources", "templates"),
     "prompts": ("prompts",),
 }
-
-# Up to a hundred templates are parsed in the event loop, which takes about 3 ms. A longer list is
-# parsed in a thread.
-_MAX_TEMPLATES_INLINE: Final = 100
 
 
 class HubTool(msgspec.Struct, frozen=True):
@@ -132,16 +129,13 @@ class MemberCatalog(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def pages(self) -> Mapping[str, PaginatedResult]:
         """The lists as results, each with all items on one page, by method."""
+        options: Any = {"ttl_ms": 0, "cache_scope": "private"}
         return {
-            "tools/list": ListToolsResult(tools=self.tools, ttl_ms=0, cache_scope="private"),
-            "prompts/list": ListPromptsResult(
-                prompts=self.prompts, ttl_ms=0, cache_scope="private"
-            ),
-            "resources/list": ListResourcesResult(
-                resources=self.resources, ttl_ms=0, cache_scope="private"
-            ),
+            "tools/list": ListToolsResult(tools=self.tools, **options),
+            "prompts/list": ListPromptsResult(prompts=self.prompts, **options),
+            "resources/list": ListResourcesResult(resources=self.resources, **options),
             "resources/templates/list": ListResourceTemplatesResult(
-                resource_templates=self.templates, ttl_ms=0, cache_scope="private"
+                resource_templates=self.templates, **options
             ),
         }
 
@@ -156,9 +150,10 @@ class MemberConnection:
     """An open connection. Owned by the member, which replaces it when it breaks.
 
     catalog: the lists, as they were read first. changes: the stream of list changes, None if the
-    server has none or it could not be opened. running: the number of requests without a response.
-    cancelled: the callers of cancelled calls, None for a caller that is not known; see
-    `cancelled_by`. stale: whether to close the connection when no request is running.
+    server has none or it could not be opened. requests: for each request without a response, the
+    forwarded call that it belongs to, None for a request of the application itself. cancelled: the
+    callers of cancelled calls, None for a caller that is not known; see `cancelled_by`. stale:
+    whether to close the connection when no request is running.
     """
 
     def __init__(
@@ -171,7 +166,7 @@ class MemberConnection:
         self.client = client
         self.catalog = catalog
         self.changes = changes
-        self.running = 0
+        self.requests: list[ForwardedCall | None] = []
         self.cancelled: set[Hashable] = set()
         self.stale = False
         self._exits = exits
@@ -307,11 +302,8 @@ async def _updated(
         lists["headers"] = {name: each.rules for name, each in read.items() if each.rules}
     if "templates" in lists:
         texts = [each.uri_template for each in lists["templates"]]
-        lists["matchers"] = (
-            _matchers(texts)
-            if len(texts) <= _MAX_TEMPLATES_INLINE
-            else await asyncio.to_thread(_matchers, texts)
-        )
+        # In a thread: a hundred templates take about 3 ms.
+        lists["matchers"] = await asyncio.to_thread(_matchers, texts) if texts else ()
     return replace(catalog, **lists)
 
 

@@ -29,8 +29,9 @@ from genmcp.composite.server import CompositeServer, Members, check_separator
 from genmcp.errors import ConfigurationError, ContractError, GenmcpError, ResourceNotFound
 from genmcp.hub.config import ServerConfig, Sleep
 from genmcp.hub.connection import HubPrompt, HubResource, HubTool
-from genmcp.hub.member import HubMember, HubServer, HubSettings
+from genmcp.hub.member import HubMember, HubSettings
 from genmcp.hub.relay import QuestionLimiter, SuspendedCalls
+from genmcp.hub.subscriptions import HubServer
 from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.resources import ReadResourceResult
 from genmcp.protocol.tools import CallToolResult

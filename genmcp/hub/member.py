@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext
+from contextlib import AsyncExitStack
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -36,7 +36,6 @@ from genmcp.client.options import ClientOptions
 from genmcp.client.requests import Wait
 from genmcp.composite.errors import CompositeError, ReconnectError, UnknownServer
 from genmcp.composite.member import Certainty, Member
-from genmcp.composite.server import CompositeServer, Members
 from genmcp.errors import (
     GenmcpError,
     InvalidParams,
@@ -61,9 +60,9 @@ from genmcp.hub.relay import (
     RelayingHandler,
     SuspendedCalls,
     Work,
-    current_caller,
+    current_call,
 )
-from genmcp.hub.subscriptions import ClientSubscriptions, MemberSubscriptions, StreamBackoff
+from genmcp.hub.subscriptions import MemberSubscriptions, StreamBackoff
 from genmcp.protocol.prompts import CompleteRequestParams, CompleteResult, PromptReference
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route
@@ -224,21 +223,22 @@ class HubMember(Member):
 
     async def _sent(self, connection: MemberConnection, response: Awaitable[R]) -> R:
         """Wait for *response*, and count the request meanwhile."""
+        call = current_call()
         connection.cancelled_by()
-        connection.running += 1
+        connection.requests.append(call)
         try:
             return await response
         except (asyncio.CancelledError, RequestTimeout):
-            connection.cancelled.add(current_caller())
+            connection.cancelled.add(None if call is None else call.caller)
             raise
         finally:
-            connection.running -= 1
+            connection.requests.remove(call)
             self._renew_if_idle(connection)
 
-    def _work_of_server(self) -> tuple[int, Collection[Hashable]]:
-        """Return how many requests are running, and the callers of those that were cancelled."""
+    def _work_of_server(self) -> tuple[Sequence[ForwardedCall | None], Collection[Hashable]]:
+        """Return the calls of running requests, and the callers of those that were cancelled."""
         connection = self._connection
-        return (0, ()) if connection is None else (connection.running, connection.cancelled_by())
+        return ((), ()) if connection is None else (connection.requests, connection.cancelled_by())
 
     def _renew(self) -> None:
         """Reconnect once no request is running, so that cancelled calls send no more questions."""
@@ -247,7 +247,7 @@ class HubMember(Member):
             self._renew_if_idle(self._connection)
 
     def _renew_if_idle(self, connection: MemberConnection) -> None:
-        if connection.stale and not connection.running and connection is self._connection:
+        if connection.stale and not connection.requests and connection is self._connection:
             logger.warning(
                 "%s is connected to again: a call was cancelled, and the server asks questions",
                 self.name,
@@ -264,7 +264,7 @@ class HubMember(Member):
         """
         retry = self._config.retry
         repeat = not error.sent and attempt < (retry.max_attempts if retry else 1)
-        if isinstance(error, ConnectError) and connection.client.is_open and connection.running:
+        if isinstance(error, ConnectError) and connection.client.is_open and connection.requests:
             if retry is not None and repeat:
                 await retry.wait(attempt, self._settings.sleep)
                 return True
@@ -499,11 +499,9 @@ class HubMember(Member):
 
         async def work(call: ForwardedCall) -> Result:
             async def send(client: Client, _: Wait) -> Any:
-                running: AbstractAsyncContextManager[None] = nullcontext()
                 if isinstance(self._handler, RelayingHandler):
-                    running = self._handler.running(call, client)
-                async with running:
-                    return await sent(client, call)
+                    await self._handler.lower_log_level(call, client)
+                return await sent(client, call)
 
             result: Result = await self.send(send)
             return result
@@ -555,32 +553,3 @@ def _translated(error: Exception, method: str) -> Exception:
         case _:
             text = _UNKNOWN if getattr(error, "sent", False) else _UNREACHABLE
     return ToolError(text) if method == "tools/call" else McpError(text)
-
-
-class HubServer(CompositeServer):
-    """The composite server of a hub; see `Hub.server`."""
-
-    def __init__(
-        self,
-        members: Members[HubMember],
-        *,
-        name: str,
-        version: str,
-        separator: str = "/",
-    ) -> None:
-        super().__init__(members, name=name, version=version, separator=separator)
-        self._subscriptions = ClientSubscriptions(self._owners, self.changes)
-
-    def watch_resources(
-        self, uris: Collection[str]
-    ) -> AbstractAsyncContextManager[Collection[str]]:
-        """Subscribe to *uris* at the servers that have them, while the context is entered.
-
-        When other servers have a resource, the subscription moves to them.
-        """
-        return self._subscriptions.subscribe(uris)
-
-    def _owners(self, uri: str) -> Sequence[MemberSubscriptions]:
-        route = self.find("resources/read", uri)
-        members: list[Any] = [each.member for each in route.alternatives] if route else []
-        return [each.subscriptions for each in members if each.catalog.subscribable]

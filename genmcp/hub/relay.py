@@ -22,15 +22,15 @@ import logging
 import secrets
 from collections import Counter, deque
 from collections.abc import (
-    AsyncIterator,
     Callable,
     Collection,
     Coroutine,
     Hashable,
     Iterator,
     Mapping,
+    Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
@@ -72,13 +72,17 @@ TAG = "passed on"
 
 # Bytes of a form. It is compiled in the event loop if the cache has lost it before its answer.
 _MAX_FORM: Final = 32_768
-# Questions that may wait for the answers of all clients together, and suspended calls; the fraction
-# of the questions that may wait for anonymous clients; and the questions for one principal or
-# session, and for all anonymous clients of one address.
+# Questions that may wait for the answers of all clients together, and suspended calls.
 _MAX_QUESTIONS: Final = 1000
-_ANONYMOUS_SHARE: Final = 0.8
-_MAX_OF_CLIENT: Final = 16
-_MAX_OF_ADDRESS: Final = 64
+# The questions that may wait for each group of clients, and the name of the group in errors.
+_EVERYBODY: Final = ("all", "")
+_LIMITS: Final = {
+    "principal": (16, "the client"),
+    "session": (16, "the client"),
+    "address": (64, "the address of the client"),
+    "anonymous": (800, "anonymous clients"),
+    "all": (_MAX_QUESTIONS, "all clients"),
+}
 # Seconds for which a call waits for its client's answer: people fill in forms slowly.
 _ANSWER_TIMEOUT: Final = 1200.0
 # Seconds for which an open question may block the questions of other calls, at a server that does
@@ -104,28 +108,16 @@ Work = Callable[["ForwardedCall"], Coroutine[Any, Any, Result]]
 """Sends the request of a call to the server, forwards its progress, and returns the result."""
 
 
-def current_caller() -> Hashable:
-    """Return the user or client of the call in this context; None if it cannot be identified."""
-    call = _current.get()
-    return None if call is None else call.caller
+def current_call() -> "ForwardedCall | None":
+    """Return the forwarded call in whose context this is called."""
+    return _current.get()
 
 
 class QuestionLimiter:
-    """Counts the forwarded questions that wait for answers, by client. Owned by the hub.
+    """Counts the forwarded questions that wait for answers, by client. Owned by the hub."""
 
-    *most* is the number of questions that may wait for all clients together.
-    """
-
-    def __init__(self, most: int = _MAX_QUESTIONS) -> None:
+    def __init__(self) -> None:
         self._open: Counter[Share] = Counter()
-        self._total = 0
-        self._most = most
-        self._limits = {
-            "principal": (_MAX_OF_CLIENT, "the client"),
-            "session": (_MAX_OF_CLIENT, "the client"),
-            "address": (_MAX_OF_ADDRESS, "the address of the client"),
-            "anonymous": (int(_ANONYMOUS_SHARE * most), "anonymous clients"),
-        }
 
     @contextmanager
     def slot(self, client: ClientKey) -> Iterator[None]:
@@ -136,19 +128,15 @@ class QuestionLimiter:
         """
         # A question counts towards every group of its client: its session, its address, and all
         # anonymous clients.
-        shares = client.shares
+        shares = (*client.shares, _EVERYBODY)
         for share in shares:
-            limit, whom = self._limits[share[0]]
+            limit, whom = _LIMITS[share[0]]
             if self._open[share] >= limit:
                 raise Overloaded(f"Too many questions wait for {whom}: {limit}")
-        if self._total >= self._most:
-            raise Overloaded(f"Too many questions wait for all clients: {self._most}")
-        self._total += 1
         self._open.update(shares)
         try:
             yield
         finally:
-            self._total -= 1
             self._open.subtract(shares)
             for share in shares:
                 if not self._open[share]:
@@ -366,8 +354,8 @@ class RelayingHandler(ClientHandler[None]):
 
     Owned by the `HubMember` of the server.
 
-    work: returns the number of running requests, and the callers of those that were cancelled and
-        have no response. renew: reconnects once no request is running.
+    work: returns the calls of the running requests, and the callers of those that were cancelled
+        and have no response. renew: reconnects once no request is running.
     """
 
     capabilities = ClientCapabilities(
@@ -380,9 +368,10 @@ class RelayingHandler(ClientHandler[None]):
     most_open = _MAX_QUESTIONS
 
     def __init__(
-        self, work: Callable[[], tuple[int, Collection[Hashable]]], renew: Callable[[], None]
+        self,
+        work: Callable[[], tuple[Sequence[ForwardedCall | None], Collection[Hashable]]],
+        renew: Callable[[], None],
     ) -> None:
-        self._calls: set[ForwardedCall] = set()
         self._work = work
         self._renew = renew
         self._levels: WeakKeyDictionary[Client, LoggingLevel] = WeakKeyDictionary()
@@ -429,25 +418,19 @@ class RelayingHandler(ClientHandler[None]):
         """Approve all sampling here: the client that gets the forwarded question decides."""
         return True
 
-    @asynccontextmanager
-    async def running(self, call: ForwardedCall, client: Client) -> AsyncIterator[None]:
-        """Count *call* as one that the server of *client* works on, while this is entered.
+    async def lower_log_level(self, call: ForwardedCall, client: Client) -> None:
+        """Lower the log level of the server of *client* to the one that the client of *call* wants.
 
-        The log level of the server is lowered to the least severe level that the client of any call
-        wants. The channel of each call then drops the messages that its own client does not want.
+        It stays at the least severe level that any client wants. The channel of each call then
+        drops the messages that its own client does not want.
         """
-        self._calls.add(call)
-        try:
-            level = await call.log_level()
-            if level is not None and client.capabilities.logging is not None:
-                before = self._levels.get(client)
-                if before is None or SEVERITY[level] < SEVERITY[before]:
-                    self._levels[client] = level
-                    with suppress(ClientError):  # a call does not fail because of its log messages
-                        await client.log_level(level)
-            yield
-        finally:
-            self._calls.discard(call)
+        level = await call.log_level()
+        if level is not None and client.capabilities.logging is not None:
+            before = self._levels.get(client)
+            if before is None or SEVERITY[level] < SEVERITY[before]:
+                self._levels[client] = level
+                with suppress(ClientError):  # a call does not fail because of its log messages
+                    await client.log_level(level)
 
     def _call_of_question(self) -> ForwardedCall:
         """Return the call that the question being handled is about.
@@ -462,8 +445,8 @@ class RelayingHandler(ClientHandler[None]):
         # are not silent remain. With at most one of these, a repeated call is unambiguous. With
         # two or more it would be ambiguous again, so that reconnecting does not help.
         running, cancelled_by = self._work()
-        silent = [each for each in self._calls if each.is_silent] if running > 1 else []
-        if running - len(silent) > 1 or not (cancelled_by or silent):
+        silent = [each for each in running if each and each.is_silent] if len(running) > 1 else []
+        if len(running) - len(silent) > 1 or not (cancelled_by or silent):
             raise McpError(_SEVERAL_CALLS)
         for each in silent:
             each.cancel()
@@ -476,11 +459,10 @@ class RelayingHandler(ClientHandler[None]):
         Cancelled calls of the same caller do not count.
         """
         running, cancelled_by = self._work()
-        # `running` includes requests of the application itself (`Hub.call`), which are not made for
-        # a client that could answer questions.
-        if running != 1 or len(self._calls) != 1:
+        # A request of the application itself (`Hub.call`) is not made for a client that could
+        # answer questions.
+        if len(running) != 1 or (call := running[0]) is None:
             return None
-        (call,) = self._calls
         if any(each is None or each != call.caller for each in cancelled_by):
             return None
         return call

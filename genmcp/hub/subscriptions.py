@@ -9,10 +9,11 @@ from typing import Any, Final
 
 from genmcp._core.subscription import RESOURCES, ServerChange
 from genmcp.cancellation import cancel_and_wait
-from genmcp.channel import ChangeNotifier, Listener
+from genmcp.channel import Listener
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ServerError
 from genmcp.client.subscriptions import ChangeStream
+from genmcp.composite.server import CompositeServer, Members
 from genmcp.errors import Overloaded
 from genmcp.hub.config import STABLE_AFTER, STREAM_RETRY, Sleep
 
@@ -216,31 +217,26 @@ class MemberSubscriptions:
                 self._on_updated(uri)
 
 
-class ClientSubscriptions(Listener):
-    """The resources that a hub's clients subscribed to. Owned by the hub's composite server.
+class HubServer(CompositeServer, Listener):
+    """The composite server of a hub; see `Hub.server`.
 
     The hub subscribes to a resource once for all clients, at each owner: a server that has, or may
-    have, the resource. When the lists of resources change, the owners are looked up again.
-
-    owners: returns the subscriptions of the owners of a URI.
-    changes: announces changed lists to this object. If a resource has moved to servers that did not
-        own it before, its content may differ: this object then announces an update of it.
+    have, the resource. When the lists of resources change, the owners are looked up again. If a
+    resource has moved to servers that did not own it before, its content may differ: an update of
+    it is announced.
     """
 
     def __init__(
-        self,
-        owners: Callable[[str], Sequence[MemberSubscriptions]],
-        changes: ChangeNotifier,
+        self, members: Members[Any], *, name: str, version: str, separator: str = "/"
     ) -> None:
-        self._find_owners = owners
-        self._changes = changes
+        super().__init__(members, name=name, version=version, separator=separator)
         self._subscribers: Counter[str] = Counter()
         self._owners: dict[str, Sequence[MemberSubscriptions]] = {}
         self._pending: asyncio.Handle | None = None
-        changes.follow(self)
+        self.changes.follow(self)
 
     @asynccontextmanager
-    async def subscribe(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
+    async def watch_resources(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
         """Yield those of *uris* that a server sends updates of, while this is entered.
 
         Raises:
@@ -301,7 +297,9 @@ class ClientSubscriptions(Listener):
         Returns whether there are owners now, none of which owned *uri* before.
         """
         before = self._owners.get(uri, [])
-        now = self._find_owners(uri)
+        route = self.find("resources/read", uri)
+        members: list[Any] = [each.member for each in route.alternatives] if route else []
+        now = [each.subscriptions for each in members if each.catalog.subscribable]
         self._owners[uri] = now
         # New owners are added before old owners are removed, so that an update in between is not
         # lost.
@@ -317,7 +315,7 @@ class ClientSubscriptions(Listener):
         self._pending = None
         for uri in [*self._owners]:
             if self._look_up(uri):
-                self._changes.resource_updated(uri)
+                self.changes.resource_updated(uri)
 
 
 def _not_rejected(answer: asyncio.Future[bool]) -> bool:

@@ -230,10 +230,10 @@ def test_hub_names_the_invalid_setting(wrong: dict[str, Any]) -> None:
 
 def test_questions_of_anonymous_clients_are_bounded_together() -> None:
     """By session and by address, so that clients with a principal can still be asked."""
-    asked, held = QuestionLimiter(most=100), ExitStack()
+    asked, held = QuestionLimiter(), ExitStack()
     sessions = [ClientKey(session=f"{each}", address="192.0.2.1") for each in range(5)]
-    far = [ClientKey(address=f"192.0.2.{each}") for each in range(2, 20)]
-    bob = [ClientKey(principal=f"bob {each}") for each in range(21)]
+    far = [ClientKey(address=f"198.51.100.{each}") for each in range(737)]
+    bob = [ClientKey(principal=f"bob {each}") for each in range(201)]
 
     def refused(client: ClientKey) -> str:
         with pytest.raises(Overloaded) as error, asked.slot(client):
@@ -246,11 +246,11 @@ def test_questions_of_anonymous_clients_are_bounded_together() -> None:
                 assert "wait for the client: 16" in refused(sessions[0])
             held.enter_context(asked.slot(client))
         assert "wait for the address of the client: 64" in refused(sessions[4])
-        for client in far[:16]:
+        for client in far[:736]:
             held.enter_context(asked.slot(client))
-        assert "wait for anonymous clients: 80" in refused(far[16])
-        for client in bob[:20]:
+        assert "wait for anonymous clients: 800" in refused(far[736])
+        for client in bob[:200]:
             held.enter_context(asked.slot(client))
-        assert "wait for all clients: 100" in refused(bob[20])
+        assert "wait for all clients: 1000" in refused(bob[200])
     with asked.slot(sessions[0]):
         pass

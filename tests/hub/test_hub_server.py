@@ -518,7 +518,7 @@ async def test_suspended_call_expires() -> None:
 
 async def test_question_without_a_call_is_rejected() -> None:
     """No client of the hub can answer it."""
-    handler = RelayingHandler(lambda: (0, ()), lambda: None)
+    handler = RelayingHandler(lambda: ((), ()), lambda: None)
 
     with pytest.raises(McpError, match="No client can answer"):
         await handler.handle_list_roots(None)
