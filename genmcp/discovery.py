@@ -109,37 +109,24 @@ class Discovery(msgspec.Struct, frozen=True, eq=False):
         return [each.value for each in self.components if each.kind == kind]
 
 
-def suite(
-    location: str | Path | ModuleType,
-    *,
-    name: str,
-    version: str,
-    title: str | None = None,
-    instructions: str | None = None,
-) -> Suite:
+def suite(location: str | Path | ModuleType, **options: Any) -> Suite:
     """Return a suite of the components that `scan` finds at *location*.
 
     Args:
         location: a folder, module or package.
-        name: the name of the suite.
-        version: its version.
-        title: its title for people. Default None.
-        instructions: its instructions for the model. Default None.
+        options: options of `Suite`, such as `name` and `version`.
 
     Raises:
         ConfigurationError: the folder does not exist or has none of the folders `tools`,
-            `resources` and `prompts`, or an argument of the suite is invalid.
+            `resources` and `prompts`, or an option of the suite is invalid.
     """
     found = scan(location)
-    return Suite(
-        name,
-        version=version,
-        title=title,
-        instructions=instructions,
-        tools=found.tools,
-        resources=found.resources,
-        prompts=found.prompts,
-    )
+    components: dict[str, Any] = {
+        "tools": found.tools,
+        "resources": found.resources,
+        "prompts": found.prompts,
+    }
+    return Suite(**components, **options)
 
 
 def scan(location: str | Path | ModuleType) -> Discovery:

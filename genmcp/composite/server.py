@@ -21,7 +21,7 @@ from genmcp._core.request import Request
 from genmcp._core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange
 from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel, Listener
-from genmcp.composite.member import Alternative, Certainty, CompositeRoute, M, Member
+from genmcp.composite.member import Alternative, CompositeRoute, M, Member
 from genmcp.errors import (
     ConfigurationError,
     InsufficientScope,
@@ -123,17 +123,17 @@ class Members(Generic[M]):
             candidates = self.split(key, separator)
         alternatives: list[Alternative[M]] = []
         for member, own in candidates:
-            found = member.find(method, own)
-            if found is None:
+            route = member.find(method, own)
+            if route is None:
                 continue
-            alternative = Alternative(member, own, *found)
-            if alternative.certainty is Certainty.CERTAIN:
+            alternative = Alternative(member, own, route)
+            if alternative.is_certain:
                 return [alternative]
             alternatives.append(alternative)
         # A member with a matching template has no precedence over earlier members, which may have
         # the resource without listing it. But the members after it are not tried: a later member,
         # which may be trusted less, must not take over the resource.
-        claimed = [i for i, each in enumerate(alternatives) if each.certainty is Certainty.CLAIMED]
+        claimed = [i for i, each in enumerate(alternatives) if each.is_claimed]
         if claimed:
             del alternatives[claimed[-1] + 1 :]
         return alternatives
@@ -272,10 +272,10 @@ class CompositeServer(Server):
                 raise
             except McpError as error:
                 absent = error.code in _NOT_FOUND
-                if each.certainty is Certainty.CLAIMED and not absent:
+                if each.is_claimed and not absent:
                     raise
-                # Other errors of a `POSSIBLE` member also lead to the next member, since servers
-                # use various codes for a resource that they do not have.
+                # Other errors of a member without a template also lead to the next member, since
+                # servers use various codes for a resource that they do not have.
                 failure = failure or (None if absent else error)
         raise failure or ResourceNotFound(alternatives[0].key)
 
@@ -435,7 +435,8 @@ class _Forwarder(Listener):
 
     def __init__(self, member: Member, changes: ChangeNotifier) -> None:
         self._changes = changes
-        member.follow(self)
+        if member.changes is not None:
+            member.changes.follow(self)
 
     def announce(self, change: ServerChange) -> None:
         """Announce *change* to the composite's listeners. URIs and methods need no conversion."""

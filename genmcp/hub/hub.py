@@ -4,7 +4,6 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from functools import partial
-from types import TracebackType
 from typing import Any, Final
 
 import msgspec
@@ -27,8 +26,8 @@ from genmcp.composite.errors import (
 )
 from genmcp.composite.server import CompositeServer, Members, check_separator
 from genmcp.errors import ConfigurationError, ContractError, GenmcpError, ResourceNotFound
+from genmcp.hub.catalog import HubPrompt, HubResource, HubTool
 from genmcp.hub.config import ServerConfig, Sleep
-from genmcp.hub.connection import HubPrompt, HubResource, HubTool
 from genmcp.hub.member import HubMember, HubSettings
 from genmcp.hub.relay import QuestionLimiter, SuspendedCalls
 from genmcp.hub.subscriptions import HubServer
@@ -107,12 +106,7 @@ class Hub:
         """Return the hub. Servers are connected when they are added."""
         return self
 
-    async def __aexit__(
-        self,
-        type_: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         """Close the hub."""
         await self.aclose()
 

@@ -4,18 +4,19 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Outcome
 from genmcp._core.request import Policy, Request
 from genmcp._core.waiting import Continue
-from genmcp.cancellation import cancel_and_wait
-from genmcp.channel import ChangeNotifier, Channel, Listener
+from genmcp.cancellation import cancel_and_wait, run_to_completion
+from genmcp.channel import ChangeNotifier, Channel
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     AuthorizationFailed,
@@ -32,10 +33,12 @@ from genmcp.client.errors import (
     Unauthorized,
 )
 from genmcp.client.handler import ClientHandler
-from genmcp.client.options import ClientOptions
+from genmcp.client.options import ClientOptions, Command
 from genmcp.client.requests import Wait
+from genmcp.client.subscriptions import ChangeStream
+from genmcp.client.transports.targets import Target
 from genmcp.composite.errors import CompositeError, ReconnectError, UnknownServer
-from genmcp.composite.member import Certainty, Member
+from genmcp.composite.member import Member, UnlistedRoute
 from genmcp.errors import (
     GenmcpError,
     InvalidParams,
@@ -44,16 +47,15 @@ from genmcp.errors import (
     ResourceNotFound,
     ToolError,
 )
-from genmcp.hub.config import STABLE_AFTER, Retry, ServerConfig, Sleep
-from genmcp.hub.connection import (
+from genmcp.hub.catalog import (
     KINDS,
     MemberCatalog,
-    MemberConnection,
     announced_kinds,
     kinds_of,
     listen,
     read_lists,
 )
+from genmcp.hub.config import STABLE_AFTER, Retry, ServerConfig, Sleep
 from genmcp.hub.relay import (
     ForwardedCall,
     QuestionLimiter,
@@ -63,6 +65,7 @@ from genmcp.hub.relay import (
     current_call,
 )
 from genmcp.hub.subscriptions import MemberSubscriptions, StreamBackoff
+from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.protocol.prompts import CompleteRequestParams, CompleteResult, PromptReference
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route
@@ -107,6 +110,34 @@ class HubSettings(NamedTuple):
     sleep: Sleep
     questions: QuestionLimiter
     suspended: SuspendedCalls
+
+
+class MemberConnection(msgspec.Struct, eq=False):
+    """An open connection. Owned by the member, which replaces it when it breaks.
+
+    changes: the stream of list changes, None if the server has none or it could not be opened.
+    requests: for each request without a response, the forwarded call that it belongs to, None for a
+    request of the application itself. cancelled: the callers of cancelled calls, None for a caller
+    that is not known; see `cancelled_by`. stale: whether to close the connection when no request is
+    running.
+    """
+
+    client: Client
+    changes: ChangeStream | None
+    exits: AsyncExitStack
+    requests: list[ForwardedCall | None] = []
+    cancelled: set[Hashable] = set()
+    stale: bool = False
+
+    def cancelled_by(self) -> Collection[Hashable]:
+        """Return the callers of the cancelled calls that the server may still be running."""
+        if not self.client.abandoned_calls:
+            self.cancelled.clear()  # the server has responded to all of them
+        return self.cancelled
+
+    async def close(self) -> None:
+        """Close the connection. A cancellation of the caller does not interrupt the closing."""
+        await run_to_completion(self.exits.aclose())
 
 
 class HubMember(Member):
@@ -283,24 +314,49 @@ class HubMember(Member):
             self._broken.set()
 
     async def _connect(self) -> MemberConnection:
-        """Open a connection, and give it to the waiting requests.
+        """Connect, read the lists, and give the connection to the waiting requests.
 
         Raises:
-            ConnectError: the connection failed, and was closed.
+            ConnectError: the server cannot be connected to, or a list cannot be read. The
+                connection was closed.
         """
-        connection = await MemberConnection.open(
-            self._config,
-            self._handler,
-            self._settings.options,
-            self._settings.policy,
-            self.subscriptions.end,
-        )
+        config, settings = self._config, self._settings
+        stack = AsyncExitStack()
+        stack.push_async_callback(self.subscriptions.end)
+        try:
+            options = _options(config, settings.options)
+            client = Client(
+                _target(config), handler=self._handler, options=options, auth=config.auth
+            )
+            stack.push_async_callback(client.close)
+            await client.open()
+            # The stream is opened before the lists are read, so that no change is missed.
+            changes = None
+            if announced_kinds(client):
+                with suppress(ClientError):  # `_follow_lists` opens the stream later
+                    changes = await stack.enter_async_context(listen(client))
+            resources = client.capabilities.resources
+            catalog = MemberCatalog(
+                readable=resources is not None,
+                subscribable=resources is not None and bool(resources.subscribe),
+                policy=settings.policy,
+            )
+            catalog, failure = await read_lists(client, [*KINDS], catalog, options.schemas)
+            if failure is not None:
+                raise failure
+        except BaseException as error:
+            await run_to_completion(stack.aclose())
+            if not isinstance(error, Exception):
+                raise
+            # Every exception is converted: the `init` of a handler runs here, and may raise any.
+            raise ConnectError(self.name, str(error)) from error
+        connection = MemberConnection(client, changes, stack)
         # Cleared before requests get the connection: the first one may set the event again.
         self._broken.clear()
         self._connection = self._opened = connection
-        self.catalog = connection.catalog
+        self.catalog = catalog
         self._connected.set_result(connection)
-        self.subscriptions.begin(connection.client)
+        self.subscriptions.begin(client)
         return connection
 
     async def _run(self, connection: MemberConnection) -> None:
@@ -411,24 +467,33 @@ class HubMember(Member):
     # The member of a composite server.
 
     @property
+    def info(self) -> Implementation:
+        """The name of the server in the hub."""
+        return Implementation(name=self.name, version="")
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """None: the composite server declares those of all members."""
+        return ServerCapabilities()
+
+    @property
     def methods(self) -> Collection[str]:
         """All methods of a composite server. A server without prompts lists zero prompts."""
         return (*self.catalog.pages, "completion/complete")
 
-    def find(self, method: str, key: str) -> tuple[Route, Certainty] | None:
-        """Return the route of *key*, and how certain it is that the server has *key*.
+    @property
+    def changes(self) -> ChangeNotifier:
+        """Announces changes of the lists, and updates of resources."""
+        return self._changes
 
-        None if the server does not have *key*.
-        """
+    def find(self, method: str, key: str) -> Route | None:
+        """Return the route of *key*; None if the server does not have *key*."""
         catalog = self.catalog
         route = catalog.routes[method].get(key)
-        if route is not None:
-            return route, Certainty.CERTAIN
-        if method != "resources/read":
-            return None
-        if catalog.claims(key):
-            return Route(), Certainty.CLAIMED
-        return (Route(), Certainty.POSSIBLE) if catalog.readable else None
+        if route is not None or method != "resources/read":
+            return route
+        claimed = catalog.claims(key)
+        return UnlistedRoute(claimed=claimed) if claimed or catalog.readable else None
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Return the list *method*, with all items on one page.
@@ -439,10 +504,6 @@ class HubMember(Member):
         if cursor is not None:
             raise InvalidParams(f"Invalid cursor: {cursor}")
         return self.catalog.pages[method]
-
-    def follow(self, listener: Listener) -> None:
-        """Announce the changes of the server to *listener*."""
-        self._changes.follow(listener)
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
         """Forward *request* to the server."""
@@ -553,3 +614,17 @@ def _translated(error: Exception, method: str) -> Exception:
         case _:
             text = _UNKNOWN if getattr(error, "sent", False) else _UNREACHABLE
     return ToolError(text) if method == "tools/call" else McpError(text)
+
+
+def _options(config: ServerConfig, options: ClientOptions) -> ClientOptions:
+    if config.revision is not None:
+        options = replace(options, revision=config.revision)
+    if config.url is not None and config.headers:
+        options = replace(options, http=replace(options.http, headers=config.headers))
+    return options
+
+
+def _target(config: ServerConfig) -> Target:
+    if config.command is not None:
+        return Command(config.command, config.args, config.env, config.cwd)
+    return config.target if config.url is None else config.url

@@ -41,7 +41,6 @@ from genmcp._core.outcome import Done, Outcome
 from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler, Sampled
 from genmcp.client.hooks import ORIGIN_CONTEXT
 from genmcp.client.tool_catalog import read_schemas
@@ -278,13 +277,6 @@ class ForwardedCall:
         if self._logging is not None:
             self._logging.cancel()
 
-    async def log_level(self) -> LoggingLevel | None:
-        """Return the least severe log level that the client wants; None if it wants no logs."""
-        try:
-            return await self.channel.log_level()
-        except GenmcpError:  # a call does not fail because of its log messages
-            return None
-
     async def _run(self, work: Work) -> Result:
         try:
             return await work(self)
@@ -424,13 +416,13 @@ class RelayingHandler(ClientHandler[None]):
         It stays at the least severe level that any client wants. The channel of each call then
         drops the messages that its own client does not want.
         """
-        level = await call.log_level()
-        if level is not None and client.capabilities.logging is not None:
-            before = self._levels.get(client)
-            if before is None or SEVERITY[level] < SEVERITY[before]:
+        if client.capabilities.logging is None:
+            return
+        with suppress(GenmcpError):  # a call does not fail because of its log messages
+            level, before = await call.channel.log_level(), self._levels.get(client)
+            if level is not None and (before is None or SEVERITY[level] < SEVERITY[before]):
                 self._levels[client] = level
-                with suppress(ClientError):  # a call does not fail because of its log messages
-                    await client.log_level(level)
+                await client.log_level(level)
 
     def _call_of_question(self) -> ForwardedCall:
         """Return the call that the question being handled is about.

@@ -1,8 +1,7 @@
 """Muxes of this process as members of a registry, and messages to them without a transport."""
 
 import asyncio
-from collections.abc import Collection, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
@@ -18,15 +17,15 @@ from genmcp._mux.mux import Mux
 from genmcp._transports.pipe import PipeConnection
 from genmcp._wire import jsonrpc
 from genmcp._wire.jsonrpc import Message
-from genmcp.channel import Channel, Listener
-from genmcp.composite.member import Certainty, Member
+from genmcp.channel import Channel
+from genmcp.composite.member import Member
 from genmcp.errors import ContractError, InternalError, McpError, MethodNotFound, ToolNotFound
 from genmcp.protocol.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.protocol.value import PaginatedResult, Result
-from genmcp.server import Route, Server
+from genmcp.server import Middleware, Route
 
 TIMEOUT: Final = 30.0
 """Default seconds for which a server may work on one message."""
@@ -41,7 +40,7 @@ _SESSION: Final = new_session(anonymous_params(REVISION, "in-process"), key="in-
 _RUNNING: Final[dict["asyncio.Task[None]", PipeConnection]] = {}
 
 
-class MuxMember(Member):
+class MuxMember(Middleware, Member):
     """A mux of this process as a member of a registry. Owned by its registration.
 
     Calls get the static assigns of this mux. Limits, store, secret and telemetry are those of the
@@ -49,62 +48,35 @@ class MuxMember(Member):
     """
 
     def __init__(self, mux: Mux) -> None:
+        super().__init__(mux.server)
         self.mux = mux
-
-    @property
-    def methods(self) -> Collection[str]:
-        """The methods of the server."""
-        return self.mux.server.methods
-
-    def find(self, method: str, key: str) -> tuple[Route, Certainty] | None:
-        """Return the route of *key*: `POSSIBLE` if only a provider may have it, else `CERTAIN`.
-
-        None if the server does not have *key*.
-        """
-        route = self.mux.find(method, key)
-        if route is None:
-            return None
-        # A route with a visibility rule is pending too, but its component exists.
-        unsure = route.pending and route.visible is None
-        return route, Certainty.POSSIBLE if unsure else Certainty.CERTAIN
 
     async def resolve(self, route: Route, channel: Channel) -> Route:
         """Resolve a pending *route* with the assigns of the mux."""
-        self._server(channel)
+        channel.context.give(self.mux.assigns)
         return await route.resolve(channel)
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
         """Handle *request* in the server."""
-        return await self._server(channel).handle(request, channel)
+        channel.context.give(self.mux.assigns)
+        return await self.inner.handle(request, channel)
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
         """Resume a call in the server."""
-        return await self._server(channel).resume(continuation, outcome, channel)
+        channel.context.give(self.mux.assigns)
+        return await self.inner.resume(continuation, outcome, channel)
 
     async def cancelled(self, channel: Channel) -> None:
         """Cancel a call in the server."""
-        await self._server(channel).cancelled(channel)
+        channel.context.give(self.mux.assigns)
+        await self.inner.cancelled(channel)
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Return a page of the server."""
-        return await self._server(channel).listed(method, cursor, channel)
-
-    def watch_resources(
-        self, uris: Collection[str]
-    ) -> AbstractAsyncContextManager[Collection[str]]:
-        """Subscribe to *uris* in the server."""
-        return self.mux.server.watch_resources(uris)
-
-    def follow(self, listener: Listener) -> None:
-        """Announce the changes of the mux to *listener*."""
-        self.mux.changes.follow(listener)
-
-    def _server(self, channel: Channel) -> Server:
-        """Give the assigns of the mux to *channel*, and return the server."""
         channel.context.give(self.mux.assigns)
-        return self.mux.server
+        return await self.inner.listed(method, cursor, channel)
 
 
 class _FirstResponse:

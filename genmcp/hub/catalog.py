@@ -1,9 +1,9 @@
-"""A connection of a hub to one server, and the lists that are read through it."""
+"""The lists of a server of a hub, and how they are read."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from typing import Any, Final
 
@@ -13,17 +13,11 @@ from msgspec.structs import replace
 from genmcp._core.request import Policy
 from genmcp._schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp._wire.param_headers import HeaderRule
-from genmcp.cancellation import run_to_completion
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError, ConnectError, ListTooLong, ServerError
-from genmcp.client.handler import ClientHandler
-from genmcp.client.options import ClientOptions, Command
+from genmcp.client.errors import ClientError, ListTooLong, ServerError
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tool_catalog import read_tool_headers
-from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError
-from genmcp.hub.config import ServerConfig
-from genmcp.hub.relay import ForwardedCall
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.prompts import ListPromptsResult, PromptArgument, PromptDefinition
 from genmcp.protocol.resources import (
@@ -144,102 +138,6 @@ class MemberCatalog(msgspec.Struct, frozen=True, dict=True):
         # A template without a scheme, such as `{+path}`, would match the URIs of every other
         # server.
         return any(":" in each.prefix and each.match(uri) is not None for each in self.matchers)
-
-
-class MemberConnection:
-    """An open connection. Owned by the member, which replaces it when it breaks.
-
-    catalog: the lists, as they were read first. changes: the stream of list changes, None if the
-    server has none or it could not be opened. requests: for each request without a response, the
-    forwarded call that it belongs to, None for a request of the application itself. cancelled: the
-    callers of cancelled calls, None for a caller that is not known; see `cancelled_by`. stale:
-    whether to close the connection when no request is running.
-    """
-
-    def __init__(
-        self,
-        client: Client,
-        catalog: MemberCatalog,
-        changes: ChangeStream | None,
-        exits: AsyncExitStack,
-    ) -> None:
-        self.client = client
-        self.catalog = catalog
-        self.changes = changes
-        self.requests: list[ForwardedCall | None] = []
-        self.cancelled: set[Hashable] = set()
-        self.stale = False
-        self._exits = exits
-
-    @classmethod
-    async def open(
-        cls,
-        config: ServerConfig,
-        handler: ClientHandler[Any] | None,
-        options: ClientOptions,
-        policy: Policy,
-        on_close: Callable[[], Awaitable[None]],
-    ) -> "MemberConnection":
-        """Connect to the server of *config*, and read its lists.
-
-        *on_close* is called after the client was closed, also if this method fails.
-
-        Raises:
-            ConnectError: the server cannot be connected to, or a list cannot be read. The
-                connection was closed.
-        """
-        if config.revision is not None:
-            options = replace(options, revision=config.revision)
-        stack = AsyncExitStack()
-        stack.push_async_callback(on_close)
-        try:
-            target, options = _target(config), _options(config, options)
-            client = Client(target, handler=handler, options=options, auth=config.auth)
-            stack.push_async_callback(client.close)
-            await client.open()
-            # The stream is opened before the lists are read, so that no change is missed.
-            changes = None
-            if announced_kinds(client):
-                with suppress(ClientError):  # the member opens the stream later
-                    changes = await stack.enter_async_context(listen(client))
-            resources = client.capabilities.resources
-            catalog = MemberCatalog(
-                readable=resources is not None,
-                subscribable=resources is not None and bool(resources.subscribe),
-                policy=policy,
-            )
-            catalog, failure = await read_lists(client, [*KINDS], catalog, options.schemas)
-            if failure is not None:
-                raise failure
-        except BaseException as error:
-            await run_to_completion(stack.aclose())
-            if not isinstance(error, Exception):
-                raise
-            # Every exception is converted: the `init` of a handler runs here, and may raise any.
-            raise ConnectError(config.name, str(error)) from error
-        return cls(client, catalog, changes, stack)
-
-    def cancelled_by(self) -> Collection[Hashable]:
-        """Return the callers of the cancelled calls that the server may still be running."""
-        if not self.client.abandoned_calls:
-            self.cancelled.clear()  # the server has responded to all of them
-        return self.cancelled
-
-    async def close(self) -> None:
-        """Close the connection. A cancellation of the caller does not interrupt the closing."""
-        await run_to_completion(self._exits.aclose())
-
-
-def _options(config: ServerConfig, options: ClientOptions) -> ClientOptions:
-    if config.url is None or not config.headers:
-        return options
-    return replace(options, http=replace(options.http, headers=config.headers))
-
-
-def _target(config: ServerConfig) -> Target:
-    if config.command is not None:
-        return Command(config.command, config.args, config.env, config.cwd)
-    return config.target if config.url is None else config.url
 
 
 def announced_kinds(client: Client) -> Collection[str]:
