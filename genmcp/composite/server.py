@@ -8,9 +8,17 @@ import asyncio
 import itertools
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, Final, Generic, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 from weakref import WeakSet
 
 from msgspec.structs import replace
@@ -21,6 +29,7 @@ from genmcp._core.request import Request
 from genmcp._core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange
 from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel, Listener
+from genmcp.client.errors import ClientError
 from genmcp.composite.member import Alternative, CompositeRoute, M, Member
 from genmcp.errors import (
     ConfigurationError,
@@ -72,6 +81,8 @@ _METHODS: Final = frozenset(
 
 # The codes of an error that means "no such resource": 2026-07-28, and earlier revisions.
 _NOT_FOUND: Final = (InvalidParams.code, -32002)
+
+R = TypeVar("R")
 
 
 class Members(Generic[M]):
@@ -137,6 +148,33 @@ class Members(Generic[M]):
         if claimed:
             del alternatives[claimed[-1] + 1 :]
         return alternatives
+
+
+async def first_result(
+    alternatives: Sequence[Alternative[M]], attempt: Callable[[Alternative[M]], Awaitable[R]]
+) -> R:
+    """Return the result of *attempt* for the first of *alternatives* that has the resource.
+
+    Raises:
+        ResourceNotFound: none of them has it.
+        McpError, ClientError: the error of the first that failed for another reason.
+    """
+    if len(alternatives) == 1:  # its error is the response, whatever it is
+        return await attempt(alternatives[0])
+    failure: Exception | None = None
+    for each in alternatives:
+        try:
+            return await attempt(each)
+        except InsufficientScope:
+            raise
+        except (McpError, ClientError) as error:
+            absent = getattr(error, "code", None) in _NOT_FOUND
+            if each.is_claimed and not absent:
+                raise
+            # Other errors of a member without a template also lead to the next member, since
+            # servers use various codes for a resource that they do not have.
+            failure = failure or (None if absent else error)
+    raise failure or ResourceNotFound(alternatives[0].key)
 
 
 def check_separator(separator: str) -> None:
@@ -262,22 +300,13 @@ class CompositeServer(Server):
         # The usual case: only one member may have it, and each of its errors goes to the client.
         if len(alternatives) == 1:
             return await alternatives[0].member.handle(alternatives[0].request(request), channel)
-        failure: McpError | None = None
-        for each in alternatives:
-            try:
-                if each.route.scopes:
-                    channel.context.caller.require_scopes(each.route.scopes)
-                return await each.member.handle(each.request(request), channel)
-            except InsufficientScope:
-                raise
-            except McpError as error:
-                absent = error.code in _NOT_FOUND
-                if each.is_claimed and not absent:
-                    raise
-                # Other errors of a member without a template also lead to the next member, since
-                # servers use various codes for a resource that they do not have.
-                failure = failure or (None if absent else error)
-        raise failure or ResourceNotFound(alternatives[0].key)
+
+        async def attempt(each: Alternative[Member]) -> Result | Continue:
+            if each.route.scopes:
+                channel.context.caller.require_scopes(each.route.scopes)
+            return await each.member.handle(each.request(request), channel)
+
+        return await first_result(alternatives, attempt)
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel

@@ -1,7 +1,9 @@
 """The configuration of a hub: its servers, and how it reconnects."""
 
 import logging
+import os
 import random
+import re
 from codecs import BOM_UTF8
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,10 +12,10 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._core.backoff import backoff
+from genmcp._options import Count, Fraction, Pause, check_bounds
 from genmcp.client.auth.base import Auth, check_auth
 from genmcp.client.options import MASK, mask_url, mask_values, options_repr
 from genmcp.errors import ConfigurationError
-from genmcp.hub.auth_config import read_auth
 from genmcp.protocol.revisions.chain import REVISIONS
 
 logger = logging.getLogger("genmcp.hub")
@@ -39,19 +41,14 @@ class Retry(msgspec.Struct, frozen=True):
         ConfigurationError: a value is out of range.
     """
 
-    max_attempts: int = 3
-    base_delay: float = 0.5
-    cap: float = 30.0
-    jitter: float = 0.0
+    max_attempts: Count = 3
+    base_delay: Pause = 0.5
+    cap: Pause = 30.0
+    jitter: Fraction = 0.0
 
     def __post_init__(self) -> None:
         """Check every value."""
-        if self.max_attempts < 1:
-            raise ConfigurationError(f"Retry.max_attempts must be 1 or more: {self.max_attempts!r}")
-        if self.base_delay < 0 or self.cap < 0:
-            raise ConfigurationError("Retry.base_delay and Retry.cap must not be negative")
-        if not 0 <= self.jitter <= 1:
-            raise ConfigurationError(f"Retry.jitter must be from 0 to 1, not {self.jitter!r}")
+        check_bounds(self)
 
     def delay(self, attempt: int, chance: float) -> float:
         """Return the seconds to wait before *attempt*, counted from 0.
@@ -145,6 +142,7 @@ class ServerConfig(msgspec.Struct, frozen=True):
 
 
 _KEY: Final = "mcpServers"
+_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 
 
 class _DesktopServer(msgspec.Struct, rename="camel"):
@@ -157,6 +155,72 @@ class _DesktopServer(msgspec.Struct, rename="camel"):
     url: str | None = None
     headers: Mapping[str, str] | None = None
     auth: Any = None
+
+
+class _LoginEntry(
+    msgspec.Struct, tag_field="type", tag="oauth", rename="camel", forbid_unknown_fields=True
+):
+    """A login of a person: `OAuth`, with the tokens in the files of this user."""
+
+    name: str = "genmcp"
+    client_id: str | None = None
+    secret: str | None = None
+    scopes: Sequence[str] | None = None
+    issuer: str | None = None
+    redirect_uri: str | None = None
+
+
+class _CredentialsEntry(
+    msgspec.Struct,
+    tag_field="type",
+    tag="client_credentials",
+    rename="camel",
+    forbid_unknown_fields=True,
+):
+    """The credentials of a service: `ClientCredentials`, with the tokens in memory."""
+
+    client_id: str
+    secret: str | None = None
+    key: str | None = None
+    scopes: Sequence[str] | None = None
+    issuer: str | None = None
+
+
+def _auth_of(entry: Any) -> Auth:
+    """Return the authorization that *entry* describes.
+
+        "${TOKEN}"                                  an access token
+        {"type": "oauth", "name": "Parts hub"}      a login of a person: `OAuth`
+        {"type": "client_credentials",              a service: `ClientCredentials`
+         "clientId": "hub", "secret": "${SECRET}", "issuer": "https://login.example.com"}
+
+    `${NAME}` in any text is the environment variable NAME. The members of an object are the options
+    of the class, in camel case. The tokens of a person are stored as `genmcp login` stores them.
+
+    Raises:
+        ConfigurationError: *entry* is invalid, or a variable is not set. The message has no secret.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in os.environ:
+            raise ConfigurationError(f"auth: the environment variable {name} is not set")
+        return msgspec.json.encode(os.environ[name]).decode()[1:-1]  # without the quotes
+
+    filled = msgspec.json.decode(_VARIABLE.sub(value, msgspec.json.encode(entry).decode()))
+    if isinstance(filled, str):
+        return filled
+    try:
+        found: _LoginEntry | _CredentialsEntry
+        found = msgspec.convert(filled, _LoginEntry | _CredentialsEntry)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"auth: {error}") from None
+    from genmcp.client.auth import ClientCredentials, FileTokens, OAuth
+
+    options = msgspec.structs.asdict(found)
+    if isinstance(found, _CredentialsEntry):
+        return ClientCredentials(**options)
+    return OAuth(**options, tokens=FileTokens())
 
 
 def load_servers(
@@ -256,7 +320,7 @@ def _server(location: str, name: str, entry: Any, retry: Retry | None) -> Server
             raise ConfigurationError("give either a command or a url")
         values = msgspec.structs.asdict(read)
         if read.auth is not None:
-            values["auth"] = read_auth(read.auth)
+            values["auth"] = _auth_of(read.auth)
         return ServerConfig(name, retry=retry, **values)
     except (msgspec.MsgspecError, ConfigurationError) as error:
         raise ConfigurationError(f"{location}: server {name!r}: {error}") from error

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from genmcp._core.request import Policy
 from genmcp.cancellation import cancel_requested
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError, ConnectError
+from genmcp.client.errors import ConnectError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
@@ -24,7 +24,7 @@ from genmcp.composite.errors import (
     UnknownServer,
     UnknownTool,
 )
-from genmcp.composite.server import CompositeServer, Members, check_separator
+from genmcp.composite.server import CompositeServer, Members, check_separator, first_result
 from genmcp.errors import ConfigurationError, ContractError, GenmcpError, ResourceNotFound
 from genmcp.hub.catalog import HubPrompt, HubResource, HubTool
 from genmcp.hub.config import ServerConfig, Sleep
@@ -282,26 +282,22 @@ class Hub:
         Args:
             uri: the URI of the resource.
             server: the name of the server that has it. Default None: the first server that lists
-                it; if none lists it, each server that may have it is asked in turn.
+                it; if none lists it, each server that may have it is asked, as by `server`.
             timeout: seconds for each server that is asked, as for `call`.
 
         Raises:
             UnknownServer: no server is called *server*.
-            ResourceNotFound: no server may have the resource.
-            ClientError: as for `call`; that of the first server, if several have failed.
+            ResourceNotFound: no server has the resource.
+            ClientError: as for `call`.
         """
         if server is not None:
-            members = [self._member(server)]
-        else:
-            found = self._members.find("resources/read", uri, self._separator)
-            members = [each.member for each in found]
-        failure: Exception = ResourceNotFound(uri)
-        for member in members:
-            try:
-                return await member.send(partial(_read, uri), timeout)
-            except ClientError as error:
-                failure = error if isinstance(failure, ResourceNotFound) else failure
-        raise failure
+            return await self._member(server).send(partial(_read, uri), timeout)
+        found = self._members.find("resources/read", uri, self._separator)
+        if not found:
+            raise ResourceNotFound(uri)
+        return await first_result(
+            found, lambda each: each.member.send(partial(_read, uri), timeout)
+        )
 
     async def prompt(
         self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: Wait = UNSET

@@ -5,6 +5,7 @@ import itertools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from contextlib import AsyncExitStack, suppress
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
@@ -61,7 +62,6 @@ from genmcp.hub.relay import (
     QuestionLimiter,
     RelayingHandler,
     SuspendedCalls,
-    Work,
     current_call,
 )
 from genmcp.hub.subscriptions import MemberSubscriptions, StreamBackoff
@@ -509,7 +509,7 @@ class HubMember(Member):
         """Forward *request* to the server."""
         if request.route is None:
             return await self._complete(request)
-        call = ForwardedCall(channel, self._work(request), self._settings.questions)
+        call = ForwardedCall(channel, partial(self._forward, request), self._settings.questions)
         return await self._step(call, channel)
 
     async def resume(
@@ -543,31 +543,25 @@ class HubMember(Member):
             channel.context.own_assigns[_RELAY] = self._settings.suspended.add(call)
         return step
 
-    def _work(self, request: Request) -> Work:
-        """Return the function that sends *request* to the server."""
+    async def _forward(self, request: Request, call: ForwardedCall) -> Result:
+        """Send *request* to the server as *call*, and return the result."""
         params: Any = request.params
 
-        def sent(client: Client, call: ForwardedCall) -> Awaitable[Any]:
+        async def send(client: Client, _: Wait) -> Any:
+            if isinstance(self._handler, RelayingHandler):
+                await self._handler.lower_log_level(call, client)
             match request.method:
                 case "tools/call":
                     arguments = msgspec.json.decode(params.given or b"{}")
                     progress = call.progress if request.progress_token is not None else None
-                    return client.call(params.name, arguments, progress=progress)
+                    return await client.call(params.name, arguments, progress=progress)
                 case "prompts/get":
-                    return client.prompt(params.name, params.arguments)
+                    return await client.prompt(params.name, params.arguments)
                 case _:
-                    return client.read(params.uri)
+                    return await client.read(params.uri)
 
-        async def work(call: ForwardedCall) -> Result:
-            async def send(client: Client, _: Wait) -> Any:
-                if isinstance(self._handler, RelayingHandler):
-                    await self._handler.lower_log_level(call, client)
-                return await sent(client, call)
-
-            result: Result = await self.send(send)
-            return result
-
-        return work
+        result: Result = await self.send(send)
+        return result
 
     async def _complete(self, request: Request) -> CompleteResult:
         """Forward a request for completion.

@@ -128,6 +128,7 @@ class RegistryEndpoint(Listener):
         The muxes of the servers stay open, since other endpoints may serve them. The `aclose` of
         the registry closes the muxes that the registry made.
         """
+        self._composite.loop = None  # later changes of the registry close nothing here
         if self._closing:
             await asyncio.wait(self._closing)
         for endpoint in (self._composite, *self._endpoints.values()):

@@ -164,11 +164,9 @@ async def list_tools(mux: Mux, *, timeout: float) -> list[ToolDefinition]:
     try:
         async with asyncio.timeout(timeout):
             while True:
-                answer = await send(mux, _modern_request("tools/list", params), timeout=TIMEOUT)
-                if (error := answer.get("error")) is not None:
-                    raise McpError(error["message"], error.get("data"), code=error["code"])
-                found += msgspec.convert(answer["result"]["tools"], list[ToolDefinition])
-                if (cursor := answer["result"].get("nextCursor")) is None:
+                result = await _result(mux, "tools/list", params, TIMEOUT)
+                found += msgspec.convert(result["tools"], list[ToolDefinition])
+                if (cursor := result.get("nextCursor")) is None:
                     return found
                 params = {"cursor": cursor}
     except TimeoutError:
@@ -186,20 +184,28 @@ async def call_tool(
     route = mux.find("tools/call", name)
     if route is None:
         return None
-    request = _modern_request("tools/call", {"name": name, "arguments": dict(arguments)})
-    answer = await send(mux, request, timeout=timeout)
-    if (error := answer.get("error")) is None:
-        return msgspec.convert(answer["result"], CallToolResult)
-    # Only the call shows whether a provider has a pending tool.
-    if route.pending and error["message"] == ToolNotFound(name).message:
-        return None
-    raise McpError(error["message"], error.get("data"), code=error["code"])
+    params = {"name": name, "arguments": dict(arguments)}
+    try:
+        return msgspec.convert(await _result(mux, "tools/call", params, timeout), CallToolResult)
+    except McpError as error:
+        # Only the call shows whether a provider has a pending tool.
+        if route.pending and error.message == ToolNotFound(name).message:
+            return None
+        raise
 
 
-def _modern_request(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request of the latest revision, which needs no session."""
+async def _result(mux: Mux, method: str, params: Mapping[str, Any], timeout: float) -> Any:
+    """Return the result of a request of the latest revision, which needs no session.
+
+    Raises:
+        McpError: the server responds with an error.
+    """
     meta = {PROTOCOL_VERSION: LATEST.version, CLIENT_CAPABILITIES: {}}
-    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+    response = await send(mux, request, timeout=timeout)
+    if (error := response.get("error")) is not None:
+        raise McpError(error["message"], error.get("data"), code=error["code"])
+    return response["result"]
 
 
 def _body(message: Any) -> bytes:

@@ -75,11 +75,6 @@ class RegisteredServer(msgspec.Struct, frozen=True, eq=False):
         """The mux of the server."""
         return self.member.mux
 
-    def status(self, name: str, tools: int, error: str | None) -> Status:
-        """Return the status of the server *name*; *error* is the one of listing its tools."""
-        version = self.mux.server.info.version
-        return Status(name, version, tools, self.enabled, self.error or error)
-
     def is_of(self, server: Server | Mux) -> bool:
         """Whether *server* is the server, or the mux, of this entry."""
         return self.mux is server or self.mux.server is server
@@ -156,11 +151,17 @@ class Registry:
 
         All servers are asked for their tools at the same time; each has `list_timeout` seconds.
         """
-        muxes = {name: entry.mux for name, entry in self._entries.items()}
-        listed = await _list_each(muxes, self._list_timeout)
+        entries = self._entries  # which may be replaced meanwhile
+        muxes = {name: entry.mux for name, entry in entries.items()}
         return {
-            name: self._entries[name].status(name, len(tools), error)
-            for name, (tools, error) in listed.items()
+            name: Status(
+                name,
+                entries[name].mux.server.info.version,
+                len(tools),
+                entries[name].enabled,
+                entries[name].error or error,
+            )
+            for name, (tools, error) in (await _list_each(muxes, self._list_timeout)).items()
         }
 
     async def tools(self) -> list[ToolDefinition]:

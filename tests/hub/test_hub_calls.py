@@ -255,8 +255,8 @@ async def test_ended_call_rejects_questions() -> None:
             await relay.ask(RootsQuestion())
 
 
-async def test_stop_cancels_registrations() -> None:
-    """`register` fails, nothing remains, and the hub can be used again."""
+async def test_aclose_cancels_connecting_servers() -> None:
+    """`add` fails, nothing remains, and the hub can be used again."""
     came, go, answer = gate()
     far = Far(initialize=answer)
     async with asyncio.timeout(TIME):

@@ -38,7 +38,7 @@ async def registered(hub: Hub, far: Far) -> "asyncio.Task[None]":
     return coming
 
 
-async def test_unregister_right_after_register_closes() -> None:
+async def test_remove_right_after_add_closes() -> None:
     """The connection is closed, even before its watcher has begun."""
     far = Far()
     async with asyncio.timeout(TIME), Hub(options=OPTIONS) as hub:
@@ -48,7 +48,7 @@ async def test_unregister_right_after_register_closes() -> None:
         await coming
 
 
-async def test_cancelled_register_leaves_nothing() -> None:
+async def test_cancelled_add_leaves_nothing() -> None:
     """Also if it is cancelled in the moment in which it succeeds."""
     far = Far()
     async with asyncio.timeout(TIME), Hub(options=OPTIONS) as hub:
@@ -60,8 +60,8 @@ async def test_cancelled_register_leaves_nothing() -> None:
         assert far.closed
 
 
-async def test_register_fails_during_stop() -> None:
-    """The server would stay connected. After the stop it can be registered."""
+async def test_add_fails_while_the_hub_closes() -> None:
+    """The server would stay connected. Afterwards it can be added."""
     far = Slow()
     async with asyncio.timeout(TIME):
         hub = Hub(options=OPTIONS)
@@ -96,7 +96,7 @@ async def test_cancelled_stop_still_closes() -> None:
         assert far.closed
 
 
-async def test_cancelled_unregister_fails_waiting_calls() -> None:
+async def test_cancelled_remove_fails_waiting_calls() -> None:
     """They would otherwise wait for a connection that is never opened."""
     asleep = asyncio.Event()
     far = Far()
@@ -118,7 +118,7 @@ async def test_cancelled_unregister_fails_waiting_calls() -> None:
 
 
 @pytest.mark.parametrize("moment", ["broken", "not connected"])
-async def test_unregister_waits_until_the_connection_is_closed(moment: str) -> None:
+async def test_remove_waits_until_the_connection_is_closed(moment: str) -> None:
     """Also if it was closing already, or was not open yet."""
     far = Slow()
     far.may.set()

@@ -101,7 +101,7 @@ async def test_hub_evicts_a_server_that_is_gone(free_port: int) -> None:
         assert hub.servers() == []
 
 
-async def test_failed_handler_init_fails_register(
+async def test_failed_handler_init_fails_add(
     free_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error has the text of the exception, and nothing remains."""

@@ -154,7 +154,7 @@ async def test_hub_rejects_unknown_names(hub: Hub) -> None:
     assert repr(hub) == "<Hub of one>"
 
 
-async def test_process_that_does_not_start_fails_register(hub: Hub, tmp_path: Path) -> None:
+async def test_process_that_does_not_start_is_not_added(hub: Hub, tmp_path: Path) -> None:
     """With the reason; nothing remains, and the name can be used."""
     (tmp_path / "broken").touch()
     with pytest.raises(ConnectError, match=r"cannot reach one: .*broken"):
@@ -214,7 +214,7 @@ async def test_server_name_may_contain_slashes(hub: Hub) -> None:
         await hub.call("io.example/two/add")
 
 
-async def test_register_rejects_other_types(hub: Hub) -> None:
+async def test_add_rejects_other_types(hub: Hub) -> None:
     """The message names the type, and shows no secrets."""
     described: Any = {"command": "x", "env": {"KEY": "secret"}}
     with pytest.raises(ConfigurationError, match="a ServerConfig is needed, not a dict") as refused:
@@ -312,7 +312,7 @@ async def test_slow_reconnection_does_not_delay_other_servers(tmp_path: Path) ->
         assert text(await late) == "2"
 
 
-async def test_unregister_during_reconnection() -> None:
+async def test_remove_during_reconnection() -> None:
     """The attempts end, and waiting calls fail."""
     slept = Slept(waits=True)
     async with asyncio.timeout(30), Hub(sleep=slept) as hub:

@@ -33,6 +33,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
+from genmcp.composite.errors import AlreadyRegistered
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.relay import ForwardedCall, QuestionLimiter, RelayingHandler, SuspendedCalls
@@ -411,7 +412,7 @@ async def test_lost_server_is_an_error() -> None:
             assert sys.executable not in text(crashed)
 
 
-async def test_unregister_during_a_call_is_an_unknown_outcome() -> None:
+async def test_removal_during_a_call_is_an_unknown_outcome() -> None:
     """It may have been carried out."""
     begun = asyncio.Event()
 
@@ -522,3 +523,19 @@ async def test_question_without_a_call_is_rejected() -> None:
 
     with pytest.raises(McpError, match="No client can answer"):
         await handler.handle_list_roots(None)
+
+
+async def test_hub_separator() -> None:
+    """Some models reject a slash; prefixes of names stay unambiguous."""
+    async with asyncio.timeout(TIME), Hub(separator="__") as hub:
+        await hub.add(ServerConfig("a", target=first()))
+        with pytest.raises(AlreadyRegistered):
+            await hub.add(ServerConfig("a__b", target=first()))
+        async with client_of(hub, REVISIONS[0]) as client:
+            listed = [each.name for each in await client.tools()]
+            sums = [(await each.call("a__add", {"a": 1, "b": 2})).text for each in (hub, client)]
+            prompts = [await each.prompt("a__greet", {"name": "Ada"}) for each in (hub, client)]
+
+    assert listed[0] == "a__add"
+    assert sums == ["3", "3"]
+    assert [each.messages[0].content for each in prompts] == [TextContent("Hello Ada.")] * 2
