@@ -19,7 +19,6 @@ from typing import Any, Final
 import uvicorn
 from msgspec.structs import replace
 
-from genmcp._core.request import Policy
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
 from genmcp._wire.http import Security
@@ -42,7 +41,6 @@ from genmcp.composite.server import Members
 from genmcp.errors import ConfigurationError, GenmcpError
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.member import HubMember, HubSettings
-from genmcp.hub.relay import QuestionLimiter, SuspendedCalls
 from genmcp.hub.subscriptions import HubServer
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.stores.memory import MemoryStore
@@ -197,14 +195,7 @@ async def proxied(
             await target.aclose()
         return
     config = ServerConfig("the server", target=target, auth=resolved.auth, retry=_RETRY)
-    settings = HubSettings(
-        None,
-        resolved.options,
-        Policy(promote_after=10.0),
-        asyncio.sleep,
-        QuestionLimiter(),
-        SuspendedCalls(),
-    )
+    settings = HubSettings(options=resolved.options)
     member = HubMember(config, settings, lambda _, error: on_lost(error), relays=True)
     await member.open()
     try:

@@ -1,6 +1,6 @@
 """The members of a composite server, and the routes to their components."""
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
@@ -21,15 +21,16 @@ class Member(Server):
     Owned by its registry or hub. The composite server passes to every method the names that the
     member itself uses, not qualified names. A request that `handle` gets has the route that `find`
     returned.
+
+    assigns: the static assigns of its calls.
     """
 
-    async def resolve(self, route: Route, channel: Channel) -> Route:
-        """Return the route that replaces a pending *route* of this member.
+    assigns: Mapping[str, Any] = {}
 
-        Raises:
-            McpError: the member does not have the component.
-        """
-        return await route.resolve(channel)
+    def at(self, channel: Channel) -> "Member":
+        """Return this member, for a request of *channel*, which gets the assigns."""
+        channel.context.give(self.assigns)
+        return self
 
 
 class UnlistedRoute(Route, frozen=True, kw_only=True):
@@ -112,7 +113,8 @@ class CompositeRoute(Route, frozen=True, kw_only=True):
         failure: McpError | None = None
         for each in self.alternatives:
             try:
-                route = await each.member.resolve(each.route, channel)
+                channel.context.give(each.member.assigns)
+                route = await each.route.resolve(channel)
             except McpError as error:
                 failure = failure or error
                 continue

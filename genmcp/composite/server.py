@@ -299,12 +299,13 @@ class CompositeServer(Server):
         alternatives = _alternatives(request)
         # The usual case: only one member may have it, and each of its errors goes to the client.
         if len(alternatives) == 1:
-            return await alternatives[0].member.handle(alternatives[0].request(request), channel)
+            only = alternatives[0]
+            return await only.member.at(channel).handle(only.request(request), channel)
 
         async def attempt(each: Alternative[Member]) -> Result | Continue:
             if each.route.scopes:
                 channel.context.caller.require_scopes(each.route.scopes)
-            return await each.member.handle(each.request(request), channel)
+            return await each.member.at(channel).handle(each.request(request), channel)
 
         return await first_result(alternatives, attempt)
 
@@ -313,12 +314,12 @@ class CompositeServer(Server):
     ) -> Result | Continue:
         """Resume the call at its member."""
         member = _alternatives(channel.request)[0].member
-        return await member.resume(continuation, outcome, channel)
+        return await member.at(channel).resume(continuation, outcome, channel)
 
     async def cancelled(self, channel: Channel) -> None:
         """Cancel the call at its member."""
         if channel.request.route is not None:
-            await _alternatives(channel.request)[0].member.cancelled(channel)
+            await _alternatives(channel.request)[0].member.at(channel).cancelled(channel)
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Return the members' items, in the order of the members.
@@ -375,7 +376,7 @@ class CompositeServer(Server):
         """
         try:
             async with asyncio.timeout(self._list_timeout):
-                return await member.listed(method, cursor, channel)
+                return await member.at(channel).listed(method, cursor, channel)
         except TimeoutError:
             logger.warning(
                 "server %s left out of %s: it took longer than %g s (list_timeout)",
@@ -424,12 +425,12 @@ class CompositeServer(Server):
                 raise PromptNotFound(ref.name)
             owner = route.alternatives[0]
             own = replace(params, ref=replace(ref, name=owner.key))
-            return await owner.member.handle(replace(request, params=own), channel)
+            return await owner.member.at(channel).handle(replace(request, params=own), channel)
         member: Member
         for member in self._members:
             if "completion/complete" in member.methods:
                 try:
-                    return await member.handle(request, channel)
+                    return await member.at(channel).handle(request, channel)
                 except InvalidParams:  # the template belongs to another member
                     continue
         raise ResourceNotFound(ref.uri)

@@ -29,7 +29,6 @@ from genmcp.errors import ConfigurationError, ContractError, GenmcpError, Resour
 from genmcp.hub.catalog import HubPrompt, HubResource, HubTool
 from genmcp.hub.config import ServerConfig, Sleep
 from genmcp.hub.member import HubMember, HubSettings
-from genmcp.hub.relay import QuestionLimiter, SuspendedCalls
 from genmcp.hub.subscriptions import HubServer
 from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.resources import ReadResourceResult
@@ -89,8 +88,6 @@ class Hub:
             options or ClientOptions(),
             Policy(promote_after=promote_after),
             sleep,
-            QuestionLimiter(),
-            SuspendedCalls(),
         )
         self._members: Members[HubMember] = Members()
         self._relays = False

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -97,19 +97,18 @@ class _ConnectionTimeout(RequestTimeout):
     sent = False
 
 
-class HubSettings(NamedTuple):
+class HubSettings(msgspec.Struct, frozen=True, eq=False):
     """What all members of a hub share: its settings, and the counts of questions.
 
-    handler: answers the questions of the servers; with None and *relays*, they are forwarded to the
-    clients that made the calls.
+    handler: answers the questions of the servers.
     """
 
-    handler: ClientHandler[Any] | None
-    options: ClientOptions
-    policy: Policy
-    sleep: Sleep
-    questions: QuestionLimiter
-    suspended: SuspendedCalls
+    handler: ClientHandler[Any] | None = None
+    options: ClientOptions = ClientOptions()
+    policy: Policy = Policy(promote_after=10.0)
+    sleep: Sleep = asyncio.sleep
+    questions: QuestionLimiter = msgspec.field(default_factory=QuestionLimiter)
+    suspended: SuspendedCalls = msgspec.field(default_factory=SuspendedCalls)
 
 
 class MemberConnection(msgspec.Struct, eq=False):

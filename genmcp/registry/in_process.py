@@ -6,26 +6,20 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.continuation import Continuation
 from genmcp._core.failures import tool_error
-from genmcp._core.outcome import Outcome
-from genmcp._core.request import Request
 from genmcp._core.server import LISTEN
 from genmcp._core.session import anonymous_params, new_session
-from genmcp._core.waiting import Continue
 from genmcp._mux.mux import Mux
 from genmcp._transports.pipe import PipeConnection
 from genmcp._wire import jsonrpc
 from genmcp._wire.jsonrpc import Message
-from genmcp.channel import Channel
 from genmcp.composite.member import Member
 from genmcp.errors import ContractError, InternalError, McpError, MethodNotFound, ToolNotFound
 from genmcp.protocol.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
-from genmcp.protocol.value import PaginatedResult, Result
-from genmcp.server import Middleware, Route
+from genmcp.server import Middleware
 
 TIMEOUT: Final = 30.0
 """Default seconds for which a server may work on one message."""
@@ -50,33 +44,7 @@ class MuxMember(Middleware, Member):
     def __init__(self, mux: Mux) -> None:
         super().__init__(mux.server)
         self.mux = mux
-
-    async def resolve(self, route: Route, channel: Channel) -> Route:
-        """Resolve a pending *route* with the assigns of the mux."""
-        channel.context.give(self.mux.assigns)
-        return await route.resolve(channel)
-
-    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
-        """Handle *request* in the server."""
-        channel.context.give(self.mux.assigns)
-        return await self.inner.handle(request, channel)
-
-    async def resume(
-        self, continuation: Continuation, outcome: Outcome, channel: Channel
-    ) -> Result | Continue:
-        """Resume a call in the server."""
-        channel.context.give(self.mux.assigns)
-        return await self.inner.resume(continuation, outcome, channel)
-
-    async def cancelled(self, channel: Channel) -> None:
-        """Cancel a call in the server."""
-        channel.context.give(self.mux.assigns)
-        await self.inner.cancelled(channel)
-
-    async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
-        """Return a page of the server."""
-        channel.context.give(self.mux.assigns)
-        return await self.inner.listed(method, cursor, channel)
+        self.assigns = mux.assigns
 
 
 class _FirstResponse:

@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,7 +146,7 @@ async def test_unchanged_list_is_the_same_object() -> None:
     async with asyncio.timeout(TIME), Hub(options=OLDER) as hub:
         server = hub.server()
         await hub.add(ServerConfig("one", target=server_of_tools))
-        channel: Any = None
+        channel: Any = SimpleNamespace(context=SimpleNamespace(give=lambda assigns: None))
         pages = [await server.listed("tools/list", None, channel) for _ in range(2)]
         await hub.add(ServerConfig("two", target=offering({"type": "object"})))
         other = await server.listed("tools/list", None, channel)
