@@ -1,7 +1,6 @@
 """A server of a hub: the connection to it, which is restored when it breaks, and calls to it."""
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
 from contextlib import AsyncExitStack, suppress
@@ -98,7 +97,7 @@ class _ConnectionTimeout(RequestTimeout):
 
 
 class HubSettings(msgspec.Struct, frozen=True, eq=False):
-    """What all members of a hub share: its settings, and the counts of questions.
+    """The settings of a hub, and the counts of questions, which all its members share.
 
     handler: answers the questions of the servers.
     """
@@ -234,7 +233,8 @@ class HubMember(Member):
         loop = asyncio.get_running_loop()
         until = loop.time() + timeout if isinstance(timeout, int | float) else None
         failed: tuple[MemberConnection, ClientError] | None = None
-        for attempt in itertools.count():
+        attempt = 0
+        while True:
             try:
                 async with asyncio.timeout_at(until):
                     if failed is not None and not await self._may_repeat(*failed, attempt - 1):
@@ -249,7 +249,7 @@ class HubMember(Member):
                 return await self._sent(connection, request(connection.client, left))
             except ClientError as error:
                 failed = connection, error
-        raise AssertionError
+                attempt += 1
 
     async def _sent(self, connection: MemberConnection, response: Awaitable[R]) -> R:
         """Wait for *response*, and count the request meanwhile."""

@@ -448,3 +448,17 @@ async def test_session_registries_take_descriptions_of_servers() -> None:
 
     assert (await sessions.status("a"))["unnamed"] == Status("unnamed", "1.0.0", 1, True)
     assert sessions.get("a").names == ["unnamed", "art"]
+
+
+async def test_server_may_be_removed_during_status() -> None:
+    """The status is that of the servers when it was requested."""
+
+    class Leaving(Suite):
+        async def listed(self, method: str, cursor: str | None, channel: Channel) -> Any:
+            registry.remove("leaving")
+            return await super().listed(method, cursor, channel)
+
+    registry = Registry([Leaving(name="leaving", version="1"), suite("math", add)])
+
+    assert [*await registry.status()] == ["leaving", "math"]
+    assert [*await registry.status()] == ["math"]
