@@ -33,7 +33,7 @@ BUDGETS = {
     "transports/": 3_450,
     "cli/": 4_710,
     "testing/": 400,
-    "hub/ composite/ registry/ discovery": 2_590,
+    "hub/ composite/ registry/ discovery": 2_585,
     "schema/": 1_660,
     "protocol/ wire/ core/": 4_490,
     "prompts/ resources/ question/ suite/ telemetry/": 2_840,

@@ -231,7 +231,7 @@ async def test_composite_rejects_a_cursor_unknown_to_its_server() -> None:
 
 
 async def test_registry_serves_all_as_one() -> None:
-    """A live registry changes while it is served."""
+    """It may change while it is served."""
     live = Registry([suite("math", add)])
     together = live.server(name="all", version="3")
     async with connect(together) as client:
