@@ -113,7 +113,7 @@ async def _up(servers: int, delay: str) -> float:
     configs = [ServerConfig(f"server-{each}", sys.executable, arguments) for each in range(servers)]
     async with Hub() as many:
         began = time.perf_counter()
-        failed = await many.register_all(configs, concurrency=AT_ONCE)
+        failed = await many.add_all(configs)
         took = time.perf_counter() - began
         if failed or len(many.tools()) != servers:
             raise RuntimeError(f"{len(many.tools())} servers are up; {failed}")

@@ -115,15 +115,13 @@ if _typing.TYPE_CHECKING:
     from genmcp.composite.errors import ServerDisabled as ServerDisabled
     from genmcp.composite.errors import UnknownServer as UnknownServer
     from genmcp.composite.errors import UnknownTool as UnknownTool
-    from genmcp.hub.config import HubLimits as HubLimits
     from genmcp.hub.config import Retry as Retry
     from genmcp.hub.config import ServerConfig as ServerConfig
     from genmcp.hub.config import load_servers as load_servers
     from genmcp.hub.hub import Hub as Hub
     from genmcp.registry.endpoint import RegistryEndpoint as RegistryEndpoint
-    from genmcp.registry.live import LiveRegistry as LiveRegistry
-    from genmcp.registry.live import SessionRegistries as SessionRegistries
     from genmcp.registry.registry import Registry as Registry
+    from genmcp.registry.registry import SessionRegistries as SessionRegistries
 else:
     # The modules of names that a server seldom needs: importing it does not wait for them.
     _LATER = {
@@ -155,14 +153,12 @@ else:
         "ServerDisabled": "genmcp.composite.errors",
         "UnknownServer": "genmcp.composite.errors",
         "UnknownTool": "genmcp.composite.errors",
-        "HubLimits": "genmcp.hub.config",
         "Retry": "genmcp.hub.config",
         "ServerConfig": "genmcp.hub.config",
         "load_servers": "genmcp.hub.config",
         "Hub": "genmcp.hub.hub",
         "RegistryEndpoint": "genmcp.registry.endpoint",
-        "LiveRegistry": "genmcp.registry.live",
-        "SessionRegistries": "genmcp.registry.live",
+        "SessionRegistries": "genmcp.registry.registry",
         "Registry": "genmcp.registry.registry",
     }
 

@@ -12,25 +12,17 @@ of such a class, or a decorated function. Names that a file imports, or that beg
 underscore, are left out. A class needs a name, and is called without arguments to get an instance.
 If the file defines instances of a class, they are the components, and the class is not.
 
-Each file of a folder becomes a module of its own, which other files cannot import: code that
-several files share belongs in a module of the application. Files and folders with names that begin
-with `_` or `.` are left out.
+The files are imported by the import system, as modules of a package that stands for the folder:
+they may import each other relatively. Files and folders with names that begin with `_` or `.` are
+left out.
 """
 
-import ast
 import importlib
 import inspect
 import itertools
 import logging
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import suppress
-from importlib.util import (
-    cache_from_source,
-    module_from_spec,
-    resolve_name,
-    spec_from_file_location,
-)
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -41,15 +33,7 @@ from genmcp.errors import ConfigurationError
 from genmcp.suite.collection import KINDS, ComponentKind
 from genmcp.suite.suite import Suite
 
-__all__ = [
-    "BrokenSource",
-    "DiscoveredComponent",
-    "Discovery",
-    "Rediscovery",
-    "reload",
-    "scan",
-    "suite",
-]
+__all__ = ["BrokenSource", "DiscoveredComponent", "Discovery", "scan", "suite"]
 
 logger = logging.getLogger("genmcp")
 
@@ -86,29 +70,11 @@ class BrokenSource(msgspec.Struct, frozen=True, eq=False):
 
 
 class _Source(NamedTuple):
-    """A file to import, as *module*, or under a new name if that is None.
-
-    *kinds* are the kinds of components that the file may define.
-    """
+    """A file, its module's name, and the kinds of components that the file may define."""
 
     path: str
+    module: str
     kinds: tuple[ComponentKind, ...]
-    module: str | None = None
-
-    def read(self) -> bytes | None:
-        """Return the contents; None if it cannot be read, or is not a Python file."""
-        with suppress(OSError):
-            return Path(self.path).read_bytes() if self.path.endswith(".py") else None
-        return None
-
-
-class _LoadedSource(NamedTuple):
-    """The components of a file, its *contents* when it was imported, and its module's name."""
-
-    contents: bytes | None
-    module: str | None
-    components: Sequence[DiscoveredComponent]
-    broken: Sequence[BrokenSource]
 
 
 class Discovery(msgspec.Struct, frozen=True, eq=False):
@@ -123,7 +89,6 @@ class Discovery(msgspec.Struct, frozen=True, eq=False):
     location: Path | ModuleType
     components: Sequence[DiscoveredComponent]
     broken: Sequence[BrokenSource]
-    _sources: dict[_Source, _LoadedSource]
 
     @property
     def tools(self) -> list[Any]:
@@ -144,51 +109,24 @@ class Discovery(msgspec.Struct, frozen=True, eq=False):
         return [each.value for each in self.components if each.kind == kind]
 
 
-class Rediscovery(msgspec.Struct, frozen=True, eq=False):
-    """The result of `reload`. All components of a changed file are removed and added.
-
-    Attributes:
-        current: the result of the new scan.
-        added: the components that the earlier scan did not find.
-        removed: the components that only the earlier scan found.
-    """
-
-    current: Discovery
-    added: Sequence[DiscoveredComponent]
-    removed: Sequence[DiscoveredComponent]
-
-
-def suite(
-    location: str | Path | ModuleType,
-    *,
-    name: str,
-    version: str,
-    title: str | None = None,
-    instructions: str | None = None,
-) -> Suite:
+def suite(location: str | Path | ModuleType, **options: Any) -> Suite:
     """Return a suite of the components that `scan` finds at *location*.
 
     Args:
         location: a folder, module or package.
-        name: the name of the suite.
-        version: its version.
-        title: its title for people. Default None.
-        instructions: its instructions for the model. Default None.
+        options: options of `Suite`, such as `name` and `version`.
 
     Raises:
         ConfigurationError: the folder does not exist or has none of the folders `tools`,
-            `resources` and `prompts`, or an argument of the suite is invalid.
+            `resources` and `prompts`, or an option of the suite is invalid.
     """
     found = scan(location)
-    return Suite(
-        name,
-        version=version,
-        title=title,
-        instructions=instructions,
-        tools=found.tools,
-        resources=found.resources,
-        prompts=found.prompts,
-    )
+    components: dict[str, Any] = {
+        "tools": found.tools,
+        "resources": found.resources,
+        "prompts": found.prompts,
+    }
+    return Suite(**components, **options)
 
 
 def scan(location: str | Path | ModuleType) -> Discovery:
@@ -205,174 +143,99 @@ def scan(location: str | Path | ModuleType) -> Discovery:
         ConfigurationError: the folder does not exist, or has none of the three folders.
     """
     place = location if isinstance(location, ModuleType) else Path(location).absolute()
-    found = _discovery(place, {source: _load(source, place) for source in _sources(place)})
-    _log(found.components, found.broken)
-    return found
-
-
-def reload(found: Discovery) -> Rediscovery:
-    """Scan the location of *found* again, for development.
-
-    Files that have changed are imported again. Other files are not, even if a module that they
-    import has changed.
-
-    Raises:
-        ConfigurationError: the folder does not exist, or has none of the three folders.
-    """
     importlib.invalidate_caches()  # the import system caches the listings of folders
-    sources: dict[_Source, _LoadedSource] = {}
-    for source in _sources(found.location):
-        known = found._sources.get(source)
-        if known is None or known.contents != source.read():
-            _forget(source, known)
-            known = _load(source, None)
-        sources[source] = known
-    # Modules of removed files would otherwise stay in `sys.modules` for the life of the process.
-    for source in found._sources.keys() - sources.keys():
-        _forget(source, found._sources[source])
-    current = _discovery(found.location, sources)
-    added = [each for each in current.components if each not in found.components]
-    removed = [each for each in found.components if each not in current.components]
-    # Errors that the earlier scan has logged are not logged again.
-    before = {(each.source, str(each.error)) for each in found.broken}
-    _log(added, [each for each in current.broken if (each.source, str(each.error)) not in before])
-    return Rediscovery(current, added, removed)
-
-
-def _log(components: Iterable[DiscoveredComponent], broken: Iterable[BrokenSource]) -> None:
-    for each in components:
+    found: dict[tuple[str, str], DiscoveredComponent] = {}
+    broken: list[BrokenSource] = []
+    scanned: set[ModuleType] = set()
+    for source in _sources(place):
+        try:
+            whole = isinstance(place, ModuleType) and place.__name__ == source.module
+            module = place if whole else importlib.import_module(source.module)
+            assert isinstance(module, ModuleType)
+            scanned.add(module)
+            values = _defined(module, scanned)
+        except _FAILURES as error:
+            broken.append(BrokenSource(source.path, error))
+            continue
+        for value in values:
+            try:
+                for each in _components_of(source, value, values):
+                    known = found.setdefault((each.kind, each.name), each)
+                    if known.value is not each.value:
+                        raise ConfigurationError(
+                            f"{each.kind[:-1]} {each.name!r} is in {known.source} already"
+                        )
+            except _FAILURES as error:
+                broken.append(BrokenSource(source.path, error))
+    for each in found.values():
         logger.info("%s %s from %s", each.kind[:-1], each.name, each.source)
     for fault in broken:
         logger.error("left out: %s: %s", fault.source, fault.error, exc_info=fault.error)
+    return Discovery(place, [*found.values()], broken)
 
 
-def _discovery(location: Path | ModuleType, sources: dict[_Source, _LoadedSource]) -> Discovery:
-    """Combine the components of *sources*.
-
-    If components of one kind have the same name, the first is kept, and the others are broken.
-    """
-    first: dict[tuple[str, str], DiscoveredComponent] = {}
-    broken = [each for source in sources.values() for each in source.broken]
-    for each in (component for source in sources.values() for component in source.components):
-        known = first.setdefault((each.kind, each.name), each)
-        if known is not each:
-            words = f"{each.kind[:-1]} {each.name!r} is in {known.source} already"
-            broken.append(BrokenSource(each.source, ConfigurationError(words)))
-    return Discovery(location, list(first.values()), broken, sources)
-
-
-def _sources(place: Path | ModuleType) -> list[_Source]:
+def _sources(place: Path | ModuleType) -> Iterator[_Source]:
     if isinstance(place, ModuleType):
-        return list(_module_sources(place))
+        if not hasattr(place, "__path__"):
+            path = getattr(place, "__file__", None) or place.__name__
+            yield _Source(path, place.__name__, KINDS)
+        for folder in getattr(place, "__path__", ()):
+            yield from _files(Path(folder), place.__name__, KINDS)
+        return
     if not place.is_dir():
         raise ConfigurationError(f"discovery: the folder {place} does not exist")
     kinds = [kind for kind in KINDS if (place / kind.name).is_dir()]
     if not kinds:
         raise ConfigurationError(f"discovery: {place} has none of tools, resources, prompts")
-    return [
-        _Source(str(file), (kind,))
-        for kind in kinds
-        for file, steps in _files(place / kind.name)
-        if steps[-1] != "__init__"
-    ]
+    # A package that stands for the folder, under a name of its own: two folders may have files of
+    # the same name.
+    name = f"genmcp_components_{next(_numbers)}"
+    package = sys.modules[name] = ModuleType(name)
+    package.__path__ = [str(place)]
+    for kind in kinds:
+        for each in _files(place / kind.name, f"{name}.{kind.name}", (kind,)):
+            if Path(each.path).stem != "__init__":
+                yield each
 
 
-def _module_sources(module: ModuleType) -> Iterator[_Source]:
-    name = module.__name__
-    if not hasattr(module, "__path__"):
-        yield _Source(getattr(module, "__file__", None) or name, KINDS, name)
-    for folder in getattr(module, "__path__", ()):
-        for file, steps in _files(Path(folder)):
-            below = steps[:-1] if steps[-1] == "__init__" else steps
-            yield _Source(str(file), KINDS, ".".join([name, *below]))
-
-
-def _files(folder: Path) -> Iterator[tuple[Path, Sequence[str]]]:
-    """Yield each file below *folder* that is not left out, with the parts of its path."""
+def _files(folder: Path, package: str, kinds: tuple[ComponentKind, ...]) -> Iterator[_Source]:
+    """Yield each file below *folder*, which is *package*, that is not left out."""
     for file in sorted(folder.rglob("*.py")):
         steps = file.relative_to(folder).with_suffix("").parts
         if not any(step.startswith(("_", ".")) and step != "__init__" for step in steps):
-            yield file, steps
+            below = steps[:-1] if steps[-1] == "__init__" else steps
+            yield _Source(str(file), ".".join([package, *below]), kinds)
 
 
-def _load(source: _Source, place: Path | ModuleType | None) -> _LoadedSource:
-    """Import *source*, and return its components. If *place* is its module, use that module."""
-    contents = source.read()
-    try:
-        if isinstance(place, ModuleType) and place.__name__ == source.module:
-            module = place
-        elif source.module is not None:
-            module = importlib.import_module(source.module)
-        else:
-            module = _import_file(source.path)
-        values = _defined(module, ast.parse(contents or b""))
-    except _FAILURES as error:
-        return _LoadedSource(contents, None, (), [BrokenSource(source.path, error)])
-    components, broken = list[DiscoveredComponent](), list[BrokenSource]()
-    for value in values:
-        try:
-            components += _components_of(source, value, values)
-        except _FAILURES as error:
-            broken.append(BrokenSource(source.path, error))
-    return _LoadedSource(contents, module.__name__, components, broken)
-
-
-def _import_file(path: str) -> ModuleType:
-    """Import the file at *path* under a unique name."""
-    name = f"genmcp_component_{next(_numbers)}_{Path(path).stem}"
-    spec = spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None
-    # Registered before it runs: dataclasses and pickle look up the module of a class.
-    module = sys.modules[name] = module_from_spec(spec)
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-def _forget(source: _Source, loaded: _LoadedSource | None) -> None:
-    """Remove the module of *source*, and its bytecode: a second edit within a second is missed."""
-    if loaded is not None and loaded.module is not None:
-        sys.modules.pop(loaded.module, None)
-    if source.path.endswith(".py"):
-        Path(cache_from_source(source.path)).unlink(missing_ok=True)
-
-
-def _defined(module: ModuleType, tree: ast.Module) -> list[Any]:
+def _defined(module: ModuleType, scanned: Collection[ModuleType]) -> list[Any]:
     """Return the values that *module* defines under public names, each once."""
-    imported = {id(value) for value in _imported(module, tree)}
-    values = {
-        id(value): value
-        for name, value in vars(module).items()
-        if not name.startswith("_") and id(value) not in imported
+    # An instance has no attribute that names the module in which it was made. One that another
+    # module has as well was imported from there. Modules that were scanned before do not count:
+    # they may have imported it from here.
+    others: Collection[int] | None = None
+    values = {id(each): each for name, each in vars(module).items() if not name.startswith("_")}
+    found = []
+    for key, value in values.items():
+        if inspect.isclass(value) or inspect.isfunction(value):
+            imported = value.__module__ != module.__name__
+        elif any(kind.accepts(value) for kind in KINDS):
+            others = _values_of_others(scanned) if others is None else others
+            imported = key in others
+        else:
+            continue
+        if not imported:
+            found.append(value)
+    return found
+
+
+def _values_of_others(scanned: Collection[ModuleType]) -> set[int]:
+    """Return the identities of the values that all modules except *scanned* have."""
+    return {
+        id(value)
+        for module in [*sys.modules.values()]
+        if isinstance(module, ModuleType) and module not in scanned
+        for value in [*vars(module).values()]
     }
-    # A class or function that came here by `import module` and an assignment is left out, too.
-    return [
-        value
-        for value in values.values()
-        if not (inspect.isclass(value) or inspect.isfunction(value))
-        or value.__module__ == module.__name__
-    ]
-
-
-def _imported(module: ModuleType, tree: ast.Module) -> Iterator[Any]:
-    """Yield the values that *module* imports by name.
-
-    The import statements are read, because an instance has no attribute that names the module in
-    which it was made.
-    """
-    for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom):
-            relative = "." * node.level + (node.module or "")
-            package = module.__package__ if node.level else None
-            origin = sys.modules.get(resolve_name(relative, package))
-            for alias in node.names:
-                if alias.name == "*":
-                    yield from vars(origin).values() if origin else ()
-                else:
-                    yield getattr(origin, alias.name, None)
 
 
 def _components_of(

@@ -239,7 +239,7 @@ async def test_documentation_of_a_desktop_client_starts_the_server(
     monkeypatch.chdir("/")
 
     async with Hub() as hub:
-        failed = await hub.register_all(load_servers(json.loads(here)))
+        failed = await hub.add_all(load_servers(json.loads(here)))
         assert not failed
         assert [tool.name for tool in hub.tools()] == ["greeter/greet"]
 

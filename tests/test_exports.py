@@ -24,8 +24,8 @@ Accepted Access AlreadyRegistered Annotations Audio AuthorizationFailed CallTool
 Cancelled CapabilityMissing Channel Client ClientError ClientHandler ClientLogHandler
 ClientOptions Command Completion CompositeError ConfigurationError ConnectError
 Continue Declined DefaultHandler Denied Depends Directory Done Endpoint ExternalJob
-ExternalQueue FOREIGN_LIMITS Failed Forbidden GenmcpError Health HttpOptions Hub HubLimits Icon
-Image InsufficientScope InvalidParams Job JobOptions Limits LiveRegistry McpError MemoryStore
+ExternalQueue FOREIGN_LIMITS Failed Forbidden GenmcpError Health HttpOptions Hub Icon
+Image InsufficientScope InvalidParams Job JobOptions Limits McpError MemoryStore
 Middleware Mux Outcome OutcomeUnknown Prompt PromptError PromptRepo PromptRequest PromptTemplate
 Provider ReconnectError Registry RegistryEndpoint RegistrySessionNotFound Request RequestTimeout
 Resource ResourceError ResourceRepo ResourceRequest Retry Run SQLiteStore Schedule SchemaLimits

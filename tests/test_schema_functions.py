@@ -50,7 +50,7 @@ async def test_tools_are_mappings() -> None:
     sessions = SessionRegistries()
     sessions.add_server("ann", {"name": "shop", "tools": tools})
 
-    server = sessions.get("ann").current.find("shop").server
+    server = sessions.get("ann").find("shop").server
     async with connect(server) as client:
         assert [each.name for each in await client.tools()] == ["one", "two"]
         assert (await client.call("one", {"day": "Monday"})).text == "7 of Monday"

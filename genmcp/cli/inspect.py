@@ -37,10 +37,11 @@ from genmcp.cli.worker import stop_on_signals
 from genmcp.client.auth.asking import has_display
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
+from genmcp.composite.server import Members
 from genmcp.errors import ConfigurationError, GenmcpError
-from genmcp.hub.config import Backoff, HubLimits, Retry, ServerConfig
-from genmcp.hub.member import HubMember, HubServer, SuspendedCalls
-from genmcp.hub.relay import QuestionLimiter
+from genmcp.hub.config import Retry, ServerConfig
+from genmcp.hub.member import HubMember, HubSettings
+from genmcp.hub.subscriptions import HubServer
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.stores.memory import MemoryStore
 
@@ -89,17 +90,15 @@ class InspectedServer(HubServer):
     Args:
         member: the connection, which is open.
         client: its client.
-        limits: the limits of the connection.
     """
 
-    def __init__(self, member: HubMember, client: Client, limits: HubLimits) -> None:
+    def __init__(self, member: HubMember, client: Client) -> None:
         info = client.server_info or Implementation(name="server", version="")
-        self._member: Mapping[str, HubMember] = {}
-        super().__init__(lambda: self._member, limits, name=info.name, version=info.version)
+        members: Members[HubMember] = Members()
+        super().__init__(members, name=info.name, version=info.version)
         # The name of the only member is empty, and so is the separator: names are not qualified.
         self._separator = ""
-        self._member = {"": member}
-        self.members_changed()
+        members.change({"": member})
         self._info = info
         self._instructions = client.instructions
         self._offered = client.capabilities
@@ -195,20 +194,12 @@ async def proxied(
         finally:
             await target.aclose()
         return
-    limits = HubLimits()
     config = ServerConfig("the server", target=target, auth=resolved.auth, retry=_RETRY)
-    member = HubMember(
-        config,
-        resolved.options,
-        Backoff(),
-        QuestionLimiter(limits),
-        SuspendedCalls(limits),
-        lambda _, error: on_lost(error),
-    )
-    member.relay_questions()
-    await member.client.open()
+    settings = HubSettings(options=resolved.options)
+    member = HubMember(config, settings, lambda _, error: on_lost(error), relays=True)
+    await member.open()
     try:
-        server = InspectedServer(member, await member.client.current(), limits)
+        server = InspectedServer(member, (await member.current()).client)
         # Not the store of GENMCP_STORE: nothing of the proxy outlives it.
         mux = Mux(server, store=MemoryStore())
         try:
@@ -216,7 +207,7 @@ async def proxied(
         finally:
             await mux.aclose()
     finally:
-        await member.client.close()
+        await member.close()
 
 
 async def inspect_server(

@@ -1,10 +1,7 @@
 """The members of a composite server, and the routes to their components."""
 
-from abc import ABC, abstractmethod
-from collections.abc import Collection, Coroutine, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
-from enum import Enum
-from typing import Any, NamedTuple
+from collections.abc import Coroutine, Mapping, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
@@ -12,87 +9,62 @@ from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Outcome
 from genmcp._core.request import Policy, Request
 from genmcp._core.waiting import Continue
-from genmcp.channel import Channel, Listener
+from genmcp.channel import Channel
 from genmcp.errors import McpError
-from genmcp.protocol.value import PaginatedResult, Result
-from genmcp.server import Route
+from genmcp.protocol.value import Result
+from genmcp.server import Route, Server
 
 
-class Certainty(Enum):
-    """How sure a member is that it has a tool, prompt or resource."""
-
-    CERTAIN = "the member lists it, or knows that it exists"
-    CLAIMED = "the URI matches one of the member's templates"
-    POSSIBLE = "only the request itself shows whether it exists"
-
-
-class Member(ABC):
+class Member(Server):
     """A server behind a `CompositeServer`: a mux of this process, or a client's connection.
 
     Owned by its registry or hub. The composite server passes to every method the names that the
     member itself uses, not qualified names. A request that `handle` gets has the route that `find`
     returned.
+
+    assigns: the static assigns of its calls.
     """
 
-    @property
-    @abstractmethod
-    def methods(self) -> Collection[str]:
-        """The methods that the member handles."""
+    assigns: Mapping[str, Any] = {}
 
-    @abstractmethod
-    def find(self, method: str, key: str) -> tuple[Route, Certainty] | None:
-        """Return the route of the tool, prompt or resource *key*, and how certain it is.
-
-        None if the member does not have *key*.
-        """
-
-    @abstractmethod
-    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
-        """Handle *request*, as `Server.handle` does."""
-
-    @abstractmethod
-    async def resume(
-        self, continuation: Continuation, outcome: Outcome, channel: Channel
-    ) -> Result | Continue:
-        """Resume a call that this member suspended, as `Server.resume` does."""
-
-    @abstractmethod
-    async def cancelled(self, channel: Channel) -> None:
-        """Handle the cancellation of the request of *channel*."""
-
-    @abstractmethod
-    async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
-        """Return a page of the list *method*; the same object while the list is unchanged."""
-
-    @abstractmethod
-    def follow(self, listener: Listener) -> None:
-        """Announce the changes of this member to *listener*, which is referenced weakly."""
-
-    async def resolve(self, route: Route, channel: Channel) -> Route:
-        """Return the route that replaces a pending *route* of this member.
-
-        Raises:
-            McpError: the member does not have the component.
-        """
-        return await route.resolve(channel)
-
-    def watch_resources(
-        self, uris: Collection[str]
-    ) -> AbstractAsyncContextManager[Collection[str]]:
-        """Subscribe to *uris* while the context is entered.
-
-        The context gives the URIs that the member sends updates of; by default all of them.
-        """
-        return nullcontext(uris)
+    def at(self, channel: Channel) -> "Member":
+        """Return this member, for a request of *channel*, which gets the assigns."""
+        channel.context.give(self.assigns)
+        return self
 
 
-class Alternative(NamedTuple):
+class UnlistedRoute(Route, frozen=True, kw_only=True):
+    """The route to a resource that a member does not list.
+
+    claimed: whether the URI matches one of the member's templates. Otherwise only the request shows
+    whether the resource exists.
+    """
+
+    claimed: bool = False
+
+
+M = TypeVar("M", bound=Member)
+
+
+class Alternative(NamedTuple, Generic[M]):
     """A member that has, or may have, a component; *key* is the member's name for it."""
 
-    member: Member
+    member: M
     key: str
     route: Route
-    certainty: Certainty
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether the member lists the component, or knows that it exists."""
+        route = self.route
+        # A route with a visibility rule is pending too, but its component exists.
+        unsure = route.pending and route.visible is None
+        return not unsure and not isinstance(route, UnlistedRoute)
+
+    @property
+    def is_claimed(self) -> bool:
+        """Whether the URI matches one of the member's templates."""
+        return isinstance(self.route, UnlistedRoute) and self.route.claimed
 
     def request(self, request: Request) -> Request:
         """Return *request* with the names and the route of the member."""
@@ -112,10 +84,10 @@ class CompositeRoute(Route, frozen=True, kw_only=True):
     qualified name belongs to a single member.
     """
 
-    alternatives: Sequence[Alternative]
+    alternatives: Sequence[Alternative[Member]]
 
     @classmethod
-    def of(cls, alternatives: Sequence[Alternative]) -> "CompositeRoute":
+    def of(cls, alternatives: Sequence[Alternative[Member]]) -> "CompositeRoute":
         """Return the route to *alternatives*, with the settings of the first member's route.
 
         If there are several, the scopes of each are checked before it is tried.
@@ -141,7 +113,8 @@ class CompositeRoute(Route, frozen=True, kw_only=True):
         failure: McpError | None = None
         for each in self.alternatives:
             try:
-                route = await each.member.resolve(each.route, channel)
+                channel.context.give(each.member.assigns)
+                route = await each.route.resolve(channel)
             except McpError as error:
                 failure = failure or error
                 continue

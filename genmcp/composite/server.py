@@ -5,11 +5,21 @@ for it. A resource keeps its URI; if several members list one URI, the first mem
 """
 
 import asyncio
+import itertools
 import logging
 import re
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Generic, NamedTuple, TypeVar
+from weakref import WeakSet
 
 from msgspec.structs import replace
 
@@ -19,7 +29,8 @@ from genmcp._core.request import Request
 from genmcp._core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange
 from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel, Listener
-from genmcp.composite.member import Alternative, Certainty, CompositeRoute, Member
+from genmcp.client.errors import ClientError
+from genmcp.composite.member import Alternative, CompositeRoute, M, Member
 from genmcp.errors import (
     ConfigurationError,
     InsufficientScope,
@@ -71,55 +82,160 @@ _METHODS: Final = frozenset(
 # The codes of an error that means "no such resource": 2026-07-28, and earlier revisions.
 _NOT_FOUND: Final = (InvalidParams.code, -32002)
 
+R = TypeVar("R")
+
+
+class Members(Generic[M]):
+    """The members of a hub or registry by name, and the composite servers that serve them.
+
+    current: the members, in order. Replaced by another mapping at each change, never modified: a
+    composite server detects changes by its identity.
+    """
+
+    def __init__(self) -> None:
+        self.current: Mapping[str, M] = {}
+        self._longest = 0
+        self._servers: WeakSet[CompositeServer] = WeakSet()
+
+    def __iter__(self) -> Iterator[M]:
+        return iter(self.current.values())
+
+    def change(self, members: Mapping[str, M]) -> None:
+        """Replace the members, and announce that to the clients of the composite servers."""
+        # Never shortened, so that other threads find the members of either mapping.
+        self._longest = max(self._longest, *map(len, members), 0)
+        self.current = members
+        for server in [*self._servers]:
+            server.members_changed()
+
+    def add_server(self, server: "CompositeServer") -> None:
+        """Announce later changes to *server*, which is referenced weakly."""
+        self._servers.add(server)
+
+    def split(self, qualified: str, separator: str) -> Iterator[tuple[M, str]]:
+        """Yield each member that *qualified* may belong to, and the name that follows its prefix.
+
+        The name of a member may itself contain the separator, so that several members are possible.
+        Positions beyond the longest member name are not tried, so that a name of a megabyte costs
+        no more than a short one.
+        """
+        at = qualified.find(separator)
+        while 0 <= at <= self._longest:
+            if (member := self.current.get(qualified[:at])) is not None:
+                yield member, qualified[at + len(separator) :]
+            at = qualified.find(separator, at + 1)
+
+    def find(self, method: str, key: str, separator: str) -> Sequence[Alternative[M]]:
+        """Return the member that has *key*, or all members that may have it, in order."""
+        candidates: Iterator[tuple[M, str]]
+        if method == "resources/read":
+            candidates = ((each, key) for each in self)
+        else:
+            candidates = self.split(key, separator)
+        alternatives: list[Alternative[M]] = []
+        for member, own in candidates:
+            route = member.find(method, own)
+            if route is None:
+                continue
+            alternative = Alternative(member, own, route)
+            if alternative.is_certain:
+                return [alternative]
+            alternatives.append(alternative)
+        # A member with a matching template has no precedence over earlier members, which may have
+        # the resource without listing it. But the members after it are not tried: a later member,
+        # which may be trusted less, must not take over the resource.
+        claimed = [i for i, each in enumerate(alternatives) if each.is_claimed]
+        if claimed:
+            del alternatives[claimed[-1] + 1 :]
+        return alternatives
+
+
+async def first_result(
+    alternatives: Sequence[Alternative[M]], attempt: Callable[[Alternative[M]], Awaitable[R]]
+) -> R:
+    """Return the result of *attempt* for the first of *alternatives* that has the resource.
+
+    Raises:
+        ResourceNotFound: none of them has it.
+        McpError, ClientError: the error of the first that failed for another reason.
+    """
+    if len(alternatives) == 1:  # its error is the response, whatever it is
+        return await attempt(alternatives[0])
+    failure: Exception | None = None
+    for each in alternatives:
+        try:
+            return await attempt(each)
+        except InsufficientScope:
+            raise
+        except (McpError, ClientError) as error:
+            absent = getattr(error, "code", None) in _NOT_FOUND
+            if each.is_claimed and not absent:
+                raise
+            # Other errors of a member without a template also lead to the next member, since
+            # servers use various codes for a resource that they do not have.
+            failure = failure or (None if absent else error)
+    raise failure or ResourceNotFound(alternatives[0].key)
+
+
+def check_separator(separator: str) -> None:
+    """Check that *separator* may be part of a tool's name.
+
+    Raises:
+        ConfigurationError: it has other characters, or is empty.
+    """
+    if not isinstance(separator, str) or not _SEPARATOR.fullmatch(separator):
+        raise ConfigurationError(
+            f"separator: names of tools have letters, digits, '_', '-', '.' and '/', "
+            f"unlike {separator!r}"
+        )
+
 
 class CompositeServer(Server):
     """All members of a hub or registry as one server.
 
-    Returned by `Hub.server`, `Registry.server` and `LiveRegistry.server`, for a `Mux`, an
-    `Endpoint`, `serve_stdio` or a `Client`.
+    Returned by `Hub.server` and `Registry.server`, for a `Mux`, an `Endpoint`, `serve_stdio` or a
+    `Client`.
 
     Args:
-        members: returns the members by name, in order. It is called for every request, and must
-            return the same mapping object until a member is added or removed.
+        members: the members.
         name: the name of the composite server.
         version: its version.
         separator: what separates the names of a member and of its tool. Default `/`.
-        page_size: the number of items from which a page of a list gets no items of further members.
-            Default 1000.
         list_timeout: seconds that one member may take to return a page. A slower member is left out
             of the list, with a warning in the log. Default 5.
 
+    Attributes:
+        page_size: the number of items from which a page of a list gets no items of further members.
+
     Raises:
-        ConfigurationError: *separator* has characters that a tool's name cannot have, or
-            *page_size* or *list_timeout* is not positive.
+        ConfigurationError: *separator* has characters that a tool's name cannot have.
     """
+
+    page_size: int = 1000
 
     def __init__(
         self,
-        members: Callable[[], Mapping[str, Member]],
+        members: Members[Any],
         *,
         name: str,
         version: str,
         separator: str = "/",
-        page_size: int = 1000,
         list_timeout: float = 5.0,
     ) -> None:
-        if not isinstance(separator, str) or not _SEPARATOR.fullmatch(separator):
-            raise ConfigurationError(
-                f"separator: names of tools have letters, digits, '_', '-', '.' and '/', "
-                f"unlike {separator!r}"
-            )
-        self._current = members
+        check_separator(separator)
+        self._members = members
         self._separator = separator
-        self._lists = _Lists(page_size, list_timeout)
+        self._list_timeout = list_timeout
+        # The first page of each list, with the members' pages of which it consists.
+        self._first_pages: dict[str, tuple[Sequence[object], PaginatedResult]] = {}
         self._info = Implementation(name=name, version=version)
-        self._names = _Names({}, separator)
         self._changes = ChangeNotifier()
         self._forwarders: dict[Member, _Forwarder] = {}
+        members.add_server(self)
         self._follow()
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {', '.join(self._members) or 'no servers'}>"
+        return f"<{type(self).__name__} of {', '.join(self._members.current) or 'no servers'}>"
 
     @property
     def info(self) -> Implementation:
@@ -170,24 +286,7 @@ class CompositeServer(Server):
 
         None if no member may have *key*.
         """
-        names = self._names_now()
-        is_uri = method == "resources/read"
-        candidates = ((each, key) for each in names.members.values())
-        alternatives: list[Alternative] = []
-        for member, own in candidates if is_uri else names.split(key):
-            found = member.find(method, own)
-            if found is None:
-                continue
-            alternative = Alternative(member, own, *found)
-            if alternative.certainty is Certainty.CERTAIN:
-                return CompositeRoute.of([alternative])
-            alternatives.append(alternative)
-        # A member with a matching template has no precedence over earlier members, which may have
-        # the resource without listing it. But the members after it are not tried: a later member,
-        # which may be trusted less, must not take over the resource.
-        claimed = [i for i, each in enumerate(alternatives) if each.certainty is Certainty.CLAIMED]
-        if claimed:
-            del alternatives[claimed[-1] + 1 :]
+        alternatives = self._members.find(method, key, self._separator)
         return CompositeRoute.of(alternatives) if alternatives else None
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
@@ -200,35 +299,27 @@ class CompositeServer(Server):
         alternatives = _alternatives(request)
         # The usual case: only one member may have it, and each of its errors goes to the client.
         if len(alternatives) == 1:
-            return await alternatives[0].member.handle(alternatives[0].request(request), channel)
-        failure: McpError | None = None
-        for each in alternatives:
-            try:
-                if each.route.scopes:
-                    channel.context.caller.require_scopes(each.route.scopes)
-                return await each.member.handle(each.request(request), channel)
-            except InsufficientScope:
-                raise
-            except McpError as error:
-                absent = error.code in _NOT_FOUND
-                if each.certainty is Certainty.CLAIMED and not absent:
-                    raise
-                # Other errors of a `POSSIBLE` member also lead to the next member, since servers
-                # use various codes for a resource that they do not have.
-                failure = failure or (None if absent else error)
-        raise failure or ResourceNotFound(alternatives[0].key)
+            only = alternatives[0]
+            return await only.member.at(channel).handle(only.request(request), channel)
+
+        async def attempt(each: Alternative[Member]) -> Result | Continue:
+            if each.route.scopes:
+                channel.context.caller.require_scopes(each.route.scopes)
+            return await each.member.at(channel).handle(each.request(request), channel)
+
+        return await first_result(alternatives, attempt)
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
         """Resume the call at its member."""
         member = _alternatives(channel.request)[0].member
-        return await member.resume(continuation, outcome, channel)
+        return await member.at(channel).resume(continuation, outcome, channel)
 
     async def cancelled(self, channel: Channel) -> None:
         """Cancel the call at its member."""
         if channel.request.route is not None:
-            await _alternatives(channel.request)[0].member.cancelled(channel)
+            await _alternatives(channel.request)[0].member.at(channel).cancelled(channel)
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Return the members' items, in the order of the members.
@@ -239,93 +330,24 @@ class CompositeServer(Server):
         Raises:
             InvalidParams: *cursor* is unknown to its member, or that member was removed.
         """
-        return await self._lists.page(self._names_now(), method, cursor, channel)
-
-    async def _complete(self, request: Request, channel: Channel) -> Result | Continue:
-        """Complete an argument at the member that has the prompt or resource template."""
-        params = request.params
-        if not isinstance(params, CompleteRequestParams):
-            raise MethodNotFound(request.method)
-        ref = params.ref
-        if isinstance(ref, PromptReference):
-            route = self.find("prompts/get", ref.name)
-            if route is None:
-                raise PromptNotFound(ref.name)
-            owner = route.alternatives[0]
-            own = replace(params, ref=replace(ref, name=owner.key))
-            return await owner.member.handle(replace(request, params=own), channel)
-        for member in self._members.values():
-            if "completion/complete" in member.methods:
-                try:
-                    return await member.handle(request, channel)
-                except InvalidParams:  # the template belongs to another member
-                    continue
-        raise ResourceNotFound(ref.uri)
-
-    @property
-    def _members(self) -> Mapping[str, Member]:
-        return self._names_now().members
-
-    def _names_now(self) -> "_Names":
-        members = self._current()
-        # Compared by identity: a comparison of the names would cost time in every request.
-        if members is not self._names.members:
-            self._names = _Names(members, self._separator)
-        return self._names
-
-    def _follow(self) -> None:
-        """Forward the changes of the current members only."""
-        # A member references its listeners weakly. A forwarder that is not kept in this mapping is
-        # therefore garbage-collected, and no longer called.
-        members = [*self._members.values()]
-        self._forwarders = {
-            each: self._forwarders.get(each) or _Forwarder(each, self._changes) for each in members
-        }
-
-
-@asynccontextmanager
-async def _subscribed(owners: Mapping[Member, Sequence[str]]) -> AsyncIterator[Collection[str]]:
-    async with AsyncExitStack() as stack:
-        yield [
-            uri
-            for member, uris in owners.items()
-            for uri in await stack.enter_async_context(member.watch_resources(uris))
-        ]
-
-
-def _alternatives(request: Request) -> Sequence[Alternative]:
-    assert isinstance(request.route, CompositeRoute)
-    return request.route.alternatives
-
-
-class _Lists:
-    """The merged lists of a composite. Owned by the composite."""
-
-    def __init__(self, page_size: int, timeout: float) -> None:
-        if page_size < 1:
-            raise ConfigurationError(f"page_size must be 1 or more, not {page_size!r}")
-        if timeout <= 0:
-            raise ConfigurationError(f"list_timeout must be above 0, not {timeout!r}")
-        self._page_size = page_size
-        self._timeout = timeout
-        self._first_pages: dict[str, tuple[Sequence[object], PaginatedResult]] = {}
-
-    async def page(
-        self, names: "_Names", method: str, cursor: str | None, channel: Channel
-    ) -> PaginatedResult:
-        """Return the page of the list *method* at *cursor*; see `CompositeServer.listed`."""
+        members = self._members.current
+        first, _, rest = (cursor or "").partition("\n")
+        if cursor is not None and first not in members:
+            raise InvalidParams("The cursor belongs to a server that was removed")
+        names = itertools.dropwhile(lambda name: cursor is not None and name != first, members)
         pages: dict[str, PaginatedResult] = {}
         count = 0
         following: str | None = None
-        for name, member, own in names.following(cursor):
-            if method not in member.methods:
+        for name in names:
+            if method not in members[name].methods:
                 continue
-            if count >= self._page_size:
+            if count >= self.page_size:
                 # A cursor is a member's name, a line feed, and the member's own cursor. The name
                 # is part of tool names, which cannot contain a line feed.
                 following = f"{name}\n"
                 break
-            page = await self._member_page(name, member, method, own, channel)
+            own = (rest or None) if name == first else None
+            page = await self._member_page(name, members[name], method, own, channel)
             if page is None:
                 continue
             pages[name] = page
@@ -334,12 +356,12 @@ class _Lists:
                 following = f"{name}\n{page.next_cursor}"
                 break
         if cursor is not None or following is not None:
-            return _merged(names, method, pages, following)
+            return self._merged(method, pages, following)
         # If no page has changed, the same object is returned: a mux encodes one object only once.
-        sources: list[object] = [names, *pages.values()]
+        sources: list[object] = [members, *pages.values()]
         known, result = self._first_pages.get(method, ((), None))
-        if result is None or not _same(known, sources):
-            result = _merged(names, method, pages, None)
+        if result is None or [*map(id, known)] != [*map(id, sources)]:
+            result = self._merged(method, pages, None)
             self._first_pages[method] = sources, result
         return result
 
@@ -353,14 +375,14 @@ class _Lists:
                 beginning. Otherwise the list would look complete without the member's other items.
         """
         try:
-            async with asyncio.timeout(self._timeout):
-                return await member.listed(method, cursor, channel)
+            async with asyncio.timeout(self._list_timeout):
+                return await member.at(channel).listed(method, cursor, channel)
         except TimeoutError:
             logger.warning(
                 "server %s left out of %s: it took longer than %g s (list_timeout)",
                 name,
                 method,
-                self._timeout,
+                self._list_timeout,
             )
         except Exception as error:
             if cursor is not None and isinstance(error, InvalidParams):
@@ -369,85 +391,73 @@ class _Lists:
             logger.warning("server %s left out of %s: %s", name, method, error, exc_info=trace)
         return None
 
+    def _merged(
+        self, method: str, pages: Mapping[str, PaginatedResult], following: str | None
+    ) -> PaginatedResult:
+        """Return one page of the items of *pages*, each under its qualified name or URI."""
+        kind, field, key = _LISTS[method]
+        first: dict[str, Any] = {}
+        for name, page in pages.items():
+            for item in getattr(page, field):
+                if key == "name":
+                    item = replace(item, name=f"{name}{self._separator}{item.name}")
+                first.setdefault(getattr(item, key), item)
+        values: dict[str, Any] = {
+            field: [*first.values()],
+            # The page is as fresh as the member's page that expires first.
+            "ttl_ms": min((page.ttl_ms for page in pages.values()), default=0),
+            # The items that a member lists may depend on the principal, so that clients must not
+            # share a page.
+            "cache_scope": "private",
+            "next_cursor": following,
+        }
+        return kind(**values)
 
-def _same(some: Sequence[object], others: Sequence[object]) -> bool:
-    return len(some) == len(others) and all(a is b for a, b in zip(some, others, strict=True))
+    async def _complete(self, request: Request, channel: Channel) -> Result | Continue:
+        """Complete an argument at the member that has the prompt or resource template."""
+        params = request.params
+        if not isinstance(params, CompleteRequestParams):
+            raise MethodNotFound(request.method)
+        ref = params.ref
+        if isinstance(ref, PromptReference):
+            route = self.find("prompts/get", ref.name)
+            if route is None:
+                raise PromptNotFound(ref.name)
+            owner = route.alternatives[0]
+            own = replace(params, ref=replace(ref, name=owner.key))
+            return await owner.member.at(channel).handle(replace(request, params=own), channel)
+        member: Member
+        for member in self._members:
+            if "completion/complete" in member.methods:
+                try:
+                    return await member.at(channel).handle(request, channel)
+                except InvalidParams:  # the template belongs to another member
+                    continue
+        raise ResourceNotFound(ref.uri)
+
+    def _follow(self) -> None:
+        """Forward the changes of the current members only."""
+        # A member references its listeners weakly. A forwarder that is not kept in this mapping is
+        # therefore garbage-collected, and no longer called.
+        self._forwarders = {
+            each: self._forwarders.get(each) or _Forwarder(each, self._changes)
+            for each in self._members
+        }
 
 
-def _merged(
-    names: "_Names", method: str, pages: Mapping[str, PaginatedResult], following: str | None
-) -> PaginatedResult:
-    kind, field, key = _LISTS[method]
-    first: dict[str, Any] = {}
-    for name, page in pages.items():
-        items = names.qualified(method, name, page) if key == "name" else getattr(page, field)
-        for item in items:
-            first.setdefault(getattr(item, key), item)
-    values: dict[str, Any] = {
-        field: [*first.values()],
-        # The page is as fresh as the member's page that expires first.
-        "ttl_ms": min((page.ttl_ms for page in pages.values()), default=0),
-        # The items that a member lists may depend on the principal, so that clients must not share
-        # a page.
-        "cache_scope": "private",
-        "next_cursor": following,
-    }
-    return kind(**values)
+@asynccontextmanager
+async def _subscribed(owners: Mapping[Member, Sequence[str]]) -> AsyncIterator[Collection[str]]:
+    async with AsyncExitStack() as stack:
+        yield [
+            uri
+            for member, uris in owners.items()
+            for uri in await stack.enter_async_context(member.watch_resources(uris))
+        ]
 
 
-class _Names:
-    """The members until the next change, and the conversion of their names to qualified names."""
-
-    def __init__(self, members: Mapping[str, Member], separator: str) -> None:
-        self.members = members
-        self._separator = separator
-        self._items: dict[tuple[str, str], tuple[PaginatedResult, list[Any]]] = {}
-        self._longest = max(map(len, members), default=0)
-
-    def split(self, qualified: str) -> Iterator[tuple[Member, str]]:
-        """Yield each member that *qualified* may belong to, and the name that follows its prefix.
-
-        The name of a member may itself contain the separator, so that several members are possible.
-        Positions beyond the longest member name are not tried, so that a name of a megabyte costs
-        no more than a short one.
-        """
-        at = qualified.find(self._separator)
-        while 0 <= at <= self._longest:
-            if (member := self.members.get(qualified[:at])) is not None:
-                yield member, qualified[at + len(self._separator) :]
-            at = qualified.find(self._separator, at + 1)
-
-    def following(self, cursor: str | None) -> Iterator[tuple[str, Member, str | None]]:
-        """Yield the name, member and member's own cursor for each member from *cursor* on.
-
-        The member's own cursor is None where its list begins.
-
-        Raises:
-            InvalidParams: the member of *cursor* was removed.
-        """
-        first, _, rest = (cursor or "").partition("\n")
-        if cursor is not None and first not in self.members:
-            raise InvalidParams("The cursor belongs to a server that was removed")
-        reached = cursor is None
-        for name, member in self.members.items():
-            own = (rest or None) if name == first and not reached else None
-            reached = reached or name == first
-            if reached:
-                yield name, member, own
-
-    def qualified(self, method: str, name: str, page: PaginatedResult) -> list[Any]:
-        """Return the items of *page*, a result of the member *name*, under qualified names.
-
-        They are cached until the member returns another page object.
-        """
-        known, items = self._items.get((method, name), (None, []))
-        if known is not page:
-            items = [
-                replace(item, name=f"{name}{self._separator}{item.name}")
-                for item in getattr(page, _LISTS[method].field)
-            ]
-            self._items[method, name] = page, items
-        return items
+def _alternatives(request: Request) -> Sequence[Alternative[Member]]:
+    assert isinstance(request.route, CompositeRoute)
+    return request.route.alternatives
 
 
 class _Forwarder(Listener):
@@ -455,7 +465,8 @@ class _Forwarder(Listener):
 
     def __init__(self, member: Member, changes: ChangeNotifier) -> None:
         self._changes = changes
-        member.follow(self)
+        if member.changes is not None:
+            member.changes.follow(self)
 
     def announce(self, change: ServerChange) -> None:
         """Announce *change* to the composite's listeners. URIs and methods need no conversion."""

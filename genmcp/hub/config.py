@@ -1,8 +1,9 @@
-"""The configuration of a hub: its servers, its bounds, and how it reconnects."""
+"""The configuration of a hub: its servers, and how it reconnects."""
 
-import asyncio
 import logging
+import os
 import random
+import re
 from codecs import BOM_UTF8
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
@@ -11,13 +12,16 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._core.backoff import backoff
+from genmcp._options import Count, Fraction, Pause, check_bounds
 from genmcp.client.auth.base import Auth, check_auth
 from genmcp.client.options import MASK, mask_url, mask_values, options_repr
 from genmcp.errors import ConfigurationError
-from genmcp.hub.auth_config import read_auth
 from genmcp.protocol.revisions.chain import REVISIONS
 
 logger = logging.getLogger("genmcp.hub")
+
+Sleep = Callable[[float], Awaitable[object]]
+"""A function that waits for a number of seconds."""
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -37,19 +41,14 @@ class Retry(msgspec.Struct, frozen=True):
         ConfigurationError: a value is out of range.
     """
 
-    max_attempts: int = 3
-    base_delay: float = 0.5
-    cap: float = 30.0
-    jitter: float = 0.0
+    max_attempts: Count = 3
+    base_delay: Pause = 0.5
+    cap: Pause = 30.0
+    jitter: Fraction = 0.0
 
     def __post_init__(self) -> None:
         """Check every value."""
-        if self.max_attempts < 1:
-            raise ConfigurationError(f"Retry.max_attempts must be 1 or more: {self.max_attempts!r}")
-        if self.base_delay < 0 or self.cap < 0:
-            raise ConfigurationError("Retry.base_delay and Retry.cap must not be negative")
-        if not 0 <= self.jitter <= 1:
-            raise ConfigurationError(f"Retry.jitter must be from 0 to 1, not {self.jitter!r}")
+        check_bounds(self)
 
     def delay(self, attempt: int, chance: float) -> float:
         """Return the seconds to wait before *attempt*, counted from 0.
@@ -58,99 +57,17 @@ class Retry(msgspec.Struct, frozen=True):
         """
         return backoff(attempt + 1, self.base_delay, self.cap) * (1 - self.jitter * chance)
 
-
-class Backoff(msgspec.Struct, frozen=True):
-    """The waits between attempts to connect. Tests pass other functions, and need not wait.
-
-    Args:
-        sleep: waits for a number of seconds. Default `asyncio.sleep`.
-        chance: returns a random number below 1, for jitter. Default `random.random`.
-    """
-
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    chance: Callable[[], float] = random.random
-
-    async def wait(self, retry: Retry, attempt: int) -> None:
-        """Sleep for the delay of *retry* before *attempt*, counted from 0."""
-        await self.sleep(retry.delay(attempt, self.chance()))
+    async def wait(self, attempt: int, sleep: Sleep) -> None:
+        """Wait before *attempt*, counted from 0, with *sleep*."""
+        await sleep(self.delay(attempt, random.random()))
 
 
-class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds of a hub. Times are in seconds.
+STREAM_RETRY: Final = Retry(base_delay=1.0, cap=60.0, jitter=0.5)
+"""The waits before a stream of notifications that ended is opened again, without an end."""
 
-    A question is a request of a server to its client: elicitation, sampling or roots. Forwarded
-    questions do not count towards `ClientOptions.input_concurrency`. A question may wait long for
-    a person, and would block all other questions of its server.
-
-    Args:
-        max_questions_per_client: the number of questions that may wait for the answers of one
-            principal, or of one session of an anonymous client. Further questions are rejected.
-            Default 16.
-        max_questions_per_address: the number of questions that may wait for the answers of all
-            anonymous clients of one address. Default 64.
-        max_questions: the number of questions that may wait for the answers of all clients
-            together. It also limits the number of calls that wait for answers. Default 1000.
-        anonymous_share: the fraction of max_questions that may wait for anonymous clients, above 0
-            and up to 1. Default 0.8.
-        answer_timeout: how long a call waits for its client's answer before it is cancelled.
-            Default 1200.
-        blocking_timeout: how long an open question may block the questions of other calls. After
-            that its call is cancelled. A question blocks others only at a server that does not
-            identify the call of a question (stdio, before 2026-07-28). Each question that a client
-            leaves open halves this time for that client. The time is zero for a client without an
-            open connection. Default 60.
-        max_blocking_clients: the number of clients whose halved blocking times are kept.
-            Default 1000.
-        max_queued_logs: the number of log messages of one call that may be queued for its client.
-            Further messages are dropped. Default 1000.
-        max_subscriptions: the number of resources that all clients together may subscribe to.
-            Default 10,000.
-        subscription_linger: how long a subscription at a server is kept after the last client has
-            unsubscribed, because many clients reconnect and subscribe again. Default 5.
-        subscription_timeout: how long a server may take to accept a subscription. After that the
-            subscription is treated as accepted. Default 5.
-        promote_after: how long a forwarded tool call may take until it becomes a task of the hub,
-            for clients that support tasks. Default 10.
-        stable_after: how long a connection or stream has to last to count as stable. After a stable
-            one, the waits before reconnecting begin at `base_delay` again. Default 60.
-        stream_retry: the waits before a stream of notifications that ended is opened again;
-            max_attempts has no effect. Default `Retry(base_delay=1, cap=60, jitter=0.5)`.
-        max_evicted: the number of evicted servers whose reason of eviction is kept for error
-            messages. Default 100.
-
-    Raises:
-        ConfigurationError: a count is below 1, a time is negative, or anonymous_share is out of
-            range.
-    """
-
-    max_questions_per_client: int = 16
-    max_questions_per_address: int = 64
-    max_questions: int = 1000
-    anonymous_share: float = 0.8
-    answer_timeout: float = 1200.0
-    blocking_timeout: float = 60.0
-    max_blocking_clients: int = 1000
-    max_queued_logs: int = 1000
-    max_subscriptions: int = 10_000
-    subscription_linger: float = 5.0
-    subscription_timeout: float = 5.0
-    promote_after: float = 10.0
-    stable_after: float = 60.0
-    stream_retry: Retry = Retry(base_delay=1.0, cap=60.0, jitter=0.5)
-    max_evicted: int = 100
-
-    def __post_init__(self) -> None:
-        """Check every value; the error names the invalid one."""
-        for field in msgspec.structs.fields(type(self)):
-            value = getattr(self, field.name)
-            if field.type is int and value < 1:
-                raise ConfigurationError(f"HubLimits.{field.name} must be 1 or more")
-            if field.type is float and value < 0:
-                raise ConfigurationError(f"HubLimits.{field.name} must not be negative")
-        if not 0 < self.anonymous_share <= 1:
-            raise ConfigurationError(
-                f"HubLimits.anonymous_share must be from 0 to 1: {self.anonymous_share!r}"
-            )
+STABLE_AFTER: Final = 60.0
+"""Seconds for which a connection or stream has to last to count as stable. After a stable one, the
+waits begin at the shortest again."""
 
 
 class ServerConfig(msgspec.Struct, frozen=True):
@@ -172,12 +89,6 @@ class ServerConfig(msgspec.Struct, frozen=True):
         cwd: the working directory of the process.
         target: anything else that a `Client` takes: a `Suite`, an `Endpoint`, a transport.
         revision: the protocol revision to use. Default None: that of the hub's `ClientOptions`.
-        asks_in_turn: whether each tool of this server waits for the answer to a question before it
-            sends the next question. Then a question that does not identify its call (stdio, before
-            2026-07-28) cannot belong to a call that waits for an answer, so that an open form does
-            not block the questions of other clients. Do not set this for a server with tools that
-            send several questions at once: their questions would reach the wrong client. Default
-            False.
         auth: authorizes the requests to the URL, as for a `Client`: `ClientCredentials(...)` or the
             like, an access token, or a function that returns one. Default None.
 
@@ -196,7 +107,6 @@ class ServerConfig(msgspec.Struct, frozen=True):
     cwd: str | Path | None = None
     target: Any = None
     revision: str | None = None
-    asks_in_turn: bool = False
     auth: Auth | None = None
 
     def __repr__(self) -> str:
@@ -205,7 +115,6 @@ class ServerConfig(msgspec.Struct, frozen=True):
         values["env"], values["headers"] = mask_values(self.env), mask_values(self.headers)
         values["url"] = None if self.url is None else mask_url(self.url)
         values["auth"] = MASK if isinstance(self.auth, str) else self.auth
-        values["asks_in_turn"] = self.asks_in_turn or None
         return options_repr("ServerConfig", values)
 
     def __post_init__(self) -> None:
@@ -233,18 +142,85 @@ class ServerConfig(msgspec.Struct, frozen=True):
 
 
 _KEY: Final = "mcpServers"
+_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
 
 
 class _DesktopServer(msgspec.Struct, rename="camel"):
     """One entry of `mcpServers`, the format of desktop clients. Unknown members are ignored."""
 
     command: str | None = None
-    args: Sequence[str] = ()
+    args: tuple[str, ...] = ()
     env: Mapping[str, str] | None = None
     cwd: str | None = None
     url: str | None = None
     headers: Mapping[str, str] | None = None
     auth: Any = None
+
+
+class _LoginEntry(
+    msgspec.Struct, tag_field="type", tag="oauth", rename="camel", forbid_unknown_fields=True
+):
+    """A login of a person: `OAuth`, with the tokens in the files of this user."""
+
+    name: str = "genmcp"
+    client_id: str | None = None
+    secret: str | None = None
+    scopes: Sequence[str] | None = None
+    issuer: str | None = None
+    redirect_uri: str | None = None
+
+
+class _CredentialsEntry(
+    msgspec.Struct,
+    tag_field="type",
+    tag="client_credentials",
+    rename="camel",
+    forbid_unknown_fields=True,
+):
+    """The credentials of a service: `ClientCredentials`, with the tokens in memory."""
+
+    client_id: str
+    secret: str | None = None
+    key: str | None = None
+    scopes: Sequence[str] | None = None
+    issuer: str | None = None
+
+
+def _auth_of(entry: Any) -> Auth:
+    """Return the authorization that *entry* describes.
+
+        "${TOKEN}"                                  an access token
+        {"type": "oauth", "name": "Parts hub"}      a login of a person: `OAuth`
+        {"type": "client_credentials",              a service: `ClientCredentials`
+         "clientId": "hub", "secret": "${SECRET}", "issuer": "https://login.example.com"}
+
+    `${NAME}` in any text is the environment variable NAME. The members of an object are the options
+    of the class, in camel case. The tokens of a person are stored as `genmcp login` stores them.
+
+    Raises:
+        ConfigurationError: *entry* is invalid, or a variable is not set. The message has no secret.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found[1]
+        if name not in os.environ:
+            raise ConfigurationError(f"auth: the environment variable {name} is not set")
+        return msgspec.json.encode(os.environ[name]).decode()[1:-1]  # without the quotes
+
+    filled = msgspec.json.decode(_VARIABLE.sub(value, msgspec.json.encode(entry).decode()))
+    if isinstance(filled, str):
+        return filled
+    try:
+        found: _LoginEntry | _CredentialsEntry
+        found = msgspec.convert(filled, _LoginEntry | _CredentialsEntry)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"auth: {error}") from None
+    from genmcp.client.auth import ClientCredentials, FileTokens, OAuth
+
+    options = msgspec.structs.asdict(found)
+    if isinstance(found, _CredentialsEntry):
+        return ClientCredentials(**options)
+    return OAuth(**options, tokens=FileTokens())
 
 
 def load_servers(
@@ -342,16 +318,9 @@ def _server(location: str, name: str, entry: Any, retry: Retry | None) -> Server
         read = msgspec.convert(entry, _DesktopServer)
         if (read.command is None) is (read.url is None):
             raise ConfigurationError("give either a command or a url")
-        return ServerConfig(
-            name,
-            command=read.command,
-            args=tuple(read.args),
-            env=read.env,
-            retry=retry,
-            url=read.url,
-            headers=read.headers,
-            cwd=read.cwd,
-            auth=None if read.auth is None else read_auth(read.auth),
-        )
+        values = msgspec.structs.asdict(read)
+        if read.auth is not None:
+            values["auth"] = _auth_of(read.auth)
+        return ServerConfig(name, retry=retry, **values)
     except (msgspec.MsgspecError, ConfigurationError) as error:
         raise ConfigurationError(f"{location}: server {name!r}: {error}") from error

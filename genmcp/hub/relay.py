@@ -14,22 +14,23 @@ It is forwarded only if the cancelled call was made by the same user or client. 
 rejected because of a cancelled call, the hub reconnects to the server once no call is running.
 
 A call whose open question blocks another question is cancelled if its client has disconnected, or
-has sent no answer for a while.
+has sent no answer for a minute.
 """
 
 import asyncio
 import logging
-from collections import Counter, OrderedDict, deque
+import secrets
+from collections import Counter, deque
 from collections.abc import (
-    AsyncIterator,
     Callable,
     Collection,
     Coroutine,
     Hashable,
     Iterator,
     Mapping,
+    Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
@@ -40,7 +41,6 @@ from genmcp._core.outcome import Done, Outcome
 from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError
 from genmcp.client.handler import ClientHandler, Sampled
 from genmcp.client.hooks import ORIGIN_CONTEXT
 from genmcp.client.tool_catalog import read_schemas
@@ -53,7 +53,6 @@ from genmcp.errors import (
     McpError,
     Overloaded,
 )
-from genmcp.hub.config import HubLimits
 from genmcp.protocol.capabilities import (
     ClientCapabilities,
     ElicitationCapability,
@@ -72,6 +71,24 @@ TAG = "passed on"
 
 # Bytes of a form. It is compiled in the event loop if the cache has lost it before its answer.
 _MAX_FORM: Final = 32_768
+# Questions that may wait for the answers of all clients together, and suspended calls.
+_MAX_QUESTIONS: Final = 1000
+# The questions that may wait for each group of clients, and the name of the group in errors.
+_EVERYBODY: Final = ("all", "")
+_LIMITS: Final = {
+    "principal": (16, "the client"),
+    "session": (16, "the client"),
+    "address": (64, "the address of the client"),
+    "anonymous": (800, "anonymous clients"),
+    "all": (_MAX_QUESTIONS, "all clients"),
+}
+# Seconds for which a call waits for its client's answer: people fill in forms slowly.
+_ANSWER_TIMEOUT: Final = 1200.0
+# Seconds for which an open question may block the questions of other calls, at a server that does
+# not identify the call of a question.
+_BLOCKING_TIMEOUT: Final = 60.0
+# Log messages of one call that may be queued for its client; further ones are dropped.
+_MAX_LOGS: Final = 1000
 
 logger = logging.getLogger("genmcp.hub")
 _CALL_ENDED = "No client can answer: the call has ended"
@@ -90,28 +107,16 @@ Work = Callable[["ForwardedCall"], Coroutine[Any, Any, Result]]
 """Sends the request of a call to the server, forwards its progress, and returns the result."""
 
 
-def current_caller() -> Hashable:
-    """Return the user or client of the call in this context; None if it cannot be identified."""
-    call = _current.get()
-    return None if call is None else call.caller
+def current_call() -> "ForwardedCall | None":
+    """Return the forwarded call in whose context this is called."""
+    return _current.get()
 
 
 class QuestionLimiter:
     """Counts the forwarded questions that wait for answers, by client. Owned by the hub."""
 
-    def __init__(self, limits: HubLimits) -> None:
-        self.limits = limits
-        self.blocking = BlockingTimes(limits.blocking_timeout, limits.max_blocking_clients)
+    def __init__(self) -> None:
         self._open: Counter[Share] = Counter()
-        self._total = 0
-        anonymous = max(1, int(limits.anonymous_share * limits.max_questions))
-        of_client = (limits.max_questions_per_client, "max_questions_per_client")
-        self._limits = {
-            "principal": of_client,
-            "session": of_client,
-            "address": (limits.max_questions_per_address, "max_questions_per_address"),
-            "anonymous": (anonymous, "anonymous_share"),
-        }
 
     @contextmanager
     def slot(self, client: ClientKey) -> Iterator[None]:
@@ -122,56 +127,19 @@ class QuestionLimiter:
         """
         # A question counts towards every group of its client: its session, its address, and all
         # anonymous clients.
-        shares = client.shares
+        shares = (*client.shares, _EVERYBODY)
         for share in shares:
-            limit, setting = self._limits[share[0]]
+            limit, whom = _LIMITS[share[0]]
             if self._open[share] >= limit:
-                raise Overloaded(
-                    f"Too many questions wait for the client: {limit} (HubLimits.{setting})"
-                )
-        if self._total >= (limit := self.limits.max_questions):
-            raise Overloaded(
-                f"Too many questions wait for answers: {limit} (HubLimits.max_questions)"
-            )
-        self._total += 1
+                raise Overloaded(f"Too many questions wait for {whom}: {limit}")
         self._open.update(shares)
         try:
             yield
         finally:
-            self._total -= 1
             self._open.subtract(shares)
             for share in shares:
                 if not self._open[share]:
                     del self._open[share]
-
-
-class BlockingTimes:
-    """For each client, how long its open question may block the questions of other clients.
-
-    A client that leaves its forms open could block all other clients again and again. Therefore
-    each question that a client leaves open halves the blocking time of that client. An answer
-    resets its blocking time to `HubLimits.blocking_timeout`.
-    """
-
-    def __init__(self, seconds: float, max_clients: int) -> None:
-        self._seconds = seconds
-        self._max_clients = max_clients
-        self._unanswered: OrderedDict[Hashable, int] = OrderedDict()
-
-    def of(self, client: Hashable) -> float:
-        """Return the blocking time of *client* in seconds."""
-        return self._seconds / 2.0 ** self._unanswered.get(client, 0)
-
-    def record_unanswered(self, client: Hashable) -> None:
-        """Halve the blocking time of *client*, after its open question blocked others."""
-        self._unanswered[client] = min(self._unanswered.get(client, 0) + 1, 30)
-        self._unanswered.move_to_end(client)
-        if len(self._unanswered) > self._max_clients:
-            self._unanswered.popitem(last=False)
-
-    def record_answer(self, client: Hashable) -> None:
-        """Reset the blocking time of *client* to the full `blocking_timeout`."""
-        self._unanswered.pop(client, None)
 
 
 class ForwardedCall:
@@ -211,33 +179,18 @@ class ForwardedCall:
         return None if request.session is None else ("client", request.session)
 
     @property
-    def waits(self) -> bool:
-        """Whether a question of the server still waits for its answer."""
-        return bool(self._questions)
-
-    @property
     def is_silent(self) -> bool:
-        """Whether the client has left a question open for longer than its blocking time.
+        """Whether the client has left a question open for longer than `_BLOCKING_TIMEOUT`.
 
         Before 2026-07-28 the request is open while its client answers, so that a disconnect is
-        detected. Since 2026-07-28 no connection is open meanwhile, and only the blocking time
-        detects a client that has disconnected.
+        detected. Since 2026-07-28 no connection is open meanwhile, and only the time detects a
+        client that has disconnected.
         """
         if not self._forwarded:
             return False
         if self.channel.context.caller.detached:
             return True
-        now = asyncio.get_running_loop().time()
-        return now - self._forwarded_at >= self._limiter.blocking.of(self._client)
-
-    def abandon(self) -> None:
-        """Cancel the call, because its open question blocks others."""
-        self._limiter.blocking.record_unanswered(self._client)
-        self.cancel()
-
-    @property
-    def _client(self) -> Hashable:
-        return self.caller or self.channel.context.client
+        return asyncio.get_running_loop().time() - self._forwarded_at >= _BLOCKING_TIMEOUT
 
     @property
     def cancelled(self) -> bool:
@@ -267,8 +220,6 @@ class ForwardedCall:
 
         `RelayingHandler` then sends them to the server.
         """
-        if isinstance(outcome, Done):
-            self._limiter.blocking.record_answer(self._client)
         # Only the forwarded questions: others may have arrived while the client answered.
         for key in self._forwarded:
             _, future = self._questions.pop(key, (None, None))
@@ -310,10 +261,8 @@ class ForwardedCall:
         """Queue a log message for the client. It is sent before later questions and the result."""
         if self._work.done():
             return
-        if len(self._logs) >= (limit := self._limiter.limits.max_queued_logs):
-            logger.warning(
-                "a log message is dropped: %d are queued (HubLimits.max_queued_logs)", limit
-            )
+        if len(self._logs) >= _MAX_LOGS:
+            logger.warning("a log message is dropped: %d are queued", _MAX_LOGS)
             return
         self._logs.append(message)
         if self._logging is None or self._logging.done():
@@ -327,13 +276,6 @@ class ForwardedCall:
         self._logs.clear()
         if self._logging is not None:
             self._logging.cancel()
-
-    async def log_level(self) -> LoggingLevel | None:
-        """Return the least severe log level that the client wants; None if it wants no logs."""
-        try:
-            return await self.channel.log_level()
-        except GenmcpError:  # a call does not fail because of its log messages
-            return None
 
     async def _run(self, work: Work) -> Result:
         try:
@@ -365,15 +307,47 @@ class ForwardedCall:
             work.exception()  # marks the error as retrieved: a cancelled request awaits no task
 
 
+class SuspendedCalls:
+    """Calls that wait for their client's answers, in this process. Owned by the hub."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, tuple[ForwardedCall, asyncio.TimerHandle]] = {}
+
+    def add(self, call: ForwardedCall, timeout: float = _ANSWER_TIMEOUT) -> str:
+        """Keep *call* until it is resumed or *timeout* seconds have passed; return its key.
+
+        Raises:
+            Overloaded: too many calls wait. *call* is cancelled.
+        """
+        if len(self._calls) >= _MAX_QUESTIONS:
+            call.cancel()
+            raise Overloaded(f"Too many calls wait for an answer: {_MAX_QUESTIONS}")
+        key = secrets.token_urlsafe(12)
+        timer = asyncio.get_running_loop().call_later(timeout, self.cancel, key)
+        self._calls[key] = call, timer
+        return key
+
+    def pop(self, key: str | None) -> ForwardedCall | None:
+        """Remove and return the call *key*; None if it has expired or is in another process."""
+        call, timer = self._calls.pop(key or "", (None, None))
+        if timer is not None:
+            timer.cancel()
+        return call
+
+    def cancel(self, key: str | None) -> None:
+        """Remove and cancel the call *key*, if it is here."""
+        call = self.pop(key)
+        if call is not None:
+            call.cancel()
+
+
 class RelayingHandler(ClientHandler[None]):
     """Forwards the questions and log messages of one server to the clients that called it.
 
     Owned by the `HubMember` of the server.
 
-    questions: counts the open questions of all servers of the hub.
-    work: returns the number of running requests, and the callers of those that were cancelled and
-        have no response. renew: reconnects once no request is running.
-    in_turn: see `ServerConfig.asks_in_turn`.
+    work: returns the calls of the running requests, and the callers of those that were cancelled
+        and have no response. renew: reconnects once no request is running.
     """
 
     capabilities = ClientCapabilities(
@@ -382,17 +356,14 @@ class RelayingHandler(ClientHandler[None]):
         elicitation=ElicitationCapability(form={}, url={}),
     )
 
+    # The hub bounds the questions of each client itself.
+    most_open = _MAX_QUESTIONS
+
     def __init__(
         self,
-        questions: QuestionLimiter,
-        work: Callable[[], tuple[int, Collection[Hashable]]],
+        work: Callable[[], tuple[Sequence[ForwardedCall | None], Collection[Hashable]]],
         renew: Callable[[], None],
-        *,
-        in_turn: bool = False,
     ) -> None:
-        self._in_turn = in_turn
-        self.most_open = questions.limits.max_questions
-        self._calls: set[ForwardedCall] = set()
         self._work = work
         self._renew = renew
         self._levels: WeakKeyDictionary[Client, LoggingLevel] = WeakKeyDictionary()
@@ -431,7 +402,7 @@ class RelayingHandler(ClientHandler[None]):
     async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> Any:
         """Forward a log message; drop it if its call is unknown, since it may be confidential."""
         # A message that arrives on the stream of a call has the context of that call.
-        call = ORIGIN_CONTEXT.get().get(_current) or self._only_call(strictly=True)
+        call = ORIGIN_CONTEXT.get().get(_current) or self._only_call()
         if call is not None:
             call.log(message)
 
@@ -439,25 +410,19 @@ class RelayingHandler(ClientHandler[None]):
         """Approve all sampling here: the client that gets the forwarded question decides."""
         return True
 
-    @asynccontextmanager
-    async def running(self, call: ForwardedCall, client: Client) -> AsyncIterator[None]:
-        """Count *call* as one that the server of *client* works on, while this is entered.
+    async def lower_log_level(self, call: ForwardedCall, client: Client) -> None:
+        """Lower the log level of the server of *client* to the one that the client of *call* wants.
 
-        The log level of the server is lowered to the least severe level that the client of any call
-        wants. The channel of each call then drops the messages that its own client does not want.
+        It stays at the least severe level that any client wants. The channel of each call then
+        drops the messages that its own client does not want.
         """
-        self._calls.add(call)
-        try:
-            level = await call.log_level()
-            if level is not None and client.capabilities.logging is not None:
-                before = self._levels.get(client)
-                if before is None or SEVERITY[level] < SEVERITY[before]:
-                    self._levels[client] = level
-                    with suppress(ClientError):  # a call does not fail because of its log messages
-                        await client.log_level(level)
-            yield
-        finally:
-            self._calls.discard(call)
+        if client.capabilities.logging is None:
+            return
+        with suppress(GenmcpError):  # a call does not fail because of its log messages
+            level, before = await call.channel.log_level(), self._levels.get(client)
+            if level is not None and (before is None or SEVERITY[level] < SEVERITY[before]):
+                self._levels[client] = level
+                await client.log_level(level)
 
     def _call_of_question(self) -> ForwardedCall:
         """Return the call that the question being handled is about.
@@ -465,36 +430,31 @@ class RelayingHandler(ClientHandler[None]):
         Raises:
             McpError: it may be about several calls, or about a cancelled one.
         """
-        call = _current.get() or self._only_call(strictly=False)
+        call = _current.get() or self._only_call()
         if call is not None:
             return call
         # The question may belong to several calls. After reconnecting only the running calls that
         # are not silent remain. With at most one of these, a repeated call is unambiguous. With
         # two or more it would be ambiguous again, so that reconnecting does not help.
         running, cancelled_by = self._work()
-        silent = [each for each in self._calls if each.is_silent] if running > 1 else []
-        if running - len(silent) > 1 or not (cancelled_by or silent):
+        silent = [each for each in running if each and each.is_silent] if len(running) > 1 else []
+        if len(running) - len(silent) > 1 or not (cancelled_by or silent):
             raise McpError(_SEVERAL_CALLS)
         for each in silent:
-            each.abandon()
+            each.cancel()
         self._renew()
         raise McpError(_CANCELLED_CALL)
 
-    def _only_call(self, *, strictly: bool) -> ForwardedCall | None:
+    def _only_call(self) -> ForwardedCall | None:
         """Return the only call that the server can be working on; None unless there is one.
 
-        Cancelled calls of the same caller do not count. If the server asks in turn, calls that wait
-        for an answer do not count either. With *strictly* these calls count too.
+        Cancelled calls of the same caller do not count.
         """
         running, cancelled_by = self._work()
-        candidates = [*self._calls]
-        if self._in_turn and not strictly:
-            candidates = [each for each in candidates if not each.waits]
-        # `running` includes requests of the application itself (`Hub.call`), which are not made for
-        # a client that could answer questions.
-        if running != len(self._calls) or len(candidates) != 1:
+        # A request of the application itself (`Hub.call`) is not made for a client that could
+        # answer questions.
+        if len(running) != 1 or (call := running[0]) is None:
             return None
-        (call,) = candidates
-        if any(strictly or each is None or each != call.caller for each in cancelled_by):
+        if any(each is None or each != call.caller for each in cancelled_by):
             return None
         return call

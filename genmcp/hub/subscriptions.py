@@ -5,39 +5,47 @@ import logging
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from genmcp._core.subscription import RESOURCES, ServerChange
 from genmcp.cancellation import cancel_and_wait
-from genmcp.channel import ChangeNotifier, Listener
+from genmcp.channel import Listener
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ServerError
 from genmcp.client.subscriptions import ChangeStream
+from genmcp.composite.server import CompositeServer, Members
 from genmcp.errors import Overloaded
-from genmcp.hub.config import Backoff, HubLimits
+from genmcp.hub.config import STABLE_AFTER, STREAM_RETRY, Sleep
 
 logger = logging.getLogger("genmcp.hub")
+
+# Resources that all clients together may subscribe to.
+_MAX_SUBSCRIPTIONS: Final = 10_000
+# Seconds for which a subscription at a server is kept after the last client has unsubscribed:
+# clients that reconnect, or that change their subscriptions, subscribe again at once.
+_LINGER: Final = 5.0
+# Seconds that a server may take to accept a subscription, which then counts as accepted.
+_ACCEPT_TIMEOUT: Final = 5.0
 
 
 class StreamBackoff:
     """The waits before a stream that has ended is opened again.
 
     Each wait is longer than the one before. After a stream that lasted for longer than
-    `HubLimits.stable_after`, the waits begin with the shortest again.
+    `STABLE_AFTER`, the waits begin with the shortest again.
     """
 
-    def __init__(self, backoff: Backoff, limits: HubLimits) -> None:
-        self._backoff = backoff
-        self._limits = limits
+    def __init__(self, sleep: Sleep) -> None:
+        self._sleep = sleep
         self._failures = 0
         self._began = asyncio.get_running_loop().time()
 
     async def wait(self) -> None:
         """Wait after a stream has ended. The caller opens the next stream when this returns."""
         loop = asyncio.get_running_loop()
-        if loop.time() - self._began > self._limits.stable_after:
+        if loop.time() - self._began > STABLE_AFTER:
             self._failures = 0
-        await self._backoff.wait(self._limits.stream_retry, self._failures)
+        await STREAM_RETRY.wait(self._failures, self._sleep)
         self._failures += 1
         self._began = loop.time()
 
@@ -52,17 +60,10 @@ class MemberSubscriptions:
         while there was no stream.
     """
 
-    def __init__(
-        self,
-        server_name: str,
-        on_updated: Callable[[str], None],
-        backoff: Backoff,
-        limits: HubLimits,
-    ) -> None:
+    def __init__(self, server_name: str, on_updated: Callable[[str], None], sleep: Sleep) -> None:
         self._name = server_name
         self._on_updated = on_updated
-        self._backoff = backoff
-        self._limits = limits
+        self._sleep = sleep
         self._wanted: Counter[str] = Counter()
         self._accepted: dict[str, asyncio.Future[bool]] = {}
         self._open: set[str] = set()  # URIs of the open streams
@@ -162,7 +163,7 @@ class MemberSubscriptions:
         URIs that the server does not accept are removed from *uris*. Returns early if that leaves
         it empty, or if the URIs have to get streams of their own.
         """
-        backoff = StreamBackoff(self._backoff, self._limits)
+        backoff = StreamBackoff(self._sleep)
         while True:
             try:
                 async with client.subscribe(*uris) as changes:
@@ -216,43 +217,35 @@ class MemberSubscriptions:
                 self._on_updated(uri)
 
 
-class ClientSubscriptions(Listener):
-    """The resources that a hub's clients subscribed to. Owned by the hub's composite server.
+class HubServer(CompositeServer, Listener):
+    """The composite server of a hub; see `Hub.server`.
 
     The hub subscribes to a resource once for all clients, at each owner: a server that has, or may
-    have, the resource. When the lists of resources change, the owners are looked up again.
-
-    owners: returns the subscriptions of the owners of a URI.
-    changes: announces changed lists to this object. If a resource has moved to servers that did not
-        own it before, its content may differ: this object then announces an update of it.
+    have, the resource. When the lists of resources change, the owners are looked up again. If a
+    resource has moved to servers that did not own it before, its content may differ: an update of
+    it is announced.
     """
 
     def __init__(
-        self,
-        owners: Callable[[str], Sequence[MemberSubscriptions]],
-        changes: ChangeNotifier,
-        limits: HubLimits,
+        self, members: Members[Any], *, name: str, version: str, separator: str = "/"
     ) -> None:
-        self._find_owners = owners
-        self._changes = changes
-        self._limits = limits
+        super().__init__(members, name=name, version=version, separator=separator)
         self._subscribers: Counter[str] = Counter()
         self._owners: dict[str, Sequence[MemberSubscriptions]] = {}
         self._pending: asyncio.Handle | None = None
-        changes.follow(self)
+        self.changes.follow(self)
 
     @asynccontextmanager
-    async def subscribe(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
+    async def watch_resources(self, uris: Collection[str]) -> AsyncIterator[Collection[str]]:
         """Yield those of *uris* that a server sends updates of, while this is entered.
 
         Raises:
             Overloaded: too many resources are subscribed to.
         """
         wanted = [*dict.fromkeys(uris)]
-        if len(self._owners.keys() | wanted) > (limit := self._limits.max_subscriptions):
+        if len(self._owners.keys() | wanted) > _MAX_SUBSCRIPTIONS:
             raise Overloaded(
-                f"Too many resources are subscribed to: {limit} (HubLimits.max_subscriptions)",
-                status=429,
+                f"Too many resources are subscribed to: {_MAX_SUBSCRIPTIONS}", status=429
             )
         # Counted before the first await. Otherwise another subscriber that leaves meanwhile would
         # end the subscription that this subscriber uses.
@@ -269,7 +262,7 @@ class ClientSubscriptions(Listener):
             yield [uri for uri in wanted if uri in held]
         finally:
             for uri in held:
-                self._drop(uri, self._limits.subscription_linger)
+                self._drop(uri, _LINGER)
 
     def announce(self, change: ServerChange) -> None:
         """Look up the owners again when the lists of resources have changed."""
@@ -280,8 +273,7 @@ class ClientSubscriptions(Listener):
 
     def _drop(self, uri: str, linger: float) -> None:
         self._subscribers[uri] -= 1
-        # Removed after *linger* seconds, since clients that reconnect, or that change their
-        # subscriptions, subscribe again at once.
+        # Removed after *linger* seconds.
         if not self._subscribers[uri]:
             asyncio.get_running_loop().call_later(linger, self._forget, uri)
 
@@ -292,11 +284,11 @@ class ClientSubscriptions(Listener):
                 owner.remove(uri)
 
     async def _accepted(self, uris: Collection[str]) -> set[str]:
-        """Return the URIs that a server accepted, or did not reject in `subscription_timeout`."""
+        """Return the URIs that a server accepted, or did not reject in `_ACCEPT_TIMEOUT`."""
         answers = {uri: [each.accepted(uri) for each in self._owners[uri]] for uri in uris}
         waiting = [each for some in answers.values() for each in some if not each.done()]
         if waiting:
-            await asyncio.wait(waiting, timeout=self._limits.subscription_timeout)
+            await asyncio.wait(waiting, timeout=_ACCEPT_TIMEOUT)
         return {uri for uri, some in answers.items() if any(map(_not_rejected, some))}
 
     def _look_up(self, uri: str) -> bool:
@@ -305,7 +297,9 @@ class ClientSubscriptions(Listener):
         Returns whether there are owners now, none of which owned *uri* before.
         """
         before = self._owners.get(uri, [])
-        now = self._find_owners(uri)
+        route = self.find("resources/read", uri)
+        members: list[Any] = [each.member for each in route.alternatives] if route else []
+        now = [each.subscriptions for each in members if each.catalog.subscribable]
         self._owners[uri] = now
         # New owners are added before old owners are removed, so that an update in between is not
         # lost.
@@ -321,7 +315,7 @@ class ClientSubscriptions(Listener):
         self._pending = None
         for uri in [*self._owners]:
             if self._look_up(uri):
-                self._changes.resource_updated(uri)
+                self.changes.resource_updated(uri)
 
 
 def _not_rejected(answer: asyncio.Future[bool]) -> bool:

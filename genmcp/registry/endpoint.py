@@ -5,12 +5,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from genmcp._core.subscription import TOOLS, ServerChange
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint, route_to
 from genmcp._transports.request import HttpRequest, Receive, Scope, Send, Serve
+from genmcp.channel import Listener
 from genmcp.composite.errors import CompositeError
 from genmcp.errors import ConfigurationError, InvalidRequest
-from genmcp.registry.live import LiveRegistry
 from genmcp.registry.registry import Registry
 from genmcp.server import Server
 
@@ -31,7 +32,7 @@ class _CompositeEndpoint(Endpoint):
         await super().__call__(scope, receive, send, serve)
 
 
-class RegistryEndpoint:
+class RegistryEndpoint(Listener):
     """An ASGI application that serves the servers of a registry.
 
         app = Starlette(routes=RegistryEndpoint(registry).routes("/mcp"))
@@ -41,7 +42,7 @@ class RegistryEndpoint:
     server is removed, its endpoint is closed. If the registry made its mux, the mux is closed too.
 
     Args:
-        registry: the registry. A `LiveRegistry` may change while it is served.
+        registry: the registry, which may change while it is served.
         serve: makes the mux of the composite server. Default `Mux`.
         separator: what separates the names of a server and of its tool. Default `/`.
         options: options of `Endpoint`, for the composite server and for each server. The tokens of
@@ -53,25 +54,24 @@ class RegistryEndpoint:
 
     def __init__(
         self,
-        registry: Registry | LiveRegistry,
+        registry: Registry,
         *,
         serve: Callable[[Server], Mux] = Mux,
         separator: str = "/",
         **options: Any,
     ) -> None:
-        if not isinstance(registry, Registry | LiveRegistry):
+        if not isinstance(registry, Registry):
             raise ConfigurationError(f"registry must be a Registry, not {registry!r}")
-        self.registry = registry if isinstance(registry, LiveRegistry) else LiveRegistry(registry)
+        self.registry = registry
         self._options = options
-        self._composite = _CompositeEndpoint(
-            serve(self.registry.server(separator=separator)), **options
-        )
+        self._server = registry.server(separator=separator)
+        self._composite = _CompositeEndpoint(serve(self._server), **options)
         if self._composite.authenticator is not None:
             # One for all, so that each knows of a token that another has verified.
             self._options = {**options, "auth": self._composite.authenticator}
         self._endpoints: dict[Mux, Endpoint] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        self._unwatch = self.registry.watch(self._changed)
+        self._server.changes.follow(self)
 
     def __repr__(self) -> str:
         return f"<RegistryEndpoint of {self.registry!r}>"
@@ -86,7 +86,7 @@ class RegistryEndpoint:
             await self._composite(scope, receive, send)
             return
         try:
-            mux = self.registry.current.find(name)
+            mux = self.registry.find(name)
         except CompositeError as error:
             # Admitted like a request to a server: strangers do not learn which servers exist. A
             # preflight comes without credentials, and gets the same response at each path.
@@ -128,7 +128,7 @@ class RegistryEndpoint:
         The muxes of the servers stay open, since other endpoints may serve them. The `aclose` of
         the registry closes the muxes that the registry made.
         """
-        self._unwatch()
+        self._composite.loop = None  # later changes of the registry close nothing here
         if self._closing:
             await asyncio.wait(self._closing)
         for endpoint in (self._composite, *self._endpoints.values()):
@@ -145,10 +145,11 @@ class RegistryEndpoint:
             endpoint = self._endpoints[mux] = Endpoint(mux, **self._options)
         return endpoint
 
-    def _changed(self, version: int) -> None:
-        # Called from any thread; endpoints are closed in the event loop that serves them.
+    def announce(self, change: ServerChange) -> None:
+        """Close what belongs to removed servers, in the event loop that serves them."""
+        # Called from any thread.
         loop = self._composite.loop
-        if loop is not None and not loop.is_closed():
+        if change == TOOLS and loop is not None and not loop.is_closed():
             loop.call_soon_threadsafe(self._close_removed)
 
     def _close_removed(self) -> None:
@@ -156,8 +157,8 @@ class RegistryEndpoint:
 
         These include muxes without an endpoint, which were used only by the composite server.
         """
-        muxes = {entry.mux for entry in self.registry.current._entries.values()}
-        for mux in ({*self._endpoints} | self.registry._unreleased) - muxes:
+        muxes = {entry.mux for entry in self.registry._entries.values()}
+        for mux in ({*self._endpoints} | {*self.registry._removed}) - muxes:
             closing = asyncio.get_running_loop().create_task(
                 self._close(mux, self._endpoints.pop(mux, None))
             )

@@ -1,32 +1,25 @@
 """Muxes of this process as members of a registry, and messages to them without a transport."""
 
 import asyncio
-from collections.abc import Collection, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import Mapping
 from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.continuation import Continuation
 from genmcp._core.failures import tool_error
-from genmcp._core.outcome import Outcome
-from genmcp._core.request import Request
 from genmcp._core.server import LISTEN
 from genmcp._core.session import anonymous_params, new_session
-from genmcp._core.waiting import Continue
 from genmcp._mux.mux import Mux
 from genmcp._transports.pipe import PipeConnection
 from genmcp._wire import jsonrpc
 from genmcp._wire.jsonrpc import Message
-from genmcp.channel import Channel, Listener
-from genmcp.composite.member import Certainty, Member
+from genmcp.composite.member import Member
 from genmcp.errors import ContractError, InternalError, McpError, MethodNotFound, ToolNotFound
 from genmcp.protocol.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
-from genmcp.protocol.value import PaginatedResult, Result
-from genmcp.server import Route, Server
+from genmcp.server import Middleware
 
 TIMEOUT: Final = 30.0
 """Default seconds for which a server may work on one message."""
@@ -35,13 +28,13 @@ TIMEOUT: Final = 30.0
 # capabilities, so that servers cannot send it questions.
 _SESSION: Final = new_session(anonymous_params(REVISION, "in-process"), key="in-process", now=0.0)
 
-# Connections with calls that continue as MCP tasks after their response, by the asyncio.Task that
-# ends the connection after the last call. An event loop references its asyncio.Tasks weakly, so
-# that without this mapping they could be garbage-collected.
+# The connections of the messages, by the asyncio.Task that ends the connection after the call,
+# which may continue as an MCP task after its response. An event loop references its asyncio.Tasks
+# only weakly.
 _RUNNING: Final[dict["asyncio.Task[None]", PipeConnection]] = {}
 
 
-class MuxMember(Member):
+class MuxMember(Middleware, Member):
     """A mux of this process as a member of a registry. Owned by its registration.
 
     Calls get the static assigns of this mux. Limits, store, secret and telemetry are those of the
@@ -49,62 +42,9 @@ class MuxMember(Member):
     """
 
     def __init__(self, mux: Mux) -> None:
+        super().__init__(mux.server)
         self.mux = mux
-
-    @property
-    def methods(self) -> Collection[str]:
-        """The methods of the server."""
-        return self.mux.server.methods
-
-    def find(self, method: str, key: str) -> tuple[Route, Certainty] | None:
-        """Return the route of *key*: `POSSIBLE` if only a provider may have it, else `CERTAIN`.
-
-        None if the server does not have *key*.
-        """
-        route = self.mux.find(method, key)
-        if route is None:
-            return None
-        # A route with a visibility rule is pending too, but its component exists.
-        unsure = route.pending and route.visible is None
-        return route, Certainty.POSSIBLE if unsure else Certainty.CERTAIN
-
-    async def resolve(self, route: Route, channel: Channel) -> Route:
-        """Resolve a pending *route* with the assigns of the mux."""
-        self._server(channel)
-        return await route.resolve(channel)
-
-    async def handle(self, request: Request, channel: Channel) -> Result | Continue:
-        """Handle *request* in the server."""
-        return await self._server(channel).handle(request, channel)
-
-    async def resume(
-        self, continuation: Continuation, outcome: Outcome, channel: Channel
-    ) -> Result | Continue:
-        """Resume a call in the server."""
-        return await self._server(channel).resume(continuation, outcome, channel)
-
-    async def cancelled(self, channel: Channel) -> None:
-        """Cancel a call in the server."""
-        await self._server(channel).cancelled(channel)
-
-    async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
-        """Return a page of the server."""
-        return await self._server(channel).listed(method, cursor, channel)
-
-    def watch_resources(
-        self, uris: Collection[str]
-    ) -> AbstractAsyncContextManager[Collection[str]]:
-        """Subscribe to *uris* in the server."""
-        return self.mux.server.watch_resources(uris)
-
-    def follow(self, listener: Listener) -> None:
-        """Announce the changes of the mux to *listener*."""
-        self.mux.changes.follow(listener)
-
-    def _server(self, channel: Channel) -> Server:
-        """Give the assigns of the mux to *channel*, and return the server."""
-        channel.context.give(self.mux.assigns)
-        return self.mux.server
+        self.assigns = mux.assigns
 
 
 class _FirstResponse:
@@ -139,15 +79,17 @@ async def send(mux: Mux, message: Mapping[str, Any] | str | bytes, *, timeout: f
         ContractError: *message* cannot be encoded as JSON.
     """
     body = _body(message)
+    parsed = _parsed(body)
+    expected = parsed is not None and parsed.is_request
+    if parsed is not None and expected and parsed.method == LISTEN:
+        # A stream of notifications would have no reader, and no end.
+        return msgspec.json.decode(jsonrpc.encode_error(parsed.request_id, MethodNotFound(LISTEN)))
     outlet = _FirstResponse()
     connection = PipeConnection(mux, outlet, session=_SESSION)
-    parsed = _parsed(body)
-    if parsed is not None and parsed.method == LISTEN and parsed.request_id is not None:
-        # A stream of notifications would have no reader, and no end.
-        outlet.put(jsonrpc.encode_error(parsed.request_id, MethodNotFound(LISTEN)))
-    else:
-        connection.receive(body)
-    expected = parsed is not None and parsed.is_request
+    connection.receive(body)
+    ending = asyncio.get_running_loop().create_task(_end(connection))
+    _RUNNING[ending] = connection
+    ending.add_done_callback(_RUNNING.pop)
     response: bytes | None = None
     try:
         if expected:
@@ -161,23 +103,7 @@ async def send(mux: Mux, message: Mapping[str, Any] | str | bytes, *, timeout: f
         # may have become a task, which continues.
         if expected and not outlet.response.done():
             await connection.end(grace=0)
-        else:
-            await _end_when_idle(connection)
     return None if response is None else msgspec.json.decode(response)
-
-
-async def _end_when_idle(connection: PipeConnection) -> None:
-    """End *connection* now if it is idle, else in the background once it is."""
-    try:
-        # A timeout of 0 lets `idle` return if it need not wait, which is the usual case.
-        async with asyncio.timeout(0):
-            await connection.idle()
-    except TimeoutError:
-        running = asyncio.get_running_loop().create_task(_end(connection))
-        _RUNNING[running] = connection
-        running.add_done_callback(_RUNNING.pop)
-    else:
-        await connection.end(grace=0)
 
 
 async def _end(connection: PipeConnection) -> None:
@@ -195,28 +121,24 @@ async def close_connections(mux: Mux) -> None:
             await asyncio.wait([task])
 
 
-async def list_tools(mux: Mux, *, timeout: float, max_pages: int) -> list[ToolDefinition]:
+async def list_tools(mux: Mux, *, timeout: float) -> list[ToolDefinition]:
     """Return all tools that the server of *mux* lists.
 
     Raises:
-        McpError: the server fails, takes longer than *timeout* seconds, or lists its tools on more
-            than *max_pages* pages.
+        McpError: the server fails, or takes longer than *timeout* seconds.
     """
     found: list[ToolDefinition] = []
     params: dict[str, Any] = {}
     try:
         async with asyncio.timeout(timeout):
-            for _ in range(max_pages):
-                answer = await send(mux, _modern_request("tools/list", params), timeout=TIMEOUT)
-                if (error := answer.get("error")) is not None:
-                    raise McpError(error["message"], error.get("data"), code=error["code"])
-                found += msgspec.convert(answer["result"]["tools"], list[ToolDefinition])
-                if (cursor := answer["result"].get("nextCursor")) is None:
+            while True:
+                result = await _result(mux, "tools/list", params, TIMEOUT)
+                found += msgspec.convert(result["tools"], list[ToolDefinition])
+                if (cursor := result.get("nextCursor")) is None:
                     return found
                 params = {"cursor": cursor}
     except TimeoutError:
         raise McpError(f"tools were not listed within {timeout:g} s (list_timeout)") from None
-    raise McpError(f"tools are listed on more than {max_pages} pages (max_pages)")
 
 
 async def call_tool(
@@ -230,20 +152,28 @@ async def call_tool(
     route = mux.find("tools/call", name)
     if route is None:
         return None
-    request = _modern_request("tools/call", {"name": name, "arguments": dict(arguments)})
-    answer = await send(mux, request, timeout=timeout)
-    if (error := answer.get("error")) is None:
-        return msgspec.convert(answer["result"], CallToolResult)
-    # Only the call shows whether a provider has a pending tool.
-    if route.pending and error["message"] == ToolNotFound(name).message:
-        return None
-    raise McpError(error["message"], error.get("data"), code=error["code"])
+    params = {"name": name, "arguments": dict(arguments)}
+    try:
+        return msgspec.convert(await _result(mux, "tools/call", params, timeout), CallToolResult)
+    except McpError as error:
+        # Only the call shows whether a provider has a pending tool.
+        if route.pending and error.message == ToolNotFound(name).message:
+            return None
+        raise
 
 
-def _modern_request(method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a request of the latest revision, which needs no session."""
+async def _result(mux: Mux, method: str, params: Mapping[str, Any], timeout: float) -> Any:
+    """Return the result of a request of the latest revision, which needs no session.
+
+    Raises:
+        McpError: the server responds with an error.
+    """
     meta = {PROTOCOL_VERSION: LATEST.version, CLIENT_CAPABILITIES: {}}
-    return {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": {**params, "_meta": meta}}
+    response = await send(mux, request, timeout=timeout)
+    if (error := response.get("error")) is not None:
+        raise McpError(error["message"], error.get("data"), code=error["code"])
+    return response["result"]
 
 
 def _body(message: Any) -> bytes:

@@ -1,18 +1,24 @@
-"""A registry: named servers of this process, as an immutable value."""
+"""A registry: named servers of this process, and a registry for each session."""
 
 import asyncio
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from threading import RLock
 from typing import Any, Final
+from weakref import WeakSet
 
 import msgspec
 from msgspec.structs import replace
 
 from genmcp._mux.mux import Mux
-from genmcp.composite.errors import ServerDisabled, UnknownServer, UnknownTool
-from genmcp.composite.server import CompositeServer
+from genmcp.composite.errors import (
+    RegistrySessionNotFound,
+    ServerDisabled,
+    UnknownServer,
+    UnknownTool,
+)
+from genmcp.composite.server import CompositeServer, Members
 from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.registry.in_process import (
@@ -24,6 +30,7 @@ from genmcp.registry.in_process import (
     send,
 )
 from genmcp.server import Server
+from genmcp.suite.suite import Suite
 
 logger = logging.getLogger("genmcp.registry")
 
@@ -68,27 +75,20 @@ class RegisteredServer(msgspec.Struct, frozen=True, eq=False):
         """The mux of the server."""
         return self.member.mux
 
-    def status(self, name: str, tools: int, error: str | None) -> Status:
-        """Return the status of the server *name*; *error* is the one of listing its tools."""
-        version = self.mux.server.info.version
-        return Status(name, version, tools, self.enabled, self.error or error)
-
     def is_of(self, server: Server | Mux) -> bool:
         """Whether *server* is the server, or the mux, of this entry."""
         return self.mux is server or self.mux.server is server
 
 
 class Registry:
-    """Named servers of this process, in the order in which they were registered.
+    """Named servers of this process, in the order in which they were added.
 
-    A registry is immutable: a method that changes something returns another registry. Therefore any
-    number of threads may read a registry. `LiveRegistry` replaces its registry at each change.
+    It may be changed while it is served, and from any thread: clients of `server` are notified.
 
     Args:
-        servers: the servers that are registered first, under their own names.
+        servers: the servers that are added first, under their own names.
         serve: makes the mux of a server that has none. Default `Mux`.
         list_timeout: seconds that a server may take to list its components. Default 5.
-        max_pages: the number of pages that the list of a server may have. Default 1000.
 
     Raises:
         ConfigurationError: an argument is invalid.
@@ -100,18 +100,20 @@ class Registry:
         *,
         serve: Callable[[Server], Mux] = Mux,
         list_timeout: float = 5.0,
-        max_pages: int = 1000,
     ) -> None:
         if list_timeout <= 0:
             raise ConfigurationError(f"list_timeout must be above 0, not {list_timeout!r}")
-        if max_pages < 1:
-            raise ConfigurationError(f"max_pages must be 1 or more, not {max_pages!r}")
+        # Replaced by another mapping at each change, never modified.
         self._entries: Mapping[str, RegisteredServer] = {}
+        self._members: Members[MuxMember] = Members()  # the enabled servers
+        self._lock = RLock()
         self._serve = serve
         self._list_timeout = list_timeout
-        self._max_pages = max_pages
+        # The muxes that the registry made for servers that were removed later. `_release` closes
+        # each after its endpoint was closed.
+        self._removed: WeakSet[Mux] = WeakSet()
         for server in servers:
-            self._entries = self.register(server)._entries
+            self.add(server)
 
     def __repr__(self) -> str:
         return f"<Registry of {', '.join(self._entries) or 'no servers'}>"
@@ -130,11 +132,7 @@ class Registry:
     @property
     def enabled(self) -> dict[str, Mux]:
         """The muxes of the servers that are enabled, by name."""
-        return {name: member.mux for name, member in self._members.items()}
-
-    @cached_property
-    def _members(self) -> Mapping[str, MuxMember]:
-        return {name: each.member for name, each in self._entries.items() if each.enabled}
+        return {name: member.mux for name, member in self._members.current.items()}
 
     def find(self, name: str) -> Mux:
         """Return the mux of the server *name*.
@@ -153,11 +151,17 @@ class Registry:
 
         All servers are asked for their tools at the same time; each has `list_timeout` seconds.
         """
-        muxes = {name: entry.mux for name, entry in self._entries.items()}
-        listed = await _list_each(muxes, self._list_timeout, self._max_pages)
+        entries = self._entries  # which may be replaced meanwhile
+        muxes = {name: entry.mux for name, entry in entries.items()}
         return {
-            name: self._entries[name].status(name, len(tools), error)
-            for name, (tools, error) in listed.items()
+            name: Status(
+                name,
+                entries[name].mux.server.info.version,
+                len(tools),
+                entries[name].enabled,
+                entries[name].error or error,
+            )
+            for name, (tools, error) in (await _list_each(muxes, self._list_timeout)).items()
         }
 
     async def tools(self) -> list[ToolDefinition]:
@@ -166,7 +170,7 @@ class Registry:
         A server that fails, or takes longer than `list_timeout`, is left out with a warning.
         """
         found: list[ToolDefinition] = []
-        listed = await _list_each(self.enabled, self._list_timeout, self._max_pages)
+        listed = await _list_each(self.enabled, self._list_timeout)
         for name, (tools, error) in listed.items():
             if error is not None:
                 logger.warning("server %s left out of tools/list: %s", name, error)
@@ -179,24 +183,23 @@ class Registry:
         name: str = "registry",
         version: str = "1.0.0",
         separator: str = "/",
-        page_size: int = 1000,
     ) -> CompositeServer:
-        """Return one server that has the components of all enabled servers.
+        """Return one server that has the components of all enabled servers, and changes with them.
 
         Tools and prompts are called `server/tool`, resources keep their URIs. The arguments are
         those of `CompositeServer`.
 
         Raises:
-            ConfigurationError: *separator* or *page_size* is invalid.
+            ConfigurationError: *separator* has characters that a tool's name cannot have.
         """
-        return CompositeServer(
-            lambda: self._members,
-            name=name,
-            version=version,
-            separator=separator,
-            page_size=page_size,
-            list_timeout=self._list_timeout,
-        )
+        with self._lock:
+            return CompositeServer(
+                self._members,
+                name=name,
+                version=version,
+                separator=separator,
+                list_timeout=self._list_timeout,
+            )
 
     def servers_for_cli(self) -> dict[str, Any]:
         """Return the `mcpServers` with which command line agents name in-process servers."""
@@ -206,66 +209,85 @@ class Registry:
         """Return the names that an agent's initialization announces."""
         return self.names
 
-    def register(self, server: Server | Mux, *, name: str | None = None) -> "Registry":
-        """Return a registry with *server* added, which replaces a server of the same name.
+    def add(self, server: Server | Mux, *, name: str | None = None) -> None:
+        """Add *server*, in place of a server of the same name.
 
         *name* has letters, digits, `_`, `-` and `.`; the default is the server's own name. A server
-        that is registered already keeps its mux, and so its sessions and tasks.
+        that is in the registry already keeps its mux, and so its sessions and tasks.
 
         Raises:
             ConfigurationError: *server* is not a server, or the name is invalid.
         """
-        key, entry = _named_entry(self._entries, server, name, self._serve)
-        return self._with({**self._entries, key: entry})
+        with self._lock:
+            key, entry = self._named_entry(server, name)
+            self._change({**self._entries, key: entry})
 
-    def unregister(self, name: str) -> "Registry":
-        """Return a registry without the server *name*. An unknown name is ignored."""
-        return self._with({key: each for key, each in self._entries.items() if key != name})
+    def remove(self, name: str) -> None:
+        """Remove the server *name*. An unknown name is ignored."""
+        with self._lock:
+            self._change({key: each for key, each in self._entries.items() if key != name})
 
-    def set_servers(self, servers: Iterable[Server | Mux]) -> "Registry":
-        """Return a registry of exactly these servers.
+    def set_servers(self, servers: Iterable[Server | Mux]) -> None:
+        """Replace all servers by *servers*.
 
-        A server that is registered already keeps its name, mux and status. A new server with the
-        name of a disabled server is disabled.
+        A server that is in the registry already keeps its name, mux and status. A new server with
+        the name of a disabled server is disabled.
 
         Raises:
             ConfigurationError: one of them is not a server, or its name is invalid.
         """
-        entries: dict[str, RegisteredServer] = {}
-        for server in servers:
-            known = {name: each for name, each in self._entries.items() if each.is_of(server)}
-            if not known:
-                name, entry = _named_entry(self._entries, server, None, self._serve)
-                before = self._entries.get(name)
-                known = {name: replace(entry, enabled=before.enabled) if before else entry}
-            entries |= known
-        return self._with(entries)
+        with self._lock:
+            entries: dict[str, RegisteredServer] = {}
+            for server in servers:
+                known = {name: each for name, each in self._entries.items() if each.is_of(server)}
+                if not known:
+                    name, entry = self._named_entry(server, None)
+                    before = self._entries.get(name)
+                    known = {name: replace(entry, enabled=before.enabled) if before else entry}
+                entries |= known
+            self._change(entries)
 
-    def toggle(self, name: str, enabled: bool) -> "Registry":
-        """Return a registry in which the server *name* is enabled or disabled.
-
-        A disabled server is neither listed nor called.
-
-        Raises:
-            UnknownServer: no server has this name.
-        """
-        return self._with_entry(name, enabled=enabled)
-
-    def failed(self, name: str, error: str) -> "Registry":
-        """Return a registry in which the status of the server *name* has *error*.
+    def toggle(self, name: str, enabled: bool) -> None:
+        """Enable or disable the server *name*. A disabled server is neither listed nor called.
 
         Raises:
             UnknownServer: no server has this name.
         """
-        return self._with_entry(name, error=error)
+        self._change_entry(name, enabled=enabled)
 
-    def reconnect(self, name: str) -> "Registry":
-        """Return a registry in which the server *name* is enabled, and has no error.
+    def failed(self, name: str, error: str) -> None:
+        """Set the *error* of the status of the server *name*.
 
         Raises:
             UnknownServer: no server has this name.
         """
-        return self._with_entry(name, enabled=True, error=None)
+        self._change_entry(name, error=error)
+
+    def reconnect(self, name: str) -> None:
+        """Enable the server *name*, and remove its error.
+
+        Raises:
+            UnknownServer: no server has this name.
+        """
+        self._change_entry(name, enabled=True, error=None)
+
+    def reload(self) -> None:
+        """Notify all clients as if all servers had changed."""
+        with self._lock:
+            self._change(self._entries)
+
+    def update(self, change: Callable[["Registry"], object]) -> None:
+        """Call *change* with this registry. No other thread changes the registry meanwhile.
+
+        If *change* raises, its changes are undone.
+        """
+        with self._lock:
+            before = self._entries
+            try:
+                change(self)
+            except BaseException:
+                self._change(before)
+                raise
 
     async def call_tool_by_name(
         self, name: str, arguments: Mapping[str, Any] | None = None, *, timeout: float = TIMEOUT
@@ -303,15 +325,25 @@ class Registry:
         return await send(self.find(server), message, timeout=timeout)
 
     async def aclose(self) -> None:
-        """End the calls made without a transport, and close the muxes that this registry made."""
+        """End the calls made without a transport, and close the muxes that the registry made."""
+        for mux in list(self._removed):
+            await self._release(mux)
         for entry in self._entries.values():
             await close_connections(entry.mux)
-        for mux in self._owned:
-            await mux.aclose()
+            if entry.owned:
+                await entry.mux.aclose()
 
-    @property
-    def _owned(self) -> "set[Mux]":
-        return {entry.mux for entry in self._entries.values() if entry.owned}
+    async def _release(self, mux: Mux) -> None:
+        """Close *mux* if the registry made it, and its server was removed.
+
+        `RegistryEndpoint` calls this method after it has closed the endpoint of *mux*.
+        """
+        with self._lock:
+            removed = mux in self._removed
+            self._removed.discard(mux)
+        if removed:
+            await close_connections(mux)
+            await mux.aclose()
 
     def _entry(self, name: str) -> RegisteredServer:
         entry = self._entries.get(name)
@@ -319,55 +351,109 @@ class Registry:
             raise UnknownServer(name)
         return entry
 
-    def _with_entry(self, name: str, **values: Any) -> "Registry":
-        return self._with({**self._entries, name: replace(self._entry(name), **values)})
+    def _change_entry(self, name: str, **values: Any) -> None:
+        with self._lock:
+            self._change({**self._entries, name: replace(self._entry(name), **values)})
 
-    def _with(self, entries: Mapping[str, RegisteredServer]) -> "Registry":
-        registry = Registry(
-            serve=self._serve, list_timeout=self._list_timeout, max_pages=self._max_pages
-        )
-        registry._entries = entries
+    def _change(self, entries: Mapping[str, RegisteredServer]) -> None:
+        """Replace the entries, and notify the clients. The caller has the lock."""
+        self._removed |= {each.mux for each in self._entries.values() if each.owned}
+        self._removed -= {each.mux for each in entries.values()}
+        self._entries = entries
+        self._members.change({name: each.member for name, each in entries.items() if each.enabled})
+
+    def _named_entry(self, server: Server | Mux, name: str | None) -> tuple[str, RegisteredServer]:
+        """Return the name and entry of *server*, with the mux that it has already, or a new one.
+
+        Raises:
+            ConfigurationError: *server* is not a server, or the name is invalid.
+        """
+        known = (each for each in self._entries.values() if each.is_of(server))
+        if (entry := next(known, None)) is not None:
+            entry = RegisteredServer(entry.member, owned=entry.owned)
+        elif isinstance(server, Mux):
+            entry = RegisteredServer(MuxMember(server))
+        else:
+            entry = RegisteredServer(MuxMember(self._serve(server)), owned=True)
+        name = entry.mux.server.info.name if name is None else name
+        if not isinstance(name, str) or not _NAME.fullmatch(name):
+            raise ConfigurationError(
+                f"a server cannot be added as {name!r}, which is part of the names of its tools: "
+                "they have letters, digits, '_', '-' and '.'; add(server, name=...) sets another "
+                "one"
+            )
+        return name, entry
+
+
+GLOBAL = Registry()
+"""A registry for the whole process."""
+
+
+class SessionRegistries:
+    """A registry for each session, which is any hashable value. May be used from any thread."""
+
+    def __init__(self) -> None:
+        self._registries: dict[Hashable, Registry] = {}
+
+    def __len__(self) -> int:
+        return len(self._registries)
+
+    def set(self, session: Hashable, registry: Registry | None) -> None:
+        """Set the registry of *session*. None changes nothing.
+
+        Raises:
+            ConfigurationError: *registry* is not a registry.
+        """
+        if registry is not None:
+            if not isinstance(registry, Registry):
+                raise ConfigurationError(f"a Registry is needed, not {registry!r}")
+            self._registries[session] = registry
+
+    def remove(self, session: Hashable) -> None:
+        """Remove the registry of *session*. An unknown session is ignored."""
+        self._registries.pop(session, None)
+
+    def get(self, session: Hashable) -> Registry:
+        """Return the registry of *session*.
+
+        Raises:
+            RegistrySessionNotFound: the session has no registry.
+        """
+        registry = self._registries.get(session)
+        if registry is None:
+            raise RegistrySessionNotFound(session)
         return registry
 
+    def add_server(self, session: Hashable, server: Server | Mux | Mapping[str, Any]) -> None:
+        """Add *server* to the registry of *session*. A session without one gets an empty one.
 
-def _named_entry(
-    entries: Mapping[str, RegisteredServer],
-    server: Server | Mux,
-    name: str | None,
-    serve: Callable[[Server], Mux],
-) -> tuple[str, RegisteredServer]:
-    """Return the name and entry under which *server* is registered.
+        Args:
+            session: the session.
+            server: a server, a mux, or the arguments of a `Suite`: `name`, `tools` and so on.
 
-    A server that is in *entries* already keeps its mux. A new server gets its mux from *serve*.
+        Raises:
+            ConfigurationError: *server* is not a server.
+        """
+        if isinstance(server, Mapping):
+            server = Suite(**{"name": "unnamed", "version": "1.0.0", **server})
+        elif not isinstance(server, Server | Mux):
+            raise ConfigurationError(f"add_server takes a server, or a mapping, not {server!r}")
+        self._registries.setdefault(session, Registry()).add(server)
 
-    Raises:
-        ConfigurationError: *server* is not a server, or the name is invalid.
-    """
-    known = (each for each in entries.values() if each.is_of(server))
-    if (entry := next(known, None)) is not None:
-        entry = RegisteredServer(entry.member, owned=entry.owned)
-    elif isinstance(server, Mux):
-        entry = RegisteredServer(MuxMember(server))
-    else:
-        entry = RegisteredServer(MuxMember(serve(server)), owned=True)
-    name = entry.mux.server.info.name if name is None else name
-    if not isinstance(name, str) or not _NAME.fullmatch(name):
-        raise ConfigurationError(
-            f"a server cannot be registered as {name!r}, which is part of the names of its "
-            "tools: they have letters, digits, '_', '-' and '.'; register(server, name=...) "
-            "sets another one"
-        )
-    return name, entry
+    async def status(self, session: Hashable) -> dict[str, Status]:
+        """Return the status of each server of *session*; empty if it does not have a registry."""
+        registry = self._registries.get(session)
+        return {} if registry is None else await registry.status()
 
 
 async def _list_each(
-    muxes: Mapping[str, Mux], timeout: float, max_pages: int
+    muxes: Mapping[str, Mux], timeout: float
 ) -> Mapping[str, tuple[Sequence[ToolDefinition], str | None]]:
     """Return, for each server, its tools, and the error text if they cannot be listed."""
 
     async def one(mux: Mux) -> tuple[Sequence[ToolDefinition], str | None]:
         try:
-            return await list_tools(mux, timeout=timeout, max_pages=max_pages), None
+            return await list_tools(mux, timeout=timeout), None
         except (McpError, msgspec.MsgspecError) as error:
             return [], str(error)
 

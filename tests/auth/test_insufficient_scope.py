@@ -407,7 +407,7 @@ async def test_hub_reports_its_own_denied_access() -> None:
     app = guarded(Reorder, scopes=["read"], verify=Tokens(narrow=granted("read")))
     async with serve(app) as url, Hub() as hub:
         far = ServerConfig("far", url=url, headers={"authorization": "Bearer narrow"})
-        await hub.register(far)
+        await hub.add(far)
         async with connect(hub.server(), access=granted("parts:write")) as client:
             answer = await client.call("far/reorder")
 

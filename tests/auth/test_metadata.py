@@ -17,7 +17,6 @@ from genmcp import (
     ConfigurationError,
     Endpoint,
     Health,
-    LiveRegistry,
     Registry,
     RegistryEndpoint,
     Suite,
@@ -381,7 +380,7 @@ async def test_served_endpoint_has_metadata(
 
 async def test_endpoint_of_composite_server_needs_a_token(http: httpx.AsyncClient) -> None:
     """A composite of servers of this process; those behind it demand no token."""
-    server = LiveRegistry(Registry([Suite(name="art", version="1", tools=[whoami])])).server()
+    server = Registry([Suite(name="art", version="1", tools=[whoami])]).server()
     endpoint = Endpoint(
         server, auth=Bearer("https://mcp.example.com/mcp", [ISSUER], verify=Tokens())
     )

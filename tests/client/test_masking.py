@@ -9,7 +9,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ConnectError
 from genmcp.client.options import ClientOptions, Command, HttpOptions, mask_url
 from genmcp.errors import ConfigurationError
-from genmcp.hub.config import Backoff, Retry, ServerConfig
+from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 
 SECRET = "hunter2"
@@ -64,13 +64,13 @@ async def test_warnings_of_a_hub_show_no_secret(caplog: pytest.LogCaptureFixture
     async def sleep(delay: float) -> None:
         """Wait for nothing."""
 
-    async with Hub(backoff=Backoff(sleep)) as hub:
+    async with Hub(sleep=sleep) as hub:
         for config in (
             ServerConfig("a", url=f"http://127.0.0.1:1/?key={SECRET}", retry=Retry(1)),
             ServerConfig("b", command=sys.executable, args=["-c", "exit(3)", SECRET]),
         ):
             with pytest.raises(ConnectError) as error:
-                await hub.register(config)
+                await hub.add(config)
             assert SECRET not in str(error.value)
     for record in caplog.records:
         if record.name.startswith("genmcp"):

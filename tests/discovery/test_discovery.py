@@ -153,7 +153,7 @@ def test_files_with_one_name_are_two_modules(tmp_path: Path) -> None:
 
     found = discovery.scan(tmp_path)
 
-    modules = [sys.modules[name] for name in sys.modules.keys() - before if "_component_" in name]
+    modules = [sys.modules[name] for name in sys.modules.keys() - before if ".same" in name]
     assert path == sys.path
     assert set(names(found)) == {("tools", "add"), ("tools", "greet")}
     assert len(modules) == 2
@@ -386,82 +386,33 @@ def test_components_of_a_module_are_found(tmp_path: Path) -> None:
         ("tools", "greet"),
     ]
     assert names(discovery.scan(made)) == [("tools", "add")]
-    assert discovery.reload(discovery.scan(made)).added == []
 
 
-def test_discovery_reload_returns_changes(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """A changed file is run again, a new one is found, a deleted one is removed."""
-    tools = tmp_path / "tools"
-    write(tools, same=ADD, edited=GREET, gone=ADD.replace('"add"', '"old"'), bad="1 / 0")
-    write(tmp_path, prompts__review=REVIEW)
-    before = discovery.scan(tmp_path)
-    (tools / "gone.py").unlink()
-    write(tools, edited=GREET.replace("def greet", "def great"), new=ADD.replace('"add"', '"sum"'))
-    modules = set(sys.modules)
-    caplog.clear()
+@pytest.mark.parametrize("names_of_files", [("a", "b"), ("b", "a")])
+def test_files_of_a_folder_import_each_other(
+    names_of_files: tuple[str, str], tmp_path: Path
+) -> None:
+    """A component that is imported is found once, whichever file is imported first."""
+    shares, borrows = names_of_files
+    files = {
+        f"tools__{shares}": ADD + "shared = Add()\nshared.name = 'shared'",
+        f"tools__{borrows}": f"from .{shares} import Add, shared\nclass Sum(Add): name = 'sum'",
+    }
+    write(tmp_path, **files)
 
-    with caplog.at_level(logging.INFO, "genmcp"):
-        changes = discovery.reload(before)
+    found = discovery.scan(tmp_path)
 
-    assert [each.name for each in changes.added] == ["great", "sum"]
-    assert [each.name for each in changes.removed] == ["greet", "old"]
-    assert names(changes.current) == [
-        ("tools", "great"),
-        ("tools", "sum"),
-        ("tools", "add"),
-        ("prompts", "review"),
-    ]
-    assert before.components[2] is changes.current.components[2]
-    assert faults(changes.current) == ["bad: division by zero"]
-    assert [line.partition(" from ")[0] for line in caplog.messages] == ["tool great", "tool sum"]
-    assert len(modules) == len(sys.modules)
-    assert (
-        discovery.reload(changes.current).added,
-        discovery.reload(changes.current).removed,
-    ) == ([], [])
+    assert faults(found) == []
+    assert sorted(names(found)) == [("tools", "shared"), ("tools", "sum")]
 
 
-def test_reload_removes_a_broken_file_until_it_is_mended(tmp_path: Path) -> None:
-    """Its components are removed with it, and return, even within a second."""
-    write(tmp_path, tools__add=ADD)
-    first = discovery.scan(tmp_path)
-    write(tmp_path, tools__add=ADD.replace("'''Adds.'''", "raise a"))
-    second = discovery.reload(first)
-    write(tmp_path, tools__add=ADD.replace("Adds.", "Sums."))
-    third = discovery.reload(second.current)
-
-    assert ([], [each.name for each in second.removed]) == ([], ["add"])
-    assert faults(second.current) == ["add: name 'a' is not defined"]
-    assert [each.value.description for each in third.added] == ["Sums."]
-    assert third.current.broken == []
-
-
-def test_reload_imports_changed_modules_of_a_package(tmp_path: Path) -> None:
-    """A component that a module no longer defines is not found."""
-    write(tmp_path, reloaded__a=ADD, reloaded__b=GREET)
-    (tmp_path / "reloaded" / "__init__.py").write_text("")
-    sys.path.insert(0, str(tmp_path))
-    before = discovery.scan(importlib.import_module("reloaded"))
-    write(tmp_path, reloaded__a="# nothing is left of it")
-
-    changes = discovery.reload(before)
-
-    assert (
-        [each.name for each in changes.added],
-        [each.name for each in changes.removed],
-    ) == ([], ["add"])
-    assert not hasattr(sys.modules["reloaded.a"], "Add")
-
-
-def test_discovery_reload_reports_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+def test_discovery_reports_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     """A file with any fault is skipped alone."""
     write(tmp_path, tools__add=ADD)
-    before = discovery.scan(tmp_path)
     (tmp_path / "tools" / "dir.py").mkdir()
 
-    changes = discovery.reload(before)
+    found = discovery.scan(tmp_path)
 
-    assert (changes.added, changes.removed) == ([], [])
-    (fault,) = faults(changes.current)
+    assert names(found) == [("tools", "add")]
+    (fault,) = faults(found)
     assert fault.startswith("dir: ")
-    assert [fault] == faults(discovery.reload(changes.current).current)

@@ -11,7 +11,7 @@ import pytest
 from genmcp import Endpoint
 from genmcp.client.client import Client
 from genmcp.client.options import ClientOptions
-from genmcp.hub.config import Backoff, Retry, ServerConfig
+from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult
@@ -69,16 +69,16 @@ async def test_hub_works_with_a_third_party_server(stranger: str, tmp_path: Path
     async def sleep(delay: float) -> None:
         reconnected.set()
 
-    async with asyncio.timeout(50), Hub(backoff=Backoff(sleep)) as hub:
+    async with asyncio.timeout(50), Hub(sleep=sleep) as hub:
         endpoint = Endpoint(hub.server())
         config = ServerConfig("it", command=sys.executable, args=[str(path)], retry=Retry(3))
-        await hub.register(config)
+        await hub.add(config)
         assert [each.name for each in hub.tools()] == ["it/add", "it/pid"]
         assert [each.uri for each in hub.resources()] == ["note://today"]
-        assert [each.name for each in hub.prompts()] == ["greet"]
+        assert [each.name for each in hub.prompts()] == ["it/greet"]
         assert text(await hub.call("it/add", {"a": 1, "b": 2})) == "3"
-        assert (await hub.read("it", "note://today")).contents[0].text == "buy milk"
-        prompted = await hub.prompt("it", "greet", {"name": "Ada"})
+        assert (await hub.read("note://today", server="it")).contents[0].text == "buy milk"
+        prompted = await hub.prompt("it/greet", {"name": "Ada"})
         assert prompted.messages[0].content == TextContent("Hello Ada.")
 
         before = text(await hub.call("it/pid"))
@@ -107,12 +107,12 @@ async def test_hub_works_with_third_party_servers_over_http(revision: str | None
             ServerConfig("sdk", url=f"{one}/mcp"),
             ServerConfig("fast", url=f"{other}/mcp"),
         ]
-        assert await hub.register_all(configs) == {}
+        assert await hub.add_all(configs) == {}
         for name in hub.servers():
             result = await hub.call(f"{name}/add", '{"a": 1, "b": 2}')
             assert result.structured == {"result": 3.0}
-            assert (await hub.read(name, "note://today")).contents[0].text == "Rain."
-            prompted = await hub.prompt(name, "greet", {"name": "Ann"})
+            assert (await hub.read("note://today", server=name)).contents[0].text == "Rain."
+            prompted = await hub.prompt(f"{name}/greet", {"name": "Ann"})
             assert prompted.messages[0].content == TextContent("Say hello to Ann.")
-        await hub.unregister("sdk")
+        await hub.remove("sdk")
         assert {each.server_name for each in hub.tools()} == {"fast"}

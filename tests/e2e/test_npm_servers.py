@@ -15,7 +15,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import OutcomeUnknown, ProcessExited
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import Command
-from genmcp.hub.config import Backoff, Retry, ServerConfig
+from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.protocol.client_features import CreateMessageRequestParams
 from genmcp.protocol.content import ImageContent, TextContent
@@ -205,16 +205,16 @@ async def test_hub_works_with_servers_from_npm(
         of("files", npm("server-filesystem"), str(tmp_path)),
         of("memory", npm("server-memory"), env={"MEMORY_FILE_PATH": memory}),
     ]
-    async with asyncio.timeout(60), Hub(backoff=Backoff(sleep)) as hub:
-        assert await hub.register_all(configs) == {}
+    async with asyncio.timeout(60), Hub(sleep=sleep) as hub:
+        assert await hub.add_all(configs) == {}
         assert hub.servers() == ["all", "files", "memory"]
         names = {each.name for each in hub.tools()}
         assert {"all/echo", "files/read_text_file", "memory/read_graph"} <= names
         assert GRAPH in {each.uri for each in hub.resources()}
-        assert "args-prompt" in {each.name for each in hub.prompts()}
+        assert "args-prompt" in {each.original_name for each in hub.prompts()}
         await hub.call("memory/create_entities", {"entities": [ADA]})
-        assert '"Ada"' in ((await hub.read("memory", GRAPH)).contents[0].text or "")
-        prompted = await hub.prompt("all", "args-prompt", {"city": "Rome"})
+        assert '"Ada"' in ((await hub.read(GRAPH, server="memory")).contents[0].text or "")
+        prompted = await hub.prompt("all/args-prompt", {"city": "Rome"})
         assert prompted.messages[0].content == TextContent("What's weather in Rome?")
 
         call = asyncio.create_task(
@@ -238,7 +238,7 @@ async def test_hub_server_forwards_updates_of_a_server_from_npm(
     """The hub subscribes for its own subscribers."""
     uri = "demo://resource/dynamic/text/1"
     async with asyncio.timeout(60), Hub() as hub:
-        await hub.register(of("all", npm("server-everything"), "stdio"))
+        await hub.add(of("all", npm("server-everything"), "stdio"))
         async with Client(hub.server()) as client, client.subscribe(uri) as changes:
             assert changes.honored.resource_subscriptions == [uri]
             await client.call("all/toggle-subscriber-updates")

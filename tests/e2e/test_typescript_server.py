@@ -48,7 +48,7 @@ async def test_hub_survives_restarted_typescript_server(
     """Its member stays registered, and calls succeed."""
     command, url = typescript(free_port), f"http://127.0.0.1:{free_port}/mcp"
     async with asyncio.timeout(60), serving(command, free_port) as first, Hub() as hub:
-        await hub.register(ServerConfig("it", url=url, retry=Retry(3)))
+        await hub.add(ServerConfig("it", url=url, retry=Retry(3)))
         assert (await hub.call("it/pid")).text == str(first.pid)
         await kill(first)
         async with serving(command, free_port) as second:

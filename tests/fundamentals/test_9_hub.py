@@ -22,8 +22,8 @@ words = Suite(name="words", version="1.0", tools=[greet])
 async def test_hub_calls_the_tools_of_its_servers() -> None:
     """The name of the server is the prefix. A server may also be a URL or a command."""
     async with Hub() as hub:
-        await hub.register(ServerConfig("numbers", target=numbers))
-        await hub.register(ServerConfig("words", target=words))
+        await hub.add(ServerConfig("numbers", target=numbers))
+        await hub.add(ServerConfig("words", target=words))
         names = [tool.name for tool in hub.tools()]
         result = await hub.call("words/greet", {"name": "Ada"})
 
@@ -33,7 +33,7 @@ async def test_hub_calls_the_tools_of_its_servers() -> None:
 async def test_hub_is_served_as_one_server() -> None:
     """`hub.server()` is mounted like any other server."""
     async with Hub() as hub:
-        await hub.register(ServerConfig("numbers", target=numbers))
+        await hub.add(ServerConfig("numbers", target=numbers))
         async with Client(hub.server()) as client:
             names = [tool.name for tool in await client.tools()]
             result = await client.call(names[0], {"a": 40, "b": 2})
@@ -44,8 +44,8 @@ async def test_hub_is_served_as_one_server() -> None:
 async def test_server_leaves_the_hub() -> None:
     """Its tools are no longer listed."""
     async with Hub() as hub:
-        await hub.register(ServerConfig("numbers", target=numbers))
-        await hub.unregister("numbers")
+        await hub.add(ServerConfig("numbers", target=numbers))
+        await hub.remove("numbers")
         names = [tool.name for tool in hub.tools()]
 
     assert names == []

@@ -11,7 +11,7 @@ from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ConnectError, OutcomeUnknown
 from genmcp.client.options import ClientOptions
-from genmcp.hub.config import Backoff, HubLimits, Retry, ServerConfig
+from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.relay import ForwardedCall, QuestionLimiter
 from genmcp.protocol.content import TextContent
@@ -30,9 +30,9 @@ async def test_unsent_call_keeps_a_working_connection() -> None:
 
     async with (
         asyncio.timeout(TIME),
-        Hub(options=ClientOptions(revision=OLD), backoff=Backoff(sleep)) as hub,
+        Hub(options=ClientOptions(revision=OLD), sleep=sleep) as hub,
     ):
-        await hub.register(ServerConfig("far", target=far, retry=Retry(2)))
+        await hub.add(ServerConfig("far", target=far, retry=Retry(2)))
         slow = asyncio.ensure_future(hub.call("far/slow"))
         await came.wait()
         far.down = True
@@ -49,7 +49,7 @@ async def test_unsent_call_without_retry_fails() -> None:
     came, go, answer = gate()
     far = Far(slow=answer)
     async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=OLD)) as hub:
-        await hub.register(ServerConfig("far", target=far))
+        await hub.add(ServerConfig("far", target=far))
         slow = asyncio.ensure_future(hub.call("far/slow"))
         await came.wait()
         far.down = True
@@ -99,11 +99,9 @@ async def test_call_with_a_first_response_is_not_repeated(first: Any) -> None:
 
     async with (
         asyncio.timeout(TIME),
-        Hub(
-            options=ClientOptions(revision=NEW, max_poll_failures=1), backoff=Backoff(sleep)
-        ) as hub,
+        Hub(options=ClientOptions(revision=NEW, max_poll_failures=1), sleep=sleep) as hub,
     ):
-        await hub.register(ServerConfig("far", target=far, retry=Retry(3, 100, cap=400)))
+        await hub.add(ServerConfig("far", target=far, retry=Retry(3, 100, cap=400)))
         with pytest.raises(OutcomeUnknown, match="down"):
             await hub.call("far/quick")
 
@@ -123,7 +121,7 @@ async def test_question_of_unknown_call_is_rejected() -> None:
     far.answers["quick"] = quick
     async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=OLD)) as hub:
         mux = Mux(hub.server())
-        await hub.register(ServerConfig("far", target=far))
+        await hub.add(ServerConfig("far", target=far))
         async with Client(mux, handler=ada) as one, Client(mux, handler=bob) as other:
             far.forgets = True  # the session is begun anew, and the stream
             slow = asyncio.ensure_future(one.call("far/slow"))
@@ -156,7 +154,7 @@ async def test_question_after_cancelled_call_is_rejected() -> None:
     ada, bob = User("Ada"), User("Bob")
     async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=OLD)) as hub:
         mux = Mux(hub.server())
-        await hub.register(ServerConfig("far", target=far))
+        await hub.add(ServerConfig("far", target=far))
         async with Client(mux, handler=ada) as one, Client(mux, handler=bob) as other:
             given_up = asyncio.ensure_future(one.call("far/slow"))
             await came.wait()
@@ -187,7 +185,7 @@ async def test_question_after_own_cancelled_call_is_forwarded(whose: str) -> Non
     options = ClientOptions(revision=OLD)
     async with asyncio.timeout(TIME), Hub(options=options) as hub:
         mux = Mux(hub.server())
-        await hub.register(ServerConfig("far", target=far))
+        await hub.add(ServerConfig("far", target=far))
         async with (
             Client(mux, handler=ada, options=options) as one,
             Client(mux, handler=bob, options=options) as other,
@@ -222,7 +220,7 @@ async def test_answered_cancelled_call_is_forgotten() -> None:
     options = ClientOptions(revision=OLD)
     async with asyncio.timeout(TIME), Hub(options=options) as hub:
         mux = Mux(hub.server())
-        await hub.register(ServerConfig("far", target=far))
+        await hub.add(ServerConfig("far", target=far))
         async with (
             Client(mux, options=options) as one,
             Client(mux, handler=bob, options=options) as other,
@@ -248,7 +246,7 @@ async def test_ended_call_rejects_questions() -> None:
         await asyncio.sleep(0)
         return CallToolResult(content=[])
 
-    relay = ForwardedCall(NOBODY, work, QuestionLimiter(HubLimits()))
+    relay = ForwardedCall(NOBODY, work, QuestionLimiter())
     async with asyncio.timeout(TIME):
         await relay._work
         with pytest.raises(McpError, match="ended"):
@@ -257,21 +255,21 @@ async def test_ended_call_rejects_questions() -> None:
             await relay.ask(RootsQuestion())
 
 
-async def test_stop_cancels_registrations() -> None:
-    """`register` fails, nothing remains, and the hub can be used again."""
+async def test_aclose_cancels_connecting_servers() -> None:
+    """`add` fails, nothing remains, and the hub can be used again."""
     came, go, answer = gate()
     far = Far(initialize=answer)
     async with asyncio.timeout(TIME):
         hub = Hub(options=ClientOptions(revision=OLD))
-        coming = asyncio.ensure_future(hub.register(ServerConfig("far", target=far)))
+        coming = asyncio.ensure_future(hub.add(ServerConfig("far", target=far)))
         await came.wait()
-        await hub.stop()
-        with pytest.raises(ConnectError, match="the hub was stopped"):
+        await hub.aclose()
+        with pytest.raises(ConnectError, match="the hub was closed"):
             await coming
         go.set()
         assert hub.servers() == []
-        await hub.register(ServerConfig("far", target=Far()))
-        await hub.stop()
+        await hub.add(ServerConfig("far", target=Far()))
+        await hub.aclose()
 
 
 @pytest.mark.parametrize("breaks", ["stream", "list"])
@@ -307,8 +305,8 @@ async def test_stream_of_changes_is_opened_again(breaks: str) -> None:
         far.down = False
 
     options = ClientOptions(revision=NEW)
-    async with asyncio.timeout(TIME), Hub(options=options, backoff=Backoff(sleep)) as hub:
-        await hub.register(ServerConfig("far", target=far))
+    async with asyncio.timeout(TIME), Hub(options=options, sleep=sleep) as hub:
+        await hub.add(ServerConfig("far", target=far))
         far.names.append("fresh")
         ended.set()
         await again.wait()

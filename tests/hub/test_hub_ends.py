@@ -9,7 +9,7 @@ from genmcp._core.client.events import SendMessage
 from genmcp.client.errors import ConnectError, ProtocolError
 from genmcp.client.options import ClientOptions
 from genmcp.composite.errors import UnknownServer
-from genmcp.hub.config import Backoff, Retry, ServerConfig
+from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from tests.hub.far import OLD, TIME, Far
 
@@ -32,23 +32,23 @@ class Slow(Far):
 
 async def registered(hub: Hub, far: Far) -> "asyncio.Task[None]":
     """Return the task that registers *far*, once the hub has the server."""
-    coming = asyncio.ensure_future(hub.register(ServerConfig("far", target=far)))
+    coming = asyncio.ensure_future(hub.add(ServerConfig("far", target=far)))
     while not hub.servers():  # noqa: ASYNC110 - the moment is what matters
         await asyncio.sleep(0)
     return coming
 
 
-async def test_unregister_right_after_register_closes() -> None:
+async def test_remove_right_after_add_closes() -> None:
     """The connection is closed, even before its watcher has begun."""
     far = Far()
     async with asyncio.timeout(TIME), Hub(options=OPTIONS) as hub:
         coming = await registered(hub, far)
-        await hub.unregister("far")
+        await hub.remove("far")
         assert far.closed
         await coming
 
 
-async def test_cancelled_register_leaves_nothing() -> None:
+async def test_cancelled_add_leaves_nothing() -> None:
     """Also if it is cancelled in the moment in which it succeeds."""
     far = Far()
     async with asyncio.timeout(TIME), Hub(options=OPTIONS) as hub:
@@ -60,20 +60,20 @@ async def test_cancelled_register_leaves_nothing() -> None:
         assert far.closed
 
 
-async def test_register_fails_during_stop() -> None:
-    """The server would stay connected. After the stop it can be registered."""
+async def test_add_fails_while_the_hub_closes() -> None:
+    """The server would stay connected. Afterwards it can be added."""
     far = Slow()
     async with asyncio.timeout(TIME):
         hub = Hub(options=OPTIONS)
-        await hub.register(ServerConfig("far", target=far))
-        stopping = asyncio.ensure_future(hub.stop())
+        await hub.add(ServerConfig("far", target=far))
+        stopping = asyncio.ensure_future(hub.aclose())
         await far.closing.wait()
-        with pytest.raises(ConnectError, match="the hub was stopped"):
-            await hub.register(ServerConfig("other", target=Far()))
+        with pytest.raises(ConnectError, match="the hub was closed"):
+            await hub.add(ServerConfig("other", target=Far()))
         far.may.set()
         await stopping
         async with hub:
-            await hub.register(ServerConfig("other", target=Far()))
+            await hub.add(ServerConfig("other", target=Far()))
 
 
 async def test_cancelled_stop_still_closes() -> None:
@@ -81,14 +81,14 @@ async def test_cancelled_stop_still_closes() -> None:
     far = Slow()
     async with asyncio.timeout(TIME):
         hub = Hub(options=OPTIONS)
-        await hub.register(ServerConfig("far", target=far))
-        for leave in (hub.unregister("far"), hub.stop()):
+        await hub.add(ServerConfig("far", target=far))
+        for leave in (hub.remove("far"), hub.aclose()):
             leaving = asyncio.ensure_future(leave)
             await far.closing.wait()
             leaving.cancel()
             await asyncio.wait((leaving,))
             assert leaving.cancelled()
-        stopping = asyncio.ensure_future(hub.stop())
+        stopping = asyncio.ensure_future(hub.aclose())
         await asyncio.sleep(0)
         assert not far.closed
         far.may.set()
@@ -96,7 +96,7 @@ async def test_cancelled_stop_still_closes() -> None:
         assert far.closed
 
 
-async def test_cancelled_unregister_fails_waiting_calls() -> None:
+async def test_cancelled_remove_fails_waiting_calls() -> None:
     """They would otherwise wait for a connection that is never opened."""
     asleep = asyncio.Event()
     far = Far()
@@ -105,12 +105,12 @@ async def test_cancelled_unregister_fails_waiting_calls() -> None:
         asleep.set()
         await asyncio.Event().wait()
 
-    async with asyncio.timeout(TIME), Hub(options=OPTIONS, backoff=Backoff(sleep)) as hub:
-        await hub.register(ServerConfig("far", target=far, retry=Retry(2)))
+    async with asyncio.timeout(TIME), Hub(options=OPTIONS, sleep=sleep) as hub:
+        await hub.add(ServerConfig("far", target=far, retry=Retry(2)))
         far.down = True
         waiting = asyncio.ensure_future(hub.call("far/quick"))
         await asleep.wait()
-        leaving = asyncio.ensure_future(hub.unregister("far"))
+        leaving = asyncio.ensure_future(hub.remove("far"))
         await asyncio.sleep(0)
         leaving.cancel()
         with pytest.raises(UnknownServer):
@@ -118,7 +118,7 @@ async def test_cancelled_unregister_fails_waiting_calls() -> None:
 
 
 @pytest.mark.parametrize("moment", ["broken", "not connected"])
-async def test_unregister_waits_until_the_connection_is_closed(moment: str) -> None:
+async def test_remove_waits_until_the_connection_is_closed(moment: str) -> None:
     """Also if it was closing already, or was not open yet."""
     far = Slow()
     far.may.set()
@@ -137,18 +137,18 @@ async def test_unregister_waits_until_the_connection_is_closed(moment: str) -> N
         return {"resultType": "complete", "tools": []}
 
     far.answers["tools/list"] = tools
-    async with asyncio.timeout(TIME), Hub(options=OPTIONS, backoff=Backoff(sleep)) as hub:
-        await hub.register(ServerConfig("far", target=far, retry=Retry(2)))
+    async with asyncio.timeout(TIME), Hub(options=OPTIONS, sleep=sleep) as hub:
+        await hub.add(ServerConfig("far", target=far, retry=Retry(2)))
         far.down = True
         if moment == "broken":
             far.may.clear()
-        reading = asyncio.ensure_future(hub.read("far", "note://today"))
+        reading = asyncio.ensure_future(hub.read("note://today", server="far"))
         if moment == "not connected":
             await again.wait()
         try:
             await far.closing.wait()
             before = far.closed
-            leaving = asyncio.ensure_future(hub.unregister("far"))
+            leaving = asyncio.ensure_future(hub.remove("far"))
             for _ in range(20):
                 await asyncio.sleep(0)
             assert not leaving.done()

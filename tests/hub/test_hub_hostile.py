@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -48,10 +49,8 @@ async def texts_of_calls(evil: Far, *names: str, options: ClientOptions) -> list
     """Return the results of calls of *names* at a hub with *evil* and a good member."""
     async with asyncio.timeout(TIME), Hub(options=options) as hub:
         served = Mux(hub.server())
-        await hub.register(ServerConfig("evil", target=evil))
-        await hub.register(
-            ServerConfig("good", target=Suite(name="good", version="1", tools=[add]))
-        )
+        await hub.add(ServerConfig("evil", target=evil))
+        await hub.add(ServerConfig("good", target=Suite(name="good", version="1", tools=[add])))
         async with Client(served, options=OLDER) as client:
             await client.tools()
             return [(await client.call(name, {"a": 1, "b": 2})).text for name in names]
@@ -126,8 +125,8 @@ async def test_changed_list_keeps_routes_of_other_members() -> None:
     evil, good = offering({"type": "object"}), offering({"type": "object"})
     async with asyncio.timeout(TIME), Hub(options=OLDER) as hub:
         server = hub.server()
-        await hub.register(ServerConfig("evil", target=evil))
-        await hub.register(ServerConfig("good", target=good))
+        await hub.add(ServerConfig("evil", target=evil))
+        await hub.add(ServerConfig("good", target=good))
         before = [route_of_tool(server, f"{name}/t0") for name in ("evil", "good")]
         async with Client(Mux(server)) as client, client.listen(tools=True) as changes:
             evil.answers[LIST] = offering({"type": "object"}, {"type": "object"}).answers[LIST]
@@ -146,10 +145,10 @@ async def test_unchanged_list_is_the_same_object() -> None:
     server_of_tools = offering({"type": "object"})
     async with asyncio.timeout(TIME), Hub(options=OLDER) as hub:
         server = hub.server()
-        await hub.register(ServerConfig("one", target=server_of_tools))
-        channel: Any = None
+        await hub.add(ServerConfig("one", target=server_of_tools))
+        channel: Any = SimpleNamespace(context=SimpleNamespace(give=lambda assigns: None))
         pages = [await server.listed("tools/list", None, channel) for _ in range(2)]
-        await hub.register(ServerConfig("two", target=offering({"type": "object"})))
+        await hub.add(ServerConfig("two", target=offering({"type": "object"})))
         other = await server.listed("tools/list", None, channel)
 
     assert pages[0] is pages[1]
@@ -171,8 +170,8 @@ async def hub_with_form(schema: Mapping[str, Any], user: User) -> AsyncIterator[
     options = ClientOptions(revision=NEW)
     async with asyncio.timeout(TIME), Hub(options=options) as hub:
         server = hub.server()
-        await hub.register(ServerConfig("evil", target=Far(quick=ask)))
-        await hub.register(ServerConfig("good", target=good))
+        await hub.add(ServerConfig("evil", target=Far(quick=ask)))
+        await hub.add(ServerConfig("good", target=good))
         async with Client(server, handler=user, options=options) as client:
             yield client
 

@@ -12,7 +12,7 @@ import uvicorn
 from genmcp import Endpoint, Suite, tool
 from genmcp.client.errors import ConnectError
 from genmcp.client.handler import ClientHandler
-from genmcp.hub.config import Backoff, Retry, ServerConfig
+from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.protocol.content import TextContent
 from tests.support.serving import PATIENCE, Server
@@ -66,7 +66,7 @@ def config(port: int, retry: Retry | None = None) -> ServerConfig:
 async def test_hub_sends_the_headers_of_a_server(free_port: int) -> None:
     """The headers of its configuration are part of every request."""
     async with serving(free_port) as app, Hub() as hub:
-        await hub.register(config(free_port))
+        await hub.add(config(free_port))
         result = await hub.call("far/add", {"a": 1, "b": 2})
 
     assert result.content == [TextContent("3")]
@@ -81,9 +81,9 @@ async def test_call_waits_until_the_server_is_back(free_port: int) -> None:
         came.set()
         await back.wait()
 
-    async with asyncio.timeout(30), Hub(backoff=Backoff(sleep)) as hub:
+    async with asyncio.timeout(30), Hub(sleep=sleep) as hub:
         async with serving(free_port):
-            await hub.register(config(free_port, Retry(1)))
+            await hub.add(config(free_port, Retry(1)))
         call = asyncio.ensure_future(hub.call("far/add", {"a": 1, "b": 2}))
         await came.wait()
         async with serving(free_port):
@@ -95,13 +95,13 @@ async def test_hub_evicts_a_server_that_is_gone(free_port: int) -> None:
     """The call fails, and afterwards the server is unknown."""
     async with asyncio.timeout(30), Hub() as hub:
         async with serving(free_port):
-            await hub.register(config(free_port))
+            await hub.add(config(free_port))
         with pytest.raises(ConnectError, match="far"):
             await hub.call("far/add", {"a": 1, "b": 2})
         assert hub.servers() == []
 
 
-async def test_failed_handler_init_fails_register(
+async def test_failed_handler_init_fails_add(
     free_port: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The error has the text of the exception, and nothing remains."""
@@ -115,5 +115,5 @@ async def test_failed_handler_init_fails_register(
 
     async with serving(free_port), Hub(handler=Broken()) as hub:
         with pytest.raises(ConnectError, match="no keyring"):
-            await hub.register(config(free_port))
+            await hub.add(config(free_port))
         assert hub.servers() == []

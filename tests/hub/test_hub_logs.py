@@ -68,7 +68,7 @@ async def test_log_messages_go_to_the_caller(before: str, behind: str) -> None:
     ada, bob = Reader(), Reader()
     async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=behind)) as hub:
         server = hub.server()
-        await hub.register(ServerConfig("a", target=suite()))
+        await hub.add(ServerConfig("a", target=suite()))
         async with (
             client_of(server, before, ada, "debug") as one,
             client_of(server, before, bob, "error") as other,
@@ -90,7 +90,7 @@ async def test_log_messages_need_a_requested_level(behind: str) -> None:
     reader = Reader()
     async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=behind)) as hub:
         server = hub.server()
-        await hub.register(ServerConfig("a", target=suite()))
+        await hub.add(ServerConfig("a", target=suite()))
         async with client_of(server, NEW, reader, None) as client:
             await client.call("a/once")
             assert reader.logged == []
@@ -105,7 +105,7 @@ async def test_handler_of_the_hub_gets_log_messages() -> None:
     options = ClientOptions(revision=NEW, log_level="info")
     async with asyncio.timeout(TIME), Hub(handler=own, options=options) as hub:
         server = hub.server()
-        await hub.register(ServerConfig("a", target=suite()))
+        await hub.add(ServerConfig("a", target=suite()))
         async with client_of(server, NEW, reader, "debug") as client:
             await client.call("a/once")
     assert own.logged == [("warning", {"disk": "full"})]
@@ -124,7 +124,7 @@ async def test_log_message_before_the_response_is_forwarded() -> None:
     reader = Reader()
     async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=OLD)) as hub:
         server = hub.server()
-        await hub.register(ServerConfig("far", target=Far(quick=quick)))
+        await hub.add(ServerConfig("far", target=Far(quick=quick)))
         async with client_of(server, OLD, reader, None) as client:
             await client.call("far/quick")
     assert reader.logged == [("error", "hot")]
@@ -144,7 +144,7 @@ async def test_log_message_over_stdio_needs_a_single_call() -> None:
     ada, bob = Reader(), Reader()
     async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=OLD)) as hub:
         server = hub.server()
-        await hub.register(ServerConfig("far", target=far))
+        await hub.add(ServerConfig("far", target=far))
         async with (
             client_of(server, OLD, ada, None) as one,
             client_of(server, OLD, bob, None) as other,
@@ -168,7 +168,7 @@ async def test_log_messages_over_http_go_to_their_caller(behind: str) -> None:
         Hub(options=ClientOptions(revision=behind)) as hub,
     ):
         server = hub.server()
-        await hub.register(ServerConfig("a", url=url))
+        await hub.add(ServerConfig("a", url=url))
         async with (
             client_of(server, NEW, readers[0], "info") as one,
             client_of(server, NEW, readers[1], "info") as other,

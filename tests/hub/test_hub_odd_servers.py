@@ -9,7 +9,7 @@ import pytest
 from genmcp import Suite, tool
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
-from genmcp.hub.config import Backoff, Retry, ServerConfig
+from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.protocol.content import TextContent
 
@@ -54,7 +54,7 @@ def old(folder: Path) -> ServerConfig:
 async def test_rejected_list_is_empty(tmp_path: Path) -> None:
     """The server is registered with its other lists."""
     async with asyncio.timeout(30), Hub() as hub:
-        await hub.register(old(tmp_path))
+        await hub.add(old(tmp_path))
 
         assert [each.name for each in hub.tools()] == ["old/say"]
         assert hub.resources() == []
@@ -65,7 +65,7 @@ async def test_rejected_list_is_empty(tmp_path: Path) -> None:
 async def test_invalid_header_and_template_are_ignored(tmp_path: Path) -> None:
     """The rest of the server can be used."""
     async with asyncio.timeout(30), Hub() as hub:
-        await hub.register(old(tmp_path))
+        await hub.add(old(tmp_path))
         async with Client(hub.server()) as client:
             assert (await client.request("tools/call", {"name": "old/say"})).content == [
                 TextContent("said")
@@ -85,11 +85,11 @@ async def test_reconnection_reads_all_lists(tmp_path: Path) -> None:
     config = old(tmp_path)
     script = tmp_path / "old.py"
     sound = OLD.replace("x-mcp-header", "x-nothing")
-    async with asyncio.timeout(30), Hub(backoff=Backoff(sleep)) as hub:
+    async with asyncio.timeout(30), Hub(sleep=sleep) as hub:
         server = hub.server()
         script.write_text(sound.replace('return {"content"', 'sys.exit(3) or {"content"'))
         config = ServerConfig("old", command=config.command, args=config.args, retry=Retry(1))
-        await hub.register(config)
+        await hub.add(config)
         async with Client(server) as client, client.listen(tools=True) as changes:
             assert (await client.call("old/say")).is_error
             await went.wait()
@@ -111,8 +111,8 @@ async def test_hub_connects_to_suites() -> None:
         return "other"
 
     async with asyncio.timeout(30), Hub() as hub:
-        await hub.register(ServerConfig("a", target=Suite(name="s", version="1", tools=[who])))
-        await hub.register(ServerConfig("b", target=Suite(name="s", version="1", tools=[who_else])))
+        await hub.add(ServerConfig("a", target=Suite(name="s", version="1", tools=[who])))
+        await hub.add(ServerConfig("b", target=Suite(name="s", version="1", tools=[who_else])))
 
         assert (await hub.call("a/who")).content == [TextContent("one")]
         assert (await hub.call("b/who")).content == [TextContent("other")]

@@ -13,7 +13,7 @@ import pytest
 from genmcp.client.errors import ConnectError, OutcomeUnknown, RequestTimeout
 from genmcp.composite.errors import AlreadyRegistered, UnknownServer, UnknownTool
 from genmcp.errors import ConfigurationError, ContractError
-from genmcp.hub.config import Backoff, Retry, ServerConfig
+from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.resources import ReadResourceResult
@@ -87,8 +87,8 @@ class Slept:
 
 async def test_hub_lists_components_of_its_servers(hub: Hub) -> None:
     """Tools by qualified names, resources and prompts."""
-    await hub.register(config("one"))
-    await hub.register(config("two", WHO="me"))
+    await hub.add(config("one"))
+    await hub.add(config("two", WHO="me"))
 
     assert hub.servers() == ["one", "two"]
     names = [(each.name, each.server_name, each.original_name) for each in hub.tools()]
@@ -101,20 +101,20 @@ async def test_hub_lists_components_of_its_servers(hub: Hub) -> None:
 
     note = hub.resources()[0]
     assert (note.uri, note.name, note.server_name) == ("note://today", "note", "one")
-    read = await hub.read("two", "note://today")
+    read = await hub.read("note://today", server="two")
     assert isinstance(read, ReadResourceResult)
     assert str(await pid_of(hub, "two")) in str(read.contents)
 
     greet = hub.prompts()[0]
-    assert (greet.name, greet.server_name) == ("greet", "one")
+    assert (greet.name, greet.server_name, greet.original_name) == ("one/greet", "one", "greet")
     assert [(each.name, each.required) for each in greet.arguments] == [("name", True)]
-    prompted = await hub.prompt("one", "greet", {"name": "Ada"})
+    prompted = await hub.prompt("one/greet", {"name": "Ada"})
     assert prompted.messages[0].content == TextContent("Hello Ada.")
 
 
 async def test_hub_returns_large_results(hub: Hub) -> None:
     """Complete, however many reads they take."""
-    await hub.register(config("one"))
+    await hub.add(config("one"))
 
     assert len(text(await hub.call("one/large", {"size": 3_000_000}))) == 3_000_000
 
@@ -122,31 +122,31 @@ async def test_hub_returns_large_results(hub: Hub) -> None:
 async def test_stop_ends_all_processes() -> None:
     """So does `unregister`, which removes the tools at once."""
     async with asyncio.timeout(30), Hub() as hub:
-        await hub.register(config("one"))
-        await hub.register(config("two"))
+        await hub.add(config("one"))
+        await hub.add(config("two"))
         one, two = await pid_of(hub, "one"), await pid_of(hub, "two")
 
-        await hub.unregister("one")
+        await hub.remove("one")
 
         assert not is_running(one)
         assert is_running(two)
         assert hub.servers() == ["two"]
         assert {each.server_name for each in hub.tools()} == {"two"}
         with pytest.raises(UnknownServer, match="Unknown MCP server: one"):
-            await hub.unregister("one")
+            await hub.remove("one")
     assert not is_running(two)
 
 
 async def test_hub_rejects_unknown_names(hub: Hub) -> None:
     """And a name that is taken, and arguments that are not JSON."""
-    await hub.register(config("one"))
+    await hub.add(config("one"))
 
     with pytest.raises(AlreadyRegistered, match="Server already registered: one"):
-        await hub.register(config("one"))
+        await hub.add(config("one"))
     for name in ("one/nothing", "two/add", "add"):
         with pytest.raises(UnknownTool, match=f"Unknown tool: {name}"):
             await hub.call(name)
-    for request in (hub.read("two", "note://today"), hub.prompt("two", "greet")):
+    for request in (hub.read("note://today", server="two"), hub.prompt("two/greet")):
         with pytest.raises(UnknownServer, match="two"):
             await request
     with pytest.raises(ContractError, match="object"):
@@ -154,26 +154,26 @@ async def test_hub_rejects_unknown_names(hub: Hub) -> None:
     assert repr(hub) == "<Hub of one>"
 
 
-async def test_process_that_does_not_start_fails_register(hub: Hub, tmp_path: Path) -> None:
+async def test_process_that_does_not_start_is_not_added(hub: Hub, tmp_path: Path) -> None:
     """With the reason; nothing remains, and the name can be used."""
     (tmp_path / "broken").touch()
     with pytest.raises(ConnectError, match=r"cannot reach one: .*broken"):
-        await hub.register(config("one", tmp_path))
+        await hub.add(config("one", tmp_path))
     with pytest.raises(ConnectError, match="cannot reach one"):
-        await hub.register(ServerConfig("one", command="no-such-command-here"))
+        await hub.add(ServerConfig("one", command="no-such-command-here"))
     assert hub.servers() == []
 
     (tmp_path / "broken").unlink()
-    await hub.register(config("one", tmp_path))
+    await hub.add(config("one", tmp_path))
     assert hub.servers() == ["one"]
 
 
-async def test_register_all_returns_errors_by_name(hub: Hub, tmp_path: Path) -> None:
+async def test_add_all_returns_errors_by_name(hub: Hub, tmp_path: Path) -> None:
     """Other servers are not affected."""
     (tmp_path / "broken").touch()
     servers = [config("a"), config("b", tmp_path), config("c"), config("a")]
 
-    failed = await hub.register_all(servers, concurrency=3)
+    failed = await hub.add_all(servers)
 
     assert hub.servers() == ["a", "c"]
     assert {name: type(error) for name, error in failed.items()} == {
@@ -182,18 +182,12 @@ async def test_register_all_returns_errors_by_name(hub: Hub, tmp_path: Path) -> 
     }
 
 
-async def test_register_all_rejects_zero_concurrency(hub: Hub) -> None:
-    """It would never finish."""
-    with pytest.raises(ConfigurationError, match="concurrency"):
-        await hub.register_all([config("a")], concurrency=0)
-
-
 async def test_killed_server_without_retry_is_evicted(
     hub: Hub, caplog: pytest.LogCaptureFixture
 ) -> None:
     """At once, not with the next call; other servers stay."""
-    await hub.register(config("one"))
-    await hub.register(config("two"))
+    await hub.add(config("one"))
+    await hub.add(config("two"))
 
     os.kill(await pid_of(hub, "one"), signal.SIGKILL)
     await until(lambda: hub.servers() == ["two"])
@@ -202,31 +196,31 @@ async def test_killed_server_without_retry_is_evicted(
     with pytest.raises(UnknownTool, match=r"one/add .* its connection broke, and it has no retry"):
         await hub.call("one/add", {"a": 1, "b": 2})
     with pytest.raises(UnknownServer, match=r"one .*SIGKILL"):
-        await hub.read("one", "note://today")
+        await hub.read("note://today", server="one")
     assert text(await hub.call("two/add", {"a": 1, "b": 2})) == "3"
     assert "server one is evicted: its connection broke, and it has no retry" in caplog.text
 
 
 async def test_server_name_may_contain_slashes(hub: Hub) -> None:
     """Unless another server's name is its beginning."""
-    await hub.register(config("io.example/one"))
+    await hub.add(config("io.example/one"))
 
     assert text(await hub.call("io.example/one/add", {"a": 1, "b": 2})) == "3"
     assert "io.example/one/add" in {each.name for each in hub.tools()}
     for name in ("io.example", "io.example/one/two"):
         with pytest.raises(AlreadyRegistered, match=f"io.example/one, .* as those of {name}$"):
-            await hub.register(config(name))
+            await hub.add(config(name))
     with pytest.raises(UnknownTool, match=r"Unknown MCP server: io\.example\)"):
         await hub.call("io.example/two/add")
 
 
-async def test_register_rejects_other_types(hub: Hub) -> None:
+async def test_add_rejects_other_types(hub: Hub) -> None:
     """The message names the type, and shows no secrets."""
     described: Any = {"command": "x", "env": {"KEY": "secret"}}
     with pytest.raises(ConfigurationError, match="a ServerConfig is needed, not a dict") as refused:
-        await hub.register(described)
+        await hub.add(described)
     with pytest.raises(ConfigurationError, match="ServerConfig"):
-        await hub.register_all([config("one"), described])
+        await hub.add_all([config("one"), described])
     assert "secret" not in str(refused.value)
     assert hub.servers() == []
 
@@ -234,15 +228,15 @@ async def test_register_rejects_other_types(hub: Hub) -> None:
 async def test_timeout_includes_the_wait_for_a_connection() -> None:
     """Nothing was sent."""
     slept = Slept(waits=True)
-    async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
-        await hub.register(config("one", retry=Retry(1)))
+    async with asyncio.timeout(30), Hub(sleep=slept) as hub:
+        await hub.add(config("one", retry=Retry(1)))
         os.kill(await pid_of(hub, "one"), signal.SIGKILL)
         await slept.began.wait()
 
         for request in (
             hub.call("one/pid", timeout=0.01),
-            hub.read("one", "note://today", timeout=0.01),
-            hub.prompt("one", "greet", {"name": "Ada"}, timeout=0.01),
+            hub.read("note://today", timeout=0.01, server="one"),
+            hub.prompt("one/greet", {"name": "Ada"}, timeout=0.01),
         ):
             with pytest.raises(RequestTimeout, match=r"longer than 0\.01 s") as late:
                 await request
@@ -254,8 +248,8 @@ async def test_timeout_includes_the_wait_for_a_connection() -> None:
 async def test_crashed_server_is_reconnected(tmp_path: Path) -> None:
     """The running call has an unknown outcome; later ones get a new process and lists."""
     slept = Slept()
-    async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
-        await hub.register(config("one", tmp_path, retry=Retry(3, 0.5)))
+    async with asyncio.timeout(30), Hub(sleep=slept) as hub:
+        await hub.add(config("one", tmp_path, retry=Retry(3, 0.5)))
         before = await pid_of(hub, "one")
         (tmp_path / "extra").touch()
 
@@ -271,8 +265,8 @@ async def test_crashed_server_is_reconnected(tmp_path: Path) -> None:
 async def test_repeated_crashes_lengthen_the_wait() -> None:
     """A server that lives for seconds is not restarted at full speed."""
     slept = Slept()
-    async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
-        await hub.register(config("one", retry=Retry(2, 0.5)))
+    async with asyncio.timeout(30), Hub(sleep=slept) as hub:
+        await hub.add(config("one", retry=Retry(2, 0.5)))
         for _ in range(3):
             with pytest.raises(OutcomeUnknown):
                 await hub.call("one/crash")
@@ -284,9 +278,9 @@ async def test_repeated_crashes_lengthen_the_wait() -> None:
 async def test_failed_attempts_lead_to_eviction(tmp_path: Path) -> None:
     """After 0.5, 1 and 2 s. Waiting calls get the reason, other servers stay."""
     slept = Slept(waits=True)
-    async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
-        await hub.register(config("one", tmp_path, retry=Retry(3, 0.5)))
-        await hub.register(config("two"))
+    async with asyncio.timeout(30), Hub(sleep=slept) as hub:
+        await hub.add(config("one", tmp_path, retry=Retry(3, 0.5)))
+        await hub.add(config("two"))
         (tmp_path / "broken").touch()
         os.kill(await pid_of(hub, "one"), signal.SIGKILL)
         await slept.began.wait()
@@ -305,9 +299,9 @@ async def test_failed_attempts_lead_to_eviction(tmp_path: Path) -> None:
 async def test_slow_reconnection_does_not_delay_other_servers(tmp_path: Path) -> None:
     """A call waits for its own server only."""
     slept = Slept(waits=True)
-    async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
-        await hub.register(config("one", retry=Retry(1, 0.5)))
-        await hub.register(config("two"))
+    async with asyncio.timeout(30), Hub(sleep=slept) as hub:
+        await hub.add(config("one", retry=Retry(1, 0.5)))
+        await hub.add(config("two"))
         os.kill(await pid_of(hub, "one"), signal.SIGKILL)
         await slept.began.wait()
 
@@ -318,17 +312,17 @@ async def test_slow_reconnection_does_not_delay_other_servers(tmp_path: Path) ->
         assert text(await late) == "2"
 
 
-async def test_unregister_during_reconnection() -> None:
+async def test_remove_during_reconnection() -> None:
     """The attempts end, and waiting calls fail."""
     slept = Slept(waits=True)
-    async with asyncio.timeout(30), Hub(backoff=Backoff(slept)) as hub:
-        await hub.register(config("one", retry=Retry(3, 0.5)))
+    async with asyncio.timeout(30), Hub(sleep=slept) as hub:
+        await hub.add(config("one", retry=Retry(3, 0.5)))
         os.kill(await pid_of(hub, "one"), signal.SIGKILL)
         await slept.began.wait()
         waiting = asyncio.ensure_future(hub.call("one/pid"))
         await asyncio.sleep(0)
 
-        await hub.unregister("one")
+        await hub.remove("one")
 
         with pytest.raises(UnknownServer):
             await waiting
@@ -336,7 +330,7 @@ async def test_unregister_during_reconnection() -> None:
 
 async def test_timeout_keeps_the_connection(hub: Hub, tmp_path: Path) -> None:
     """It does not show that the connection is broken."""
-    await hub.register(config("one", tmp_path))
+    await hub.add(config("one", tmp_path))
     before = await pid_of(hub, "one")
 
     with pytest.raises(RequestTimeout):
@@ -347,7 +341,7 @@ async def test_timeout_keeps_the_connection(hub: Hub, tmp_path: Path) -> None:
 
 async def test_changed_list_is_read_again(hub: Hub) -> None:
     """As soon as the server announces it."""
-    await hub.register(config("one"))
+    await hub.add(config("one"))
     assert "one/extra" not in {each.name for each in hub.tools()}
 
     await hub.call("one/grow")

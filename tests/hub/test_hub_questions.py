@@ -30,7 +30,7 @@ from genmcp.client.errors import ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions, HttpOptions
 from genmcp.errors import ConfigurationError, Overloaded
-from genmcp.hub.config import HubLimits, ServerConfig
+from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.relay import QuestionLimiter
 from tests.support.serving import serve
@@ -80,18 +80,16 @@ def user(scope: Mapping[str, Any]) -> str | None:
     return name.decode() or None
 
 
-def hub_app(
-    *configs: ServerConfig, options: ClientOptions, limits: HubLimits | None = None
-) -> Starlette:
+def hub_app(*configs: ServerConfig, options: ClientOptions) -> Starlette:
     """Return an application that serves a hub of *configs* at /mcp."""
-    hub = Hub(options=options, limits=limits)
+    hub = Hub(options=options)
     endpoint = Endpoint(hub.server(), principal=user)
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
         async with hub:
             for config in configs:
-                await hub.register(config)
+                await hub.add(config)
             yield
         await endpoint.aclose()
 
@@ -99,12 +97,12 @@ def hub_app(
 
 
 @asynccontextmanager
-async def served(behind: str, limits: HubLimits | None = None) -> AsyncIterator[str]:
+async def served(behind: str) -> AsyncIterator[str]:
     """Serve a hub of a server over HTTP that asks, and give the URL."""
     asking = Endpoint(Suite(name="asking", version="1", tools=[Ask]))
     options = ClientOptions(revision=behind)
     async with asyncio.timeout(TIME), serve(asking) as far:
-        app = hub_app(ServerConfig("far", url=far), options=options, limits=limits)
+        app = hub_app(ServerConfig("far", url=far), options=options)
         async with serve(app) as url:
             yield f"{url}/mcp"
 
@@ -137,25 +135,21 @@ async def test_open_questions_do_not_count_for_the_client(behind: str, before: s
 
 @pytest.mark.parametrize("behind", REVISIONS)
 async def test_questions_of_one_client_are_bounded(behind: str) -> None:
-    """`max_questions_per_client`: further questions are rejected, those of others forwarded."""
+    """Further questions are rejected, those of others forwarded."""
     mallory = Mallory()
-    limits = HubLimits(max_questions_per_client=3)
     async with (
-        served(behind, limits) as url,
+        served(behind) as url,
         client_of(url, "mallory", mallory, REVISIONS[0]) as one,
         client_of(url, "bob", Bob(), REVISIONS[0]) as other,
     ):
-        calls = [asyncio.ensure_future(one.call("far/ask")) for _ in range(3)]
+        calls = [asyncio.ensure_future(one.call("far/ask")) for _ in range(16)]
         for _ in calls:
             await mallory.asked.acquire()
         try:
             refused = str((await one.call("far/ask")).content)
         except ServerError as error:
             refused = str(error)
-        assert (
-            "Too many questions wait for the client: 3 (HubLimits.max_questions_per_client)"
-            in refused
-        )
+        assert "Too many questions wait for the client: 16" in refused
         for _ in range(4):  # each place is free again
             assert (await other.call("far/ask")).text == "agreed"
         for call in calls:
@@ -170,15 +164,10 @@ def stdio(**options: Any) -> ServerConfig:
     return ServerConfig("far", command=sys.executable, args=[path], env=env, **options)
 
 
-@pytest.mark.parametrize(
-    "config", [{"revision": "2026-07-28"}, {"revision": "2025-11-25", "asks_in_turn": True}]
-)
-async def test_open_forms_over_stdio_do_not_block(
-    config: dict[str, Any],
-) -> None:
-    """Since 2026-07-28 a question is a response; before, if the server asks in turn."""
+async def test_open_forms_over_stdio_do_not_block() -> None:
+    """Since 2026-07-28 a question is a response, which identifies its call."""
     mallory = Mallory()
-    app = hub_app(stdio(**config), options=ClientOptions())
+    app = hub_app(stdio(revision="2026-07-28"), options=ClientOptions())
     async with (
         asyncio.timeout(TIME),
         serve(app) as root,
@@ -232,33 +221,19 @@ def message(**members: Any) -> bytes:
     return json.dumps({"jsonrpc": "2.0", **members}).encode()
 
 
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"max_questions_per_client": 0},
-        {"max_queued_logs": 0},
-        {"blocking_timeout": -1},
-        {"anonymous_share": 0},
-    ],
-)
-def test_hub_limits_name_the_invalid_value(wrong: dict[str, Any]) -> None:
-    """When they are made."""
-    with pytest.raises(ConfigurationError, match=rf"HubLimits\.{next(iter(wrong))}"):
-        HubLimits(**wrong)
+@pytest.mark.parametrize("wrong", [{"separator": " "}, {"promote_after": -1}])
+def test_hub_names_the_invalid_setting(wrong: dict[str, Any]) -> None:
+    """When it is made."""
+    with pytest.raises(ConfigurationError, match=next(iter(wrong))):
+        Hub(**wrong)
 
 
 def test_questions_of_anonymous_clients_are_bounded_together() -> None:
     """By session and by address, so that clients with a principal can still be asked."""
-    limits = HubLimits(
-        max_questions_per_client=2,
-        max_questions_per_address=3,
-        max_questions=10,
-        anonymous_share=0.5,
-    )
-    asked, held = QuestionLimiter(limits), ExitStack()
-    one, two = (ClientKey(session=each, address="192.0.2.1") for each in "ab")
-    far = [ClientKey(address=f"192.0.2.{each}") for each in range(2, 6)]
-    bob = [ClientKey(principal=f"bob {each}") for each in range(6)]
+    asked, held = QuestionLimiter(), ExitStack()
+    sessions = [ClientKey(session=f"{each}", address="192.0.2.1") for each in range(5)]
+    far = [ClientKey(address=f"198.51.100.{each}") for each in range(737)]
+    bob = [ClientKey(principal=f"bob {each}") for each in range(201)]
 
     def refused(client: ClientKey) -> str:
         with pytest.raises(Overloaded) as error, asked.slot(client):
@@ -266,16 +241,16 @@ def test_questions_of_anonymous_clients_are_bounded_together() -> None:
         return str(error.value)
 
     with held:
-        for client in (one, one):
+        for client in [each for each in sessions[:4] for _ in range(16)]:
+            if client is sessions[1]:
+                assert "wait for the client: 16" in refused(sessions[0])
             held.enter_context(asked.slot(client))
-        assert "HubLimits.max_questions_per_client)" in refused(one)
-        held.enter_context(asked.slot(two))
-        assert "HubLimits.max_questions_per_address)" in refused(two)
-        for client in far[:2]:
+        assert "wait for the address of the client: 64" in refused(sessions[4])
+        for client in far[:736]:
             held.enter_context(asked.slot(client))
-        assert "HubLimits.anonymous_share)" in refused(far[2])
-        for client in bob[:5]:
+        assert "wait for anonymous clients: 800" in refused(far[736])
+        for client in bob[:200]:
             held.enter_context(asked.slot(client))
-        assert "HubLimits.max_questions)" in refused(bob[5])
-    with asked.slot(one):
+        assert "wait for all clients: 1000" in refused(bob[200])
+    with asked.slot(sessions[0]):
         pass

@@ -11,7 +11,7 @@ from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.errors import ConfigurationError, InvalidParams
-from genmcp.hub.config import HubLimits, ServerConfig
+from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.relay import ForwardedCall, QuestionLimiter
 from genmcp.protocol.tools import CallToolResult
@@ -35,7 +35,7 @@ async def test_simultaneous_questions_are_forwarded_together() -> None:
             tasks.create_task(ask("c"))
         return CallToolResult(content=[])
 
-    relay = ForwardedCall(NOBODY, work, QuestionLimiter(HubLimits()))
+    relay = ForwardedCall(NOBODY, work, QuestionLimiter())
     first = await relay.step()
     late.set()
     await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_answer_to_a_withdrawn_question_is_ignored() -> None:
         await asyncio.wait((asking,))
         return CallToolResult(content=[])
 
-    relay = ForwardedCall(NOBODY, work, QuestionLimiter(HubLimits()))
+    relay = ForwardedCall(NOBODY, work, QuestionLimiter())
     step = await relay.step()
     assert isinstance(step, Continue)
     go.set()
@@ -87,7 +87,7 @@ async def test_missing_answer_is_an_error_for_the_server(
         await relay.ask(RootsQuestion())
         return CallToolResult(content=[])
 
-    relay = ForwardedCall(NOBODY, work, QuestionLimiter(HubLimits()))
+    relay = ForwardedCall(NOBODY, work, QuestionLimiter())
     await relay.step()
     relay.answer(Failed(failure))
 
@@ -124,7 +124,7 @@ async def test_dangerous_url_is_rejected() -> None:
     far = Piped(slow=slow, initialize=welcomed)
     async with asyncio.timeout(TIME), Hub(options=options) as hub:
         server = hub.server()
-        await hub.register(ServerConfig("far", target=far))
+        await hub.add(ServerConfig("far", target=far))
         async with Client(server, handler=Opening()) as client:
             assert (await client.call("far/slow")).text == "done"
 
@@ -147,9 +147,9 @@ async def test_revision_of_a_server_config() -> None:
     """It counts for one server, the options of the hub for the others."""
     far, near = Far(), Far()
     async with asyncio.timeout(TIME), Hub() as hub:
-        await hub.register(ServerConfig("far", target=far, revision=OLD))
-        await hub.register(ServerConfig("near", target=near))
-        spoken = [(await each.client.current()).revision for each in hub._members]
+        await hub.add(ServerConfig("far", target=far, revision=OLD))
+        await hub.add(ServerConfig("near", target=near))
+        spoken = [(await each.current()).client.revision for each in hub._members]
     assert spoken == [OLD, NEW]
     with pytest.raises(ConfigurationError, match="ServerConfig 'far': revision '1999'"):
         ServerConfig("far", target=far, revision="1999")

@@ -12,9 +12,9 @@ from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
-from genmcp.hub.config import Backoff, HubLimits, Retry, ServerConfig
+from genmcp.hub import relay
+from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.relay import QuestionLimiter
 from genmcp.protocol.content import TextContent
 from tests.hub.far import NEW, OLD, TIME, Far, Piped, User, gate, said
 
@@ -55,7 +55,7 @@ async def give_up(client: Client, came: asyncio.Event, far: Far) -> None:
 
 @asynccontextmanager
 async def served(
-    far: Piped, retry: Retry | None = None, limits: HubLimits | None = None
+    far: Piped, retry: Retry | None = None
 ) -> AsyncIterator[tuple[Hub, Mux, list[float]]]:
     """Serve a hub of *far*; yields the waits before each reconnection, too."""
     waits: list[float] = []
@@ -66,10 +66,10 @@ async def served(
     options = ClientOptions(revision=OLD)
     async with (
         asyncio.timeout(TIME),
-        Hub(options=options, backoff=Backoff(sleep), limits=limits) as hub,
+        Hub(options=options, sleep=sleep) as hub,
     ):
         mux = Mux(hub.server())
-        await hub.register(ServerConfig("far", target=far, retry=retry))
+        await hub.add(ServerConfig("far", target=far, retry=retry))
         yield hub, mux, waits
 
 
@@ -138,14 +138,17 @@ async def form(far: Far, message: SendMessage) -> Any:
     await far.over.wait()
 
 
-@pytest.mark.parametrize("patience", [HubLimits().blocking_timeout, 0.0])
-async def test_open_form_blocks_for_a_limited_time(patience: float) -> None:
+@pytest.mark.parametrize("patience", [60.0, 0.0])
+async def test_open_form_blocks_for_a_limited_time(
+    patience: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Since 2026-07-28 no connection shows that its client is gone."""
+    monkeypatch.setattr(relay, "_BLOCKING_TIMEOUT", patience)
     far = Piped(slow=form, quick=asks)
     ada, bob = Undecided("Ada"), User("Bob")
     options = ClientOptions(revision=NEW)
     async with (
-        served(far, limits=HubLimits(blocking_timeout=patience)) as (_, mux, _),
+        served(far) as (_, mux, _),
         Client(mux, handler=ada, options=options) as one,
         Client(mux, handler=bob, options=options) as other,
     ):
@@ -165,16 +168,3 @@ async def test_open_form_blocks_for_a_limited_time(patience: float) -> None:
     assert "cancelled" in str(refused.content)
     assert "Bob" in str(asked.content)
     assert bob.asked == ["Who?"]
-
-
-def test_blocking_time_halves_with_each_open_form() -> None:
-    """Or one client could block all others repeatedly. An answer restores the time."""
-    patience = QuestionLimiter(HubLimits(blocking_timeout=60)).blocking
-    times = []
-    for _ in range(4):
-        times.append(patience.of("mallory"))
-        patience.record_unanswered("mallory")
-    assert times == [60, 30, 15, 7.5]
-    assert patience.of("bob") == 60
-    patience.record_answer("mallory")
-    assert patience.of("mallory") == 60

@@ -75,11 +75,11 @@ def suite(*resources: Any) -> Suite:
 
 @asynccontextmanager
 async def client_of(*suites: Suite) -> AsyncIterator[Client]:
-    """Return a client of a hub of *suites*, registered in their order."""
+    """Return a client of a hub of *suites*, added in their order."""
     async with asyncio.timeout(TIME), Hub() as hub:
         server = hub.server()
         for index, each in enumerate(suites):
-            await hub.register(ServerConfig(f"s{index}", target=each))
+            await hub.add(ServerConfig(f"s{index}", target=each))
         async with Client(server) as client:
             yield client
 
@@ -140,3 +140,20 @@ async def test_error_of_the_owner_is_the_response() -> None:
     async with client_of(suite(Broken("web://{+path}")), suite(Vault)) as client:
         with pytest.raises(ServerError, match="out of paper"):
             await client.read("web://page")
+
+
+async def test_hub_reads_from_the_first_server_that_has_it() -> None:
+    """As its clients do; another server is read from by its name."""
+    async with asyncio.timeout(TIME), Hub() as hub:
+        with pytest.raises(ResourceNotFound, match="web://page"):
+            await hub.read("web://page")
+        for index, each in enumerate([suite(Vault), suite(Greedy("web://{+path}"))]):
+            await hub.add(ServerConfig(f"s{index}", target=each))
+
+        (vault,) = (await hub.read("vault://payroll")).contents
+        (page,) = (await hub.read("web://page")).contents
+        (named,) = (await hub.read("web://other", server="s1")).contents
+        with pytest.raises(ServerError):
+            await hub.read("web://page", server="s0")
+
+    assert (vault.text, page.text, named.text) == ("secret vault://payroll", "forged", "forged")

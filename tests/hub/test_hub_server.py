@@ -33,13 +33,16 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
-from genmcp.hub.config import HubLimits, ServerConfig
+from genmcp.composite.errors import AlreadyRegistered
+from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.relay import QuestionLimiter, RelayingHandler
+from genmcp.hub.relay import ForwardedCall, QuestionLimiter, RelayingHandler, SuspendedCalls
 from genmcp.protocol.client_features import CreateMessageRequestParams, Root
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from genmcp.protocol.tools import CallToolResult
+from genmcp.question.sampling import RootsQuestion
+from tests.hub.far import NOBODY
 
 REVISIONS = ["2026-07-28", "2025-11-25", "2025-06-18"]
 TIME = 10.0
@@ -177,8 +180,8 @@ def stdio(revision: str) -> tuple[ServerConfig, ClientOptions]:
 async def test_components_of_members_are_served(revision: str) -> None:
     """Tools and prompts by qualified names, resources by their URIs."""
     async with Hub() as hub:
-        await hub.register(ServerConfig("a", target=first()))
-        await hub.register(
+        await hub.add(ServerConfig("a", target=first()))
+        await hub.add(
             ServerConfig(
                 "b", target=Suite(name="second", version="1", tools=[add], resources=[Note])
             )
@@ -206,7 +209,7 @@ async def test_components_of_members_are_served(revision: str) -> None:
 async def test_unknown_components_are_rejected() -> None:
     """As by any server."""
     async with Hub() as hub:
-        await hub.register(ServerConfig("a", target=first()))
+        await hub.add(ServerConfig("a", target=first()))
         async with client_of(hub, REVISIONS[0]) as client:
             for request in (
                 client.call("a/nothing"),
@@ -237,7 +240,7 @@ async def test_progress_is_forwarded(revision: str) -> None:
     """If the client requested it."""
     seen: list[Any] = []
     async with Hub() as hub:
-        await hub.register(ServerConfig("a", target=first()))
+        await hub.add(ServerConfig("a", target=first()))
         async with client_of(hub, revision) as client:
             result = await client.call("a/count", progress=lambda *step: seen.append(step))
             assert text(await client.call("a/count")) == "counted"
@@ -252,7 +255,7 @@ async def test_questions_are_forwarded(before: str, behind: str) -> None:
     """Of all kinds, several at a time, with every pair of revisions."""
     async with Hub(options=ClientOptions(revision=behind)) as hub:
         client = client_of(hub, before, Human())
-        await hub.register(ServerConfig("a", target=first()))
+        await hub.add(ServerConfig("a", target=first()))
         async with client:
             form, rest, model = text(await client.call("a/ask")).split("\n")
 
@@ -279,7 +282,7 @@ async def test_questions_go_to_the_caller(behind: str) -> None:
     both = asyncio.Barrier(2)
     async with Hub(options=ClientOptions(revision=behind)) as hub:
         server = hub.server()
-        await hub.register(ServerConfig("a", target=first()))
+        await hub.add(ServerConfig("a", target=first()))
         async with (
             asyncio.timeout(TIME),
             Client(server, handler=Named("Ada")) as one,
@@ -294,7 +297,7 @@ async def test_missing_capability_is_an_error_for_the_server() -> None:
     """The caller may not have declared it."""
     async with Hub() as hub:
         client = client_of(hub, REVISIONS[1])
-        await hub.register(ServerConfig("a", target=first()))
+        await hub.add(ServerConfig("a", target=first()))
         async with client:
             with pytest.raises(ServerError, match="elicitation"):
                 await client.call("a/ask")
@@ -304,7 +307,7 @@ async def test_handler_of_the_hub_answers_questions() -> None:
     """A hub with a handler does not forward them."""
     async with Hub(handler=Human()) as hub:
         client = client_of(hub, REVISIONS[0])
-        await hub.register(ServerConfig("a", target=first()))
+        await hub.add(ServerConfig("a", target=first()))
         async with client:
             assert "Ada" in text(await client.call("a/ask"))
 
@@ -312,7 +315,7 @@ async def test_handler_of_the_hub_answers_questions() -> None:
 async def test_completion_is_forwarded() -> None:
     """For prompts by qualified names, for templates by their own."""
     async with Hub() as hub:
-        await hub.register(ServerConfig("a", target=first()))
+        await hub.add(ServerConfig("a", target=first()))
         async with client_of(hub, REVISIONS[0]) as client:
             found = await client.complete(ResourceTemplateReference("book://{shelf}"), "shelf", "t")
             assert found.values == ["top"]
@@ -324,7 +327,7 @@ async def test_changed_lists_are_announced(revision: str) -> None:
     """Because a server has other tools, or was added or removed."""
     suite = first()
     async with Hub() as hub:
-        await hub.register(ServerConfig("a", target=suite))
+        await hub.add(ServerConfig("a", target=suite))
         async with (
             asyncio.timeout(TIME),
             client_of(hub, revision) as client,
@@ -340,7 +343,7 @@ async def test_changed_lists_are_announced(revision: str) -> None:
             change = await anext(changes)
             assert change.method == "notifications/tools/list_changed"
             assert "a/late" in [each.name for each in await client.tools()]
-            await hub.unregister("a")
+            await hub.remove("a")
             await anext(changes)
             assert await client.tools() == []
 
@@ -360,7 +363,7 @@ async def test_cancellation_is_forwarded() -> None:
         return ""
 
     async with asyncio.timeout(TIME), Hub() as hub:
-        await hub.register(ServerConfig("a", target=Suite(name="s", version="1", tools=[hang])))
+        await hub.add(ServerConfig("a", target=Suite(name="s", version="1", tools=[hang])))
         async with client_of(hub, REVISIONS[0]) as client:
             call = asyncio.ensure_future(client.call("a/hang"))
             await begun.wait()
@@ -373,7 +376,7 @@ async def test_question_over_stdio_goes_to_the_only_call() -> None:
     config, options = stdio("2025-11-25")
     async with asyncio.timeout(TIME), Hub(options=options) as hub:
         client = client_of(hub, REVISIONS[0], Human())
-        await hub.register(config)
+        await hub.add(config)
         async with client:
             assert text(await client.call("far/ask")) == "agreed"
 
@@ -388,7 +391,7 @@ async def test_ambiguous_question_over_stdio_is_rejected(
     )
     async with asyncio.timeout(TIME), Hub(options=options) as hub:
         client = client_of(hub, REVISIONS[0], Human())
-        await hub.register(config)
+        await hub.add(config)
         async with client:
             other = asyncio.ensure_future(client.call("far/hang", {"mark": "called"}))
             while not (tmp_path / "called").exists():  # noqa: ASYNC110 - another process tells
@@ -401,7 +404,7 @@ async def test_lost_server_is_an_error() -> None:
     """For a tool a result with `isError`, for other requests an error."""
     config, options = stdio("2025-11-25")
     async with asyncio.timeout(TIME), Hub(options=options) as hub:
-        await hub.register(config)
+        await hub.add(config)
         async with client_of(hub, REVISIONS[0]) as client:
             crashed = await client.call("far/crash")
             assert crashed.is_error
@@ -409,7 +412,7 @@ async def test_lost_server_is_an_error() -> None:
             assert sys.executable not in text(crashed)
 
 
-async def test_unregister_during_a_call_is_an_unknown_outcome() -> None:
+async def test_removal_during_a_call_is_an_unknown_outcome() -> None:
     """It may have been carried out."""
     begun = asyncio.Event()
 
@@ -420,11 +423,11 @@ async def test_unregister_during_a_call_is_an_unknown_outcome() -> None:
         await asyncio.Event().wait()
 
     async with asyncio.timeout(TIME), Hub() as hub:
-        await hub.register(ServerConfig("a", target=Suite(name="s", version="1", tools=[hang])))
+        await hub.add(ServerConfig("a", target=Suite(name="s", version="1", tools=[hang])))
         async with client_of(hub, REVISIONS[0]) as client:
             call = asyncio.ensure_future(client.call("a/hang"))
             await begun.wait()
-            await hub.unregister("a")
+            await hub.remove("a")
             result = await call
     assert result.is_error
     assert "may or may not have done this" in text(result)
@@ -445,8 +448,8 @@ async def test_unlisted_resource_is_searched() -> None:
 
     second = Suite(name="second", version="1", resources=[Note, Hidden])
     async with Hub() as hub:
-        await hub.register(ServerConfig("a", target=first()))
-        await hub.register(ServerConfig("b", target=second))
+        await hub.add(ServerConfig("a", target=first()))
+        await hub.add(ServerConfig("b", target=second))
         async with client_of(hub, REVISIONS[0]) as client:
             assert "found hidden://x" in str((await client.read("hidden://x")).contents)
             with pytest.raises(ServerError) as error:
@@ -485,7 +488,7 @@ async def test_cancellation_withdraws_the_question() -> None:
     human = Waiting()
     async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision="2025-11-25")) as hub:
         client = client_of(hub, "2025-11-25", human)
-        await hub.register(ServerConfig("a", target=suite))
+        await hub.add(ServerConfig("a", target=suite))
         async with client:
             call = asyncio.ensure_future(client.call("a/stopped"))
             await human.asked.wait()
@@ -494,19 +497,45 @@ async def test_cancellation_withdraws_the_question() -> None:
 
 
 async def test_suspended_call_expires() -> None:
-    """A later answer is rejected."""
-    limits = HubLimits(answer_timeout=0)
-    async with asyncio.timeout(TIME), Hub(limits=limits) as hub:
-        client = client_of(hub, REVISIONS[0], Human())
-        await hub.register(ServerConfig("a", target=first()))
-        async with client:
-            with pytest.raises(ServerError, match="make it again"):
-                await client.call("a/ask")
+    """It is cancelled, and an answer that comes later is rejected."""
+    cancelled = asyncio.Event()
+
+    async def work(call: ForwardedCall) -> CallToolResult:
+        try:
+            await call.ask(RootsQuestion())
+        finally:
+            cancelled.set()
+        raise AssertionError
+
+    call = ForwardedCall(NOBODY, work, QuestionLimiter())
+    async with asyncio.timeout(TIME):
+        await call.step()
+        suspended = SuspendedCalls()
+        key = suspended.add(call, timeout=0)
+        await cancelled.wait()
+
+    assert suspended.pop(key) is None
 
 
 async def test_question_without_a_call_is_rejected() -> None:
     """No client of the hub can answer it."""
-    handler = RelayingHandler(QuestionLimiter(HubLimits()), lambda: (0, ()), lambda: None)
+    handler = RelayingHandler(lambda: ((), ()), lambda: None)
 
     with pytest.raises(McpError, match="No client can answer"):
         await handler.handle_list_roots(None)
+
+
+async def test_hub_separator() -> None:
+    """Some models reject a slash; prefixes of names stay unambiguous."""
+    async with asyncio.timeout(TIME), Hub(separator="__") as hub:
+        await hub.add(ServerConfig("a", target=first()))
+        with pytest.raises(AlreadyRegistered):
+            await hub.add(ServerConfig("a__b", target=first()))
+        async with client_of(hub, REVISIONS[0]) as client:
+            listed = [each.name for each in await client.tools()]
+            sums = [(await each.call("a__add", {"a": 1, "b": 2})).text for each in (hub, client)]
+            prompts = [await each.prompt("a__greet", {"name": "Ada"}) for each in (hub, client)]
+
+    assert listed[0] == "a__add"
+    assert sums == ["3", "3"]
+    assert [each.messages[0].content for each in prompts] == [TextContent("Hello Ada.")] * 2

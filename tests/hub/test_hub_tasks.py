@@ -10,7 +10,7 @@ from genmcp import Accepted, Channel, Continue, Outcome, Suite, Tool, ToolReques
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
-from genmcp.hub.config import HubLimits, ServerConfig
+from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.protocol.content import TextContent
 from tests.hub.far import TIME
@@ -69,7 +69,7 @@ class Human(ClientHandler[None]):
 
 
 #: A forwarded call that takes longer than a moment becomes a task.
-EAGER = HubLimits(promote_after=0.001)
+EAGER = 0.001
 
 
 def options(revision: str = NEW) -> ClientOptions:
@@ -83,8 +83,8 @@ async def test_long_call_becomes_a_task(task: Literal["never", "always"], behind
     """Whether or not it is a task of the server behind the hub."""
     bake = Bake(task)
     suite = Suite(name="bakery", version="1", tools=[bake])
-    async with asyncio.timeout(TIME), Hub(options=options(behind), limits=EAGER) as hub:
-        await hub.register(ServerConfig("a", target=suite))
+    async with asyncio.timeout(TIME), Hub(options=options(behind), promote_after=EAGER) as hub:
+        await hub.add(ServerConfig("a", target=suite))
         async with Client(hub.server(), options=options()) as client:
             handle = await client.call_task("a/bake")
             assert handle.id is not None
@@ -101,8 +101,8 @@ async def test_cancelled_task_cancels_the_call(
     """And its task at the server behind the hub, if there is one."""
     bake = Bake(task)
     suite = Suite(name="bakery", version="1", tools=[bake])
-    async with asyncio.timeout(TIME), Hub(options=options(behind), limits=EAGER) as hub:
-        await hub.register(ServerConfig("a", target=suite))
+    async with asyncio.timeout(TIME), Hub(options=options(behind), promote_after=EAGER) as hub:
+        await hub.add(ServerConfig("a", target=suite))
         async with Client(hub.server(), options=options()) as client:
             handle = await client.call_task("a/bake")
             await bake.began.wait()
@@ -116,9 +116,9 @@ async def test_questions_of_a_task_are_forwarded(behind: str) -> None:
     """As questions of the hub's task."""
     ask = Ask()
     suite = Suite(name="bakery", version="1", tools=[ask])
-    async with asyncio.timeout(TIME), Hub(options=options(behind), limits=EAGER) as hub:
+    async with asyncio.timeout(TIME), Hub(options=options(behind), promote_after=EAGER) as hub:
         server = hub.server()
-        await hub.register(ServerConfig("a", target=suite))
+        await hub.add(ServerConfig("a", target=suite))
         async with Client(server, handler=Human(), options=options()) as client:
             handle = await client.call_task("a/ask")
             assert handle.id is not None

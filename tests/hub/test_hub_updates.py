@@ -14,7 +14,8 @@ from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
-from genmcp.hub.config import Backoff, HubLimits, Retry, ServerConfig
+from genmcp.hub import subscriptions
+from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.protocol.resources import SubscriptionFilter
 from tests.hub.far import TIME, Far, gate
@@ -106,6 +107,12 @@ class Library(Far):
         return self.asked
 
 
+@pytest.fixture
+def _unsubscribes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the seconds in which a client may subscribe again."""
+    monkeypatch.setattr(subscriptions, "_LINGER", 0.0)
+
+
 def hub_of(revision: str, **options: Any) -> Hub:
     """Return a hub that uses *revision* with its servers."""
     return Hub(options=ClientOptions(revision=revision), **options)
@@ -122,7 +129,7 @@ async def test_updates_go_to_subscribers(before: str, behind: str) -> None:
     """Of that resource only, with every pair of revisions."""
     async with asyncio.timeout(TIME), hub_of(behind) as hub:
         mux = Mux(hub.server())
-        await hub.register(ServerConfig("a", target=notes()))
+        await hub.add(ServerConfig("a", target=notes()))
         async with (
             client_of(mux, before) as one,
             client_of(mux, before) as other,
@@ -136,12 +143,13 @@ async def test_updates_go_to_subscribers(before: str, behind: str) -> None:
             assert (await anext(lists)).params.uri == LIST
 
 
+@pytest.mark.usefixtures("_unsubscribes_at_once")
 async def test_one_subscription_serves_all_clients() -> None:
     """It ends after the last client's."""
     far = Library()
-    async with asyncio.timeout(TIME), hub_of(OLD, limits=HubLimits(subscription_linger=0)) as hub:
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
         mux = Mux(hub.server())
-        await hub.register(ServerConfig("far", target=far))
+        await hub.add(ServerConfig("far", target=far))
         async with client_of(mux, NEW) as one, client_of(mux, NEW) as other:
             async with one.subscribe(NOTE) as first:
                 async with other.subscribe(NOTE) as second:
@@ -155,11 +163,12 @@ async def test_one_subscription_serves_all_clients() -> None:
                 assert far.asked[2:] == [("subscribe", NOTE)]
 
 
+@pytest.mark.usefixtures("_unsubscribes_at_once")
 async def test_one_subscription_serves_all_composites() -> None:
     """However often the hub is served."""
     far = Library()
-    async with asyncio.timeout(TIME), hub_of(OLD, limits=HubLimits(subscription_linger=0)) as hub:
-        await hub.register(ServerConfig("far", target=far))
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+        await hub.add(ServerConfig("far", target=far))
         first, second = Mux(hub.server()), Mux(hub.server())
         async with client_of(first, NEW) as one, client_of(second, NEW) as other:
             async with one.subscribe(NOTE) as note:
@@ -182,7 +191,7 @@ async def test_rejected_subscription_is_tried_again() -> None:
     """By the next subscriber."""
     far = Library(denies=NOTE)
     async with asyncio.timeout(TIME), hub_of(OLD) as hub:
-        await hub.register(ServerConfig("far", target=far))
+        await hub.add(ServerConfig("far", target=far))
         async with client_of(Mux(hub.server()), OLD) as client:
             with pytest.raises(ServerError, match="no updates"):
                 async with client.subscribe(NOTE):
@@ -197,7 +206,7 @@ async def test_update_of_a_part_updates_the_resource() -> None:
     """Before 2026-07-28 a server may announce a part of the resource."""
     far = Library()
     async with asyncio.timeout(TIME), hub_of(OLD) as hub:
-        await hub.register(ServerConfig("far", target=far))
+        await hub.add(ServerConfig("far", target=far))
         async with client_of(Mux(hub.server()), NEW) as client, client.subscribe(NOTE) as notes:
             far.update("note://today-and-tomorrow")
             far.update(f"{NOTE}/first")
@@ -210,7 +219,7 @@ async def test_subscription_needs_the_capability(revision: str) -> None:
     """A server without it is not asked."""
     far = Library(tells=False)
     async with asyncio.timeout(TIME), hub_of(OLD) as hub:
-        await hub.register(ServerConfig("far", target=far))
+        await hub.add(ServerConfig("far", target=far))
         async with client_of(Mux(hub.server()), revision) as client:
             if revision == NEW:
                 async with client.subscribe(NOTE) as changes:
@@ -227,7 +236,7 @@ async def test_one_rejected_resource_does_not_affect_others() -> None:
     """They get streams of their own."""
     far = Library(denies=LIST)
     async with asyncio.timeout(TIME), hub_of(OLD) as hub:
-        await hub.register(ServerConfig("far", target=far))
+        await hub.add(ServerConfig("far", target=far))
         async with (
             client_of(Mux(hub.server()), NEW) as client,
             client.listen(NOTE, LIST) as changes,
@@ -244,8 +253,8 @@ async def test_subscription_survives_a_reconnection() -> None:
     async def sleep(delay: float) -> None:
         far.down = False
 
-    async with asyncio.timeout(TIME), hub_of(OLD, backoff=Backoff(sleep)) as hub:
-        await hub.register(ServerConfig("far", target=far, retry=Retry(1)))
+    async with asyncio.timeout(TIME), hub_of(OLD, sleep=sleep) as hub:
+        await hub.add(ServerConfig("far", target=far, retry=Retry(1)))
         async with client_of(Mux(hub.server()), OLD) as client, client.subscribe(NOTE) as changes:
             far.down = True
             assert not (await client.call("far/quick")).is_error
@@ -259,10 +268,10 @@ async def test_subscription_follows_the_resource() -> None:
     """Its clients need not subscribe again."""
     one, other = Library(), Library()
     async with asyncio.timeout(TIME), hub_of(OLD) as hub:
-        await hub.register(ServerConfig("far", target=one))
+        await hub.add(ServerConfig("far", target=one))
         async with client_of(Mux(hub.server()), NEW) as client, client.subscribe(NOTE) as changes:
-            await hub.unregister("far")
-            await hub.register(ServerConfig("far", target=other))
+            await hub.remove("far")
+            await hub.add(ServerConfig("far", target=other))
             assert (await anext(changes)).params.uri == NOTE  # it may be another note
             await other.until(1)
             other.update(NOTE)
@@ -298,8 +307,8 @@ async def test_ended_stream_is_opened_again(breaks: str) -> None:
 
     far = Library()
     far.answers["subscriptions/listen"] = listen
-    async with asyncio.timeout(TIME), hub_of(NEW, backoff=Backoff(sleep)) as hub:
-        await hub.register(ServerConfig("far", target=far))
+    async with asyncio.timeout(TIME), hub_of(NEW, sleep=sleep) as hub:
+        await hub.add(ServerConfig("far", target=far))
         async with client_of(Mux(hub.server()), NEW) as client, client.subscribe(NOTE) as changes:
             ends.set()
             await again.wait()
@@ -311,28 +320,30 @@ async def test_ended_stream_is_opened_again(breaks: str) -> None:
 
 @pytest.mark.parametrize("ends", ["late", "gone"])
 async def test_slow_subscription_is_treated_as_accepted(
-    ends: str,
+    ends: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One at a server that was removed is not."""
+    monkeypatch.setattr(subscriptions, "_ACCEPT_TIMEOUT", 0 if ends == "late" else TIME)
     came, _, answer = gate()
     far = Library()
     far.answers["resources/subscribe"] = answer
     async with (
         asyncio.timeout(TIME),
-        hub_of(OLD, limits=HubLimits(subscription_timeout=0 if ends == "late" else TIME)) as hub,
+        hub_of(OLD) as hub,
     ):
-        await hub.register(ServerConfig("far", target=far))
+        await hub.add(ServerConfig("far", target=far))
         async with client_of(Mux(hub.server()), NEW) as client:
             changes = client.subscribe(NOTE)
             entering = asyncio.ensure_future(changes.__aenter__())
             await came.wait()
             if ends == "gone":
-                await hub.unregister("far")
+                await hub.remove("far")
             await entering
             assert bool(changes.honored.resource_subscriptions) == (ends == "late")
             await changes.__aexit__()
 
 
+@pytest.mark.usefixtures("_unsubscribes_at_once")
 async def test_subscribe_during_unsubscribe() -> None:
     """The server gets both requests in order."""
     came, go, answer = gate()
@@ -344,8 +355,8 @@ async def test_subscribe_during_unsubscribe() -> None:
 
     far = Library()
     far.answers["resources/unsubscribe"] = late
-    async with asyncio.timeout(TIME), hub_of(OLD, limits=HubLimits(subscription_linger=0)) as hub:
-        await hub.register(ServerConfig("far", target=far))
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
+        await hub.add(ServerConfig("far", target=far))
         async with client_of(Mux(hub.server()), NEW) as client:
             async with client.subscribe(NOTE):
                 pass
@@ -361,11 +372,12 @@ async def test_subscribe_during_unsubscribe() -> None:
             await changes.__aexit__()
 
 
-async def test_subscriptions_are_bounded() -> None:
-    """The error names the setting."""
-    async with asyncio.timeout(TIME), hub_of(OLD, limits=HubLimits(max_subscriptions=1)) as hub:
+async def test_subscriptions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of all clients together."""
+    monkeypatch.setattr(subscriptions, "_MAX_SUBSCRIPTIONS", 1)
+    async with asyncio.timeout(TIME), hub_of(OLD) as hub:
         mux = Mux(hub.server())
-        await hub.register(ServerConfig("far", target=Library()))
+        await hub.add(ServerConfig("far", target=Library()))
         async with client_of(mux, NEW) as client, client.subscribe(NOTE):
             async with client.subscribe(NOTE):
                 pass
@@ -381,7 +393,7 @@ async def test_subscription_survives_a_crash(behind: str) -> None:
     env = {"PYTHONPATH": os.pathsep.join(sys.path)}
     config = ServerConfig("far", sys.executable, [path], env, retry=Retry(1, 0))
     async with asyncio.timeout(30), hub_of(behind) as hub:
-        await hub.register(config)
+        await hub.add(config)
         async with client_of(Mux(hub.server()), OLD) as client, client.subscribe(NOTE) as changes:
             await client.call("far/touch")
             assert (await anext(changes)).params.uri == NOTE
@@ -395,7 +407,7 @@ async def test_subscription_survives_a_crash(behind: str) -> None:
 async def test_updates_of_a_server_over_http(behind: str) -> None:
     """Of several resources, during other calls of the server, through a middleware."""
     async with asyncio.timeout(30), serve(Endpoint(notes())) as url, hub_of(behind) as hub:
-        await hub.register(ServerConfig("a", url=url))
+        await hub.add(ServerConfig("a", url=url))
         async with (
             client_of(Mux(Middleware(hub.server())), NEW) as client,
             client.listen(NOTE, LIST) as changes,

@@ -16,8 +16,7 @@ from genmcp.composite.errors import (
     UnknownTool,
 )
 from genmcp.errors import McpError, StoreUnavailable
-from genmcp.registry.live import GLOBAL, LiveRegistry, SessionRegistries
-from genmcp.registry.registry import Registry, Status
+from genmcp.registry.registry import GLOBAL, Registry, SessionRegistries, Status
 from genmcp.server import Server
 from tests.support.asgi import PATIENCE
 
@@ -63,16 +62,18 @@ def call(name: str, **arguments: Any) -> dict[str, Any]:
 # A. The value.
 
 
-def test_registry_never_changes() -> None:
-    """Each change returns another registry."""
-    empty = Registry()
-    one = empty.register(suite("math", add))
+def test_registry_changes() -> None:
+    """An unknown name is removed without an error."""
+    registry = Registry()
+    assert registry.names == []
 
-    assert (empty.names, one.names) == ([], ["math"])
-    assert one.unregister("math").names == []
-    assert ["math"] == one.unregister("nobody").names == one.names
-    assert not one.toggle("math", False).enabled
-    assert list(one.enabled) == ["math"]
+    registry.add(suite("math", add))
+    registry.remove("nobody")
+    assert (registry.names, [*registry.enabled]) == (["math"], ["math"])
+    registry.toggle("math", False)
+    assert (registry.names, [*registry.enabled]) == (["math"], [])
+    registry.remove("math")
+    assert len(registry) == 0
 
 
 def test_registry_replaces_a_server_of_the_same_name() -> None:
@@ -86,7 +87,8 @@ def test_registry_replaces_a_server_of_the_same_name() -> None:
 def test_registry_takes_muxes_and_other_names() -> None:
     """A mux keeps its settings; a name may be given."""
     mux = Mux(suite("math", add))
-    registry = Registry([mux]).register(mux, name="more")
+    registry = Registry([mux])
+    registry.add(mux, name="more")
 
     assert registry.names == ["math", "more"]
     assert registry.find("more") is mux
@@ -97,8 +99,8 @@ def test_registry_takes_muxes_and_other_names() -> None:
 @pytest.mark.parametrize("name", ["", "a/b"])
 def test_registry_rejects_ambiguous_names(name: str) -> None:
     """A slash ends the server's name in that of a tool."""
-    with pytest.raises(ConfigurationError, match="registered as"):
-        Registry().register(suite("math", add), name=name)
+    with pytest.raises(ConfigurationError, match="added as"):
+        Registry().add(suite("math", add), name=name)
 
 
 def test_registry_names_its_servers_for_agents() -> None:
@@ -120,7 +122,8 @@ async def test_registry_lists_tools_of_enabled_servers() -> None:
     registry = Registry([suite("math", add), paged])
 
     assert [each.name for each in await registry.tools()] == ["add", "draw", "hang", "fail"]
-    assert [each.name for each in await registry.toggle("art", False).tools()] == ["add"]
+    registry.toggle("art", False)
+    assert [each.name for each in await registry.tools()] == ["add"]
 
 
 async def test_registry_calls_the_first_server_that_has_the_tool() -> None:
@@ -133,7 +136,8 @@ async def test_registry_calls_the_first_server_that_has_the_tool() -> None:
 
     registry = Registry([suite("math", add), suite("other", other)])
     found = await registry.call_tool_by_name("add", {"a": 1, "b": 2})
-    second = await registry.toggle("math", False).call_tool_by_name("add", {"a": 1, "b": 2})
+    registry.toggle("math", False)
+    second = await registry.call_tool_by_name("add", {"a": 1, "b": 2})
 
     assert (found.text, second.text) == ("3", "other")
     with pytest.raises(UnknownTool, match="nobody"):
@@ -222,7 +226,8 @@ async def test_registry_names_a_method_that_it_lacks(method: str) -> None:
 
 async def test_registry_rejects_unknown_and_disabled_servers() -> None:
     """The message names the cause."""
-    registry = Registry([suite("math", add)]).toggle("math", False)
+    registry = Registry([suite("math", add)])
+    registry.toggle("math", False)
 
     with pytest.raises(UnknownServer, match="Unknown MCP server: art"):
         await registry.handle_message("art", call("draw"))
@@ -288,13 +293,15 @@ async def test_registry_call_raises_protocol_errors() -> None:
 async def test_registry_status() -> None:
     """Name, version, number of tools, whether it is enabled, its error; `reconnect` clears it."""
     registry = Registry([suite("math", add, fail), suite("art", draw, version="2")])
-    broken = registry.toggle("art", False).failed("art", "no paint")
+    registry.toggle("art", False)
+    registry.failed("art", "no paint")
 
-    assert await broken.status() == {
+    assert await registry.status() == {
         "math": Status("math", "1.0.0", 2, True),
         "art": Status("art", "2", 1, False, "no paint"),
     }
-    assert (await broken.reconnect("art").status())["art"] == Status("art", "2", 1, True)
+    registry.reconnect("art")
+    assert (await registry.status())["art"] == Status("art", "2", 1, True)
     assert await Registry().status() == {}
 
 
@@ -312,17 +319,20 @@ async def test_registry_leaves_out_a_failing_server() -> None:
         "broken": Status("broken", "1", 0, True, "no list today"),
         "math": Status("math", "1.0.0", 1, True),
     }
-    assert (await registry.failed("broken", "no paint").status())["broken"].error == "no paint"
+    registry.failed("broken", "no paint")
+    assert (await registry.status())["broken"].error == "no paint"
 
 
 def test_set_servers_keeps_servers_disabled() -> None:
     """Absent ones are dropped, new ones are enabled."""
-    registry = Registry([suite("a", add), suite("b", add), suite("c", add)]).toggle("b", False)
-    other = registry.set_servers([suite("b", draw), suite("d", add)])
+    registry = Registry([suite("a", add), suite("b", add), suite("c", add)])
+    registry.toggle("b", False)
+    registry.set_servers([suite("b", draw), suite("d", add)])
 
-    assert other.names == ["b", "d"]
-    assert list(other.enabled) == ["d"]
-    assert other.set_servers([]).names == []
+    assert registry.names == ["b", "d"]
+    assert list(registry.enabled) == ["d"]
+    registry.set_servers([])
+    assert registry.names == []
 
 
 def test_registry_rejects_changes_of_unknown_servers() -> None:
@@ -361,15 +371,14 @@ async def test_registry_closes_the_muxes_it_made(tmp_path: Path) -> None:
 # C, D, E. Registries that change.
 
 
-def test_live_registry_is_thread_safe() -> None:
-    """No change is lost, and each has a version of its own."""
-    live = LiveRegistry()
-    versions: list[int] = []
-    live.watch(versions.append)
+def test_registry_is_thread_safe() -> None:
+    """No change is lost, also of a composite server that follows them."""
+    registry = Registry()
+    together = registry.server()
 
     def register(start: int) -> None:
         for number in range(start, start + 5):
-            live.register(suite(f"s{number}", add))
+            registry.add(suite(f"s{number}", add))
 
     threads = [threading.Thread(target=register, args=(5 * each,)) for each in range(4)]
     for thread in threads:
@@ -377,80 +386,56 @@ def test_live_registry_is_thread_safe() -> None:
     for thread in threads:
         thread.join(PATIENCE)
 
-    assert {f"s{number}" for number in range(20)} == set(live.current.names)
-    assert list(range(1, 21)) == versions
-    assert repr(live).startswith("<LiveRegistry 20: <Registry of s")
+    assert {f"s{number}" for number in range(20)} == set(registry.names)
+    assert all(together.find("tools/call", f"s{number}/add") for number in range(20))
 
 
-def test_failed_change_keeps_the_registry() -> None:
-    """No watcher is called."""
-    live = LiveRegistry(Registry([suite("math", add)]))
-    versions: list[int] = []
-    unwatch = live.watch(versions.append)
+def test_failed_change_is_undone() -> None:
+    """Those before it in the same update, too."""
+    registry = Registry([suite("math", add)])
+
+    def change(registry: Registry) -> None:
+        registry.add(suite("art", draw))
+        registry.toggle("nobody", False)
 
     with pytest.raises(UnknownServer):
-        live.toggle("art", False)
-    live.toggle("math", False)
-    live.reconnect("math")
-    live.reload()
-    unwatch()
-    live.unregister("math")
+        registry.update(change)
 
-    assert (versions, live.version) == ([1, 2, 3], 4)
-    assert live.current.names == []
-
-
-def test_failed_watcher_does_not_affect_others(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """The change has taken effect; the failed watcher is logged."""
-    live = LiveRegistry()
-    versions: list[int] = []
-
-    def fail(version: int) -> None:
-        raise ValueError("no paper")
-
-    live.watch(fail)
-    live.watch(versions.append)
-    live.register(suite("math", add))
-
-    assert versions == [1]
-    assert "no paper" in caplog.text
+    assert registry.names == list(registry.enabled) == ["math"]
 
 
 def test_global_registry() -> None:
     """One per process; registering again replaces, unregistering twice is not an error."""
     try:
-        GLOBAL.register(suite("math", add))
-        GLOBAL.register(suite("math", add, draw))
+        GLOBAL.add(suite("math", add))
+        GLOBAL.add(suite("math", add, draw))
         GLOBAL.set_servers([suite("math", add), suite("art", draw)])
-        assert GLOBAL.current.names == ["math", "art"]
-        GLOBAL.unregister("art")
-        GLOBAL.unregister("art")
-        assert GLOBAL.current.names == ["math"]
+        assert GLOBAL.names == ["math", "art"]
+        GLOBAL.remove("art")
+        GLOBAL.remove("art")
+        assert GLOBAL.names == ["math"]
     finally:
-        GLOBAL.clear()
-    assert GLOBAL.current.names == []
+        GLOBAL.set_servers([])
+    assert GLOBAL.names == []
 
 
 async def test_session_registries_are_kept_apart() -> None:
     """Any hashable value is a session."""
     sessions = SessionRegistries()
-    sessions.register("a", Registry([suite("math", add)]))
-    sessions.register(("b", 1), Registry([suite("art", draw)]))
-    sessions.register("c", None)
-    changed = sessions.update("a", lambda registry: registry.toggle("math", False))
+    sessions.set("a", Registry([suite("math", add)]))
+    sessions.set(("b", 1), Registry([suite("art", draw)]))
+    sessions.set("c", None)
+    sessions.get("a").update(lambda registry: registry.toggle("math", False))
 
     assert len(sessions) == 2
-    assert changed is sessions.get("a").current
-    assert list(sessions.get(("b", 1)).current.enabled) == ["art"]
+    assert list(sessions.get(("b", 1)).enabled) == ["art"]
     assert not (await sessions.status("a"))["math"].enabled
     assert await sessions.status("c") == {}
-    sessions.unregister("a")
-    sessions.unregister("a")
-    for use in (lambda: sessions.get("a"), lambda: sessions.update("c", lambda each: each)):
+    sessions.remove("a")
+    sessions.remove("a")
+    for session in ("a", "c"):
         with pytest.raises(RegistrySessionNotFound, match="No registry for session"):
-            use()
+            sessions.get(session)
 
 
 async def test_session_registries_take_descriptions_of_servers() -> None:
@@ -462,4 +447,18 @@ async def test_session_registries_take_descriptions_of_servers() -> None:
         sessions.add_server("a", "art")  # type: ignore[arg-type]
 
     assert (await sessions.status("a"))["unnamed"] == Status("unnamed", "1.0.0", 1, True)
-    assert sessions.get("a").current.names == ["unnamed", "art"]
+    assert sessions.get("a").names == ["unnamed", "art"]
+
+
+async def test_server_may_be_removed_during_status() -> None:
+    """The status is that of the servers when it was requested."""
+
+    class Leaving(Suite):
+        async def listed(self, method: str, cursor: str | None, channel: Channel) -> Any:
+            registry.remove("leaving")
+            return await super().listed(method, cursor, channel)
+
+    registry = Registry([Leaving(name="leaving", version="1"), suite("math", add)])
+
+    assert [*await registry.status()] == ["leaving", "math"]
+    assert [*await registry.status()] == ["math"]

@@ -29,7 +29,6 @@ from genmcp.client.errors import ServerError
 from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from genmcp.registry.endpoint import RegistryEndpoint
-from genmcp.registry.live import LiveRegistry
 from genmcp.registry.registry import Registry
 from genmcp.testing import connect
 from tests.support.asgi import PATIENCE, Client
@@ -98,10 +97,10 @@ def suite(name: str, *tools: Any, **components: Any) -> Suite:
     return Suite(name=name, version="1", tools=tools, result_tool=False, **components)
 
 
-def registry(*, page_size: int | None = None) -> LiveRegistry:
+def registry(*, page_size: int | None = None) -> Registry:
     first = suite("math", add, resources=[Books("math")], page_size=page_size)
     second = suite("art", add, Ask(), prompts=[greeting()], resources=[Books("art")])
-    return LiveRegistry(Registry([first, suite("empty"), second]))
+    return Registry([first, suite("empty"), second])
 
 
 async def test_composite_lists_qualified_names() -> None:
@@ -120,10 +119,10 @@ async def test_composite_lists_qualified_names() -> None:
 
 async def test_composite_lists_page_by_page() -> None:
     """A page of a member ends a page; after `page_size` items the next member begins one."""
-    live = LiveRegistry(
-        Registry([suite("a", add, Ask(), page_size=1), suite("b", add), suite("c", add)])
-    )
-    async with connect(live.server(page_size=1)) as client:
+    live = Registry([suite("a", add, Ask(), page_size=1), suite("b", add), suite("c", add)])
+    together = live.server()
+    together.page_size = 1
+    async with connect(together) as client:
         tools = [each.name for each in await client.tools()]
 
     assert tools == ["a/add", "a/ask", "b/add", "c/add"]
@@ -145,7 +144,7 @@ async def test_composite_routes_requests_by_name() -> None:
 async def test_composite_rejects_other_names(name: str) -> None:
     """A server that is disabled has no tools either."""
     live = registry()
-    live.register(suite("off", add))
+    live.add(suite("off", add))
     live.toggle("off", False)
     async with connect(live.server()) as client:
         with pytest.raises(ServerError, match="Unknown tool") as raised:
@@ -168,8 +167,8 @@ class Plugins(Provider):
 
 async def test_composite_finds_components_of_providers() -> None:
     """A server with a catch-all template does not hide the listed resources of others."""
-    live = LiveRegistry(Registry([suite("late", providers=[Plugins()]), suite("math", add)]))
-    live.register(suite("art", resources=[Books("art")]))
+    live = Registry([suite("late", providers=[Plugins()]), suite("math", add)])
+    live.add(suite("art", resources=[Books("art")]))
     async with connect(live.server()) as client:
         three = await client.call("late/add", {"a": 1, "b": 2})
         (sure,) = (await client.read("art://books/1")).contents
@@ -253,10 +252,10 @@ async def test_composite_announces_changes() -> None:
     listener: Any = Heard()
     together.changes.follow(listener)
     added = suite("new", add)
-    live.register(added)
+    live.add(added)
     added.add(Ask())
     added.resource_updated("art://books/1")
-    live.unregister("new")
+    live.remove("new")
     added.resource_updated("art://books/2")
 
     everything = ["tools", "prompts", "resources"]
@@ -275,10 +274,10 @@ def test_composite_is_collected_before_its_registry() -> None:
 
 async def test_composite_rejects_cursor_of_removed_server() -> None:
     """The list would look complete without its rest."""
-    live = LiveRegistry(Registry([suite("a", add, Ask(), page_size=1)]))
+    live = Registry([suite("a", add, Ask(), page_size=1)])
     async with connect(live.server()) as client:
         page = await client.request("tools/list")
-        live.unregister("a")
+        live.remove("a")
         with pytest.raises(ServerError, match="was removed"):
             await client.request("tools/list", {"cursor": page.next_cursor})
         assert list(await client.tools()) == []
@@ -325,7 +324,7 @@ async def test_registry_endpoint_serves_all_and_each(mount: int) -> None:
     unknown = await posted(app, "/mcp/nobody")
     live.toggle("math", False)
     disabled = await posted(app, "/mcp/math")
-    live.register(suite("art", add))
+    live.add(suite("art", add))
     again = await posted(app, "/mcp/art")
     await endpoint.aclose()
 
@@ -339,16 +338,16 @@ async def test_registry_endpoint_serves_all_and_each(mount: int) -> None:
 async def test_registry_endpoint_ends_calls_of_removed_servers() -> None:
     """The calls that run there are cancelled once their grace is over."""
     hang = Hang()
-    live = LiveRegistry(Registry([suite("math", add), suite("idle", hang)]))
+    live = Registry([suite("math", add), suite("idle", hang)])
     endpoint = RegistryEndpoint(live, grace=0)
     async with asyncio.timeout(PATIENCE):
         call = asyncio.ensure_future(posted(served(endpoint)[0], "/mcp/idle", "hang"))
         await hang.begun.wait()
-        await asyncio.to_thread(live.unregister, "idle")
+        await asyncio.to_thread(live.remove, "idle")
         await asyncio.wait((call,))
         assert [*endpoint._endpoints] == []
         await endpoint.aclose()
-    live.clear()  # is nothing to it any more
+    live.set_servers([])  # is nothing to it any more
 
 
 def error_of(response: httpx.Response) -> str:
@@ -356,8 +355,8 @@ def error_of(response: httpx.Response) -> str:
     return message
 
 
-async def test_registry_endpoint_takes_an_immutable_registry() -> None:
-    """And forwards scopes that are not requests."""
+async def test_registry_endpoint_forwards_other_scopes() -> None:
+    """Those that are not requests, to the endpoint of all servers."""
     endpoint = RegistryEndpoint(Registry([suite("math", add)]))
     said: list[Any] = []
 
@@ -371,7 +370,7 @@ async def test_registry_endpoint_takes_an_immutable_registry() -> None:
     await endpoint.aclose()
 
     assert said[0]["type"] == "websocket.close"
-    assert repr(endpoint).startswith("<RegistryEndpoint of <LiveRegistry")
+    assert repr(endpoint).startswith("<RegistryEndpoint of <Registry of math")
 
 
 def test_registry_endpoint_rejects_invalid_options() -> None:

@@ -14,7 +14,6 @@ from genmcp import (
     Continue,
     Done,
     Endpoint,
-    LiveRegistry,
     Mux,
     PromptTemplate,
     Provider,
@@ -232,12 +231,12 @@ async def test_composite_rejects_a_cursor_unknown_to_its_server() -> None:
 
 
 async def test_registry_serves_all_as_one() -> None:
-    """A live registry changes while it is served."""
-    live = LiveRegistry(Registry([suite("math", add)]))
+    """It may change while it is served."""
+    live = Registry([suite("math", add)])
     together = live.server(name="all", version="3")
     async with connect(together) as client:
         before = [each.name for each in await client.tools()]
-        live.register(suite("more", add))
+        live.add(suite("more", add))
         after = [each.name for each in await client.tools()]
     async with connect(Registry([suite("math", add)]).server()) as client:
         three = await client.call("math/add", {"a": 1, "b": 2})
@@ -247,13 +246,12 @@ async def test_registry_serves_all_as_one() -> None:
     assert three.text == "3"
 
 
-@pytest.mark.parametrize("kind", [Registry, LiveRegistry])
-async def test_registry_is_not_a_server(kind: Any) -> None:
+async def test_registry_is_not_a_server() -> None:
     """The error names `server()` and `RegistryEndpoint`."""
     with pytest.raises(ConfigurationError, match=r"server\(\).* RegistryEndpoint"):
-        Endpoint(kind())
+        Endpoint(Registry())  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match=r"server\(\).* RegistryEndpoint"):
-        await serve_stdio(kind())
+        await serve_stdio(Registry())  # type: ignore[arg-type]
 
 
 async def test_registry_endpoint_may_be_closed_twice() -> None:
@@ -269,8 +267,8 @@ async def test_registry_endpoint_may_be_closed_twice() -> None:
 @pytest.mark.parametrize("name", ["my server", "..", ".", "x?y", "ä", "a%2Fb", "a\n", 5])
 def test_registry_rejects_invalid_names(name: Any) -> None:
     """At once, with their purpose and the remedy."""
-    with pytest.raises(ConfigurationError, match=r"names of its tools.*register\(server, name"):
-        Registry().register(suite("math", add), name=name)
+    with pytest.raises(ConfigurationError, match=r"names of its tools.*add\(server, name"):
+        Registry().add(suite("math", add), name=name)
     if name == "my server":
         with pytest.raises(ConfigurationError, match="my server"):
             Registry([suite(name)])
@@ -298,9 +296,8 @@ async def test_composite_separator(separator: str) -> None:
 @pytest.mark.parametrize("separator", ["", " ", "::", None])
 def test_composite_rejects_invalid_separators(separator: Any) -> None:
     """When it is made."""
-    for make in (Registry().server, LiveRegistry().server):
-        with pytest.raises(ConfigurationError, match="separator"):
-            make(separator=separator)
+    with pytest.raises(ConfigurationError, match="separator"):
+        Registry().server(separator=separator)
     with pytest.raises(ConfigurationError, match="separator"):
         RegistryEndpoint(Registry(), separator=separator)
 
@@ -308,23 +305,16 @@ def test_composite_rejects_invalid_separators(separator: Any) -> None:
 # Values that are not a registry, and not a message.
 
 
-def test_live_registry_rejects_other_types() -> None:
-    """And stays as it was."""
-    live = LiveRegistry(Registry([suite("math", add)]))
-    with pytest.raises(ConfigurationError, match="a Registry is needed, not None"):
-        live.update(lambda registry: None)  # type: ignore[arg-type, return-value]
+def test_session_registries_reject_other_types() -> None:
+    """The error names the value."""
     with pytest.raises(ConfigurationError, match="a Registry is needed"):
-        LiveRegistry(suite("math"))  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="a Registry is needed"):
-        SessionRegistries().register("Ada", suite("math"))  # type: ignore[arg-type]
-
-    assert (live.current.names, live.version) == (["math"], 0)
+        SessionRegistries().set("Ada", suite("math"))  # type: ignore[arg-type]
 
 
-async def test_session_shares_a_live_registry() -> None:
+async def test_session_shares_a_registry() -> None:
     """It is that one, not a copy."""
-    sessions, live = SessionRegistries(), LiveRegistry(Registry([suite("math", add)]))
-    sessions.register("Ada", live)
+    sessions, live = SessionRegistries(), Registry([suite("math", add)])
+    sessions.set("Ada", live)
     live.toggle("math", False)
 
     assert not (await sessions.status("Ada"))["math"].enabled

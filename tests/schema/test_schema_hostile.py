@@ -202,9 +202,9 @@ async def test_hub_with_a_hostile_member_works() -> None:
     far = offering([*schemas()])
     async with asyncio.timeout(10 * TIME), Hub(options=OPTIONS) as hub:
         server = Mux(hub.server())
-        await hub.register(ServerConfig("good", target=good))
+        await hub.add(ServerConfig("good", target=good))
         async with Client(server, options=OPTIONS) as client, HeldLoop.watch() as held:
-            await hub.register(ServerConfig("evil", target=far))
+            await hub.add(ServerConfig("evil", target=far))
             for number in range(0, 100, 10):
                 assert (await client.call("good/add", {"a": number, "b": 1})).text
                 await client.call(f"evil/t{number}", VALUES[number % len(VALUES)])

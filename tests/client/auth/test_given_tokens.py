@@ -206,7 +206,7 @@ async def test_hub_authorizes_each_server() -> None:
             ServerConfig("two", url=two, auth=lambda: "other", headers={"X-Team": "a"}),
         ]
         async with Hub() as hub:
-            assert await hub.register_all(configs) == {}
+            assert await hub.add_all(configs) == {}
             assert {each.name for each in hub.tools()} == {"one/whoami", "two/whoami"}
 
     assert {token for _, token in first.seen} == {"Bearer good"}

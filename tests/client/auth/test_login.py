@@ -332,7 +332,7 @@ async def test_hub_does_not_mix_the_tokens_of_its_servers() -> None:
         configs = [ServerConfig("one", url=one.url, auth=auth)]
         configs.append(ServerConfig("two", url=two.url, auth=auth))
         async with Hub() as hub:
-            assert await hub.register_all(configs) == {}
+            assert await hub.add_all(configs) == {}
             assert (await hub.call("one/whoami", {"name": "a"})).data == "a"
             assert (await hub.call("two/whoami", {"name": "b"})).data == "b"
 

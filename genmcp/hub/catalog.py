@@ -1,11 +1,11 @@
-"""A connection of a hub to one server, and the lists that are read through it."""
+"""The lists of a server of a hub, and how they are read."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from contextlib import AsyncExitStack, suppress
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import msgspec
 from msgspec.structs import replace
@@ -13,16 +13,11 @@ from msgspec.structs import replace
 from genmcp._core.request import Policy
 from genmcp._schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp._wire.param_headers import HeaderRule
-from genmcp.cancellation import run_to_completion
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError, ConnectError, ListTooLong, ServerError
-from genmcp.client.handler import ClientHandler
-from genmcp.client.options import ClientOptions, Command
+from genmcp.client.errors import ClientError, ListTooLong, ServerError
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tool_catalog import read_tool_headers
-from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError
-from genmcp.hub.config import ServerConfig
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.prompts import ListPromptsResult, PromptArgument, PromptDefinition
 from genmcp.protocol.resources import (
@@ -43,10 +38,6 @@ KINDS: Final[Mapping[str, Sequence[str]]] = {
     "resources": ("resources", "templates"),
     "prompts": ("prompts",),
 }
-
-# Up to a hundred templates are parsed in the event loop, which takes about 3 ms. A longer list is
-# parsed in a thread.
-_MAX_TEMPLATES_INLINE: Final = 100
 
 
 class HubTool(msgspec.Struct, frozen=True):
@@ -77,21 +68,14 @@ class HubResource(msgspec.Struct, frozen=True):
     definition: ResourceDefinition
 
 
-class HubPromptArgument(msgspec.Struct, frozen=True):
-    """An argument of a prompt."""
-
-    name: str
-    description: str | None = None
-    required: bool = False
-
-
 class HubPrompt(msgspec.Struct, frozen=True):
-    """A prompt of a hub's server, with the name that the server uses."""
+    """A prompt of a hub's server. Its names have the meaning of those of a tool."""
 
     name: str
     description: str | None
     server_name: str
-    arguments: Sequence[HubPromptArgument]
+    original_name: str
+    arguments: Sequence[PromptArgument]
     definition: PromptDefinition
 
 
@@ -139,16 +123,13 @@ class MemberCatalog(msgspec.Struct, frozen=True, dict=True):
     @cached_property
     def pages(self) -> Mapping[str, PaginatedResult]:
         """The lists as results, each with all items on one page, by method."""
+        options: Any = {"ttl_ms": 0, "cache_scope": "private"}
         return {
-            "tools/list": ListToolsResult(tools=self.tools, ttl_ms=0, cache_scope="private"),
-            "prompts/list": ListPromptsResult(
-                prompts=self.prompts, ttl_ms=0, cache_scope="private"
-            ),
-            "resources/list": ListResourcesResult(
-                resources=self.resources, ttl_ms=0, cache_scope="private"
-            ),
+            "tools/list": ListToolsResult(tools=self.tools, **options),
+            "prompts/list": ListPromptsResult(prompts=self.prompts, **options),
+            "resources/list": ListResourcesResult(resources=self.resources, **options),
             "resources/templates/list": ListResourceTemplatesResult(
-                resource_templates=self.templates, ttl_ms=0, cache_scope="private"
+                resource_templates=self.templates, **options
             ),
         }
 
@@ -157,109 +138,6 @@ class MemberCatalog(msgspec.Struct, frozen=True, dict=True):
         # A template without a scheme, such as `{+path}`, would match the URIs of every other
         # server.
         return any(":" in each.prefix and each.match(uri) is not None for each in self.matchers)
-
-    def hub_tools(self, server: str) -> list[HubTool]:
-        """Return the tools with their qualified names."""
-        return [
-            HubTool(f"{server}/{each.name}", each.description, server, each.name, each)
-            for each in self.tools
-        ]
-
-    def hub_resources(self, server: str) -> list[HubResource]:
-        """Return the resources of *server*."""
-        return [
-            HubResource(each.uri, each.name or each.uri, each.description, server, each)
-            for each in self.resources
-        ]
-
-    def hub_prompts(self, server: str) -> list[HubPrompt]:
-        """Return the prompts of *server*."""
-        return [
-            HubPrompt(
-                each.name, each.description, server, [*map(_argument, each.arguments or ())], each
-            )
-            for each in self.prompts
-        ]
-
-
-def _argument(argument: PromptArgument) -> HubPromptArgument:
-    return HubPromptArgument(argument.name, argument.description, bool(argument.required))
-
-
-class MemberConnection(NamedTuple):
-    """An open connection. Owned by the member, which replaces it when it breaks.
-
-    changes: the stream of list changes, None if the server has none or it could not be opened.
-    """
-
-    client: Client
-    catalog: MemberCatalog
-    changes: ChangeStream | None
-    exits: AsyncExitStack
-
-    @classmethod
-    async def open(
-        cls,
-        config: ServerConfig,
-        handler: ClientHandler[Any] | None,
-        options: ClientOptions,
-        policy: Policy,
-        on_close: Callable[[], Awaitable[None]],
-    ) -> "MemberConnection":
-        """Connect to the server of *config*, and read its lists.
-
-        *on_close* is called after the client was closed, also if this method fails.
-
-        Raises:
-            ConnectError: the server cannot be connected to, or a list cannot be read. The
-                connection was closed.
-        """
-        if config.revision is not None:
-            options = replace(options, revision=config.revision)
-        stack = AsyncExitStack()
-        stack.push_async_callback(on_close)
-        try:
-            target, options = _target(config), _options(config, options)
-            client = Client(target, handler=handler, options=options, auth=config.auth)
-            stack.push_async_callback(client.close)
-            await client.open()
-            # The stream is opened before the lists are read, so that no change is missed.
-            changes = None
-            if announced_kinds(client):
-                with suppress(ClientError):  # `reconnecting._follow` opens the stream later
-                    changes = await stack.enter_async_context(listen(client))
-            resources = client.capabilities.resources
-            catalog = MemberCatalog(
-                readable=resources is not None,
-                subscribable=resources is not None and bool(resources.subscribe),
-                policy=policy,
-            )
-            catalog, failure = await read_lists(client, [*KINDS], catalog, options.schemas)
-            if failure is not None:
-                raise failure
-        except BaseException as error:
-            await run_to_completion(stack.aclose())
-            if not isinstance(error, Exception):
-                raise
-            # Every exception is converted: the `init` of a handler runs here, and may raise any.
-            raise ConnectError(config.name, str(error)) from error
-        return cls(client, catalog, changes, stack)
-
-    async def close(self) -> None:
-        """Close the connection. A cancellation of the caller does not interrupt the closing."""
-        await run_to_completion(self.exits.aclose())
-
-
-def _options(config: ServerConfig, options: ClientOptions) -> ClientOptions:
-    if config.url is None or not config.headers:
-        return options
-    return replace(options, http=replace(options.http, headers=config.headers))
-
-
-def _target(config: ServerConfig) -> Target:
-    if config.command is not None:
-        return Command(config.command, config.args, config.env, config.cwd)
-    return config.target if config.url is None else config.url
 
 
 def announced_kinds(client: Client) -> Collection[str]:
@@ -322,11 +200,8 @@ async def _updated(
         lists["headers"] = {name: each.rules for name, each in read.items() if each.rules}
     if "templates" in lists:
         texts = [each.uri_template for each in lists["templates"]]
-        lists["matchers"] = (
-            _matchers(texts)
-            if len(texts) <= _MAX_TEMPLATES_INLINE
-            else await asyncio.to_thread(_matchers, texts)
-        )
+        # In a thread: a hundred templates take about 3 ms.
+        lists["matchers"] = await asyncio.to_thread(_matchers, texts) if texts else ()
     return replace(catalog, **lists)
 
 
