@@ -194,6 +194,9 @@ class EventStream:
         self._wrote = http.loop.time()
 
 
+_MAX_SUBSCRIBED_BYTES: Final = 512 * 1024
+"""The total size of the URIs and task ids that one stream is subscribed to."""
+
 _BESIDES: Final = 256
 """Bytes counted in addition for each URI or id: it is in the tables of several listeners."""
 
@@ -258,11 +261,10 @@ async def _supported(caller: LiveCaller, request: Request) -> SubscriptionFilter
     """Return the part of the filter of *request* that the server honors for *caller*."""
     mux = caller.mux
     wanted = await mux.builtin.honored(request, caller.access)
-    most = mux.limits.max_subscribed_bytes_per_stream
-    if _size_of(wanted) > most:
+    if _size_of(wanted) > _MAX_SUBSCRIBED_BYTES:
         raise Overloaded(
-            f"A stream is subscribed to at most {most} bytes of URIs and ids, each with "
-            f"{_BESIDES} more (limit: max_subscribed_bytes_per_stream)",
+            f"A stream is subscribed to at most {_MAX_SUBSCRIBED_BYTES} bytes of URIs and ids, "
+            f"each with {_BESIDES} more",
             status=429,
         )
     return wanted

@@ -423,7 +423,7 @@ class _Batch(Pipe):
         self._complete = asyncio.Event()
 
     async def run(self, call: PipedCall) -> None:
-        """Run *call* as soon as `Limits.batch_concurrency` permits.
+        """Run *call* as soon as few enough of the batch run.
 
         Raises:
             TooLarge: the response to the batch is full.

@@ -41,6 +41,9 @@ from genmcp.protocol.value import Value
 _TURN: Final = 0.001
 """Seconds for which a hook may send messages before other asyncio.Tasks run."""
 
+_BATCH_CONCURRENCY: Final = 10
+"""Requests of a batch that run at once."""
+
 _LOOK: Final = 0.5
 """Seconds after which a waiting thread checks whether the loop that it waits for was closed."""
 
@@ -365,12 +368,12 @@ class BatchLimits:
     """The limits on the requests and responses of one batch. Owned by the response to the batch.
 
     rejections: the errors of members that are not valid requests; they count towards
-    `Limits.max_result_bytes`. turns: the semaphore (`Limits.batch_concurrency`) that each running
+    `Limits.max_result_bytes`. turns: the semaphore (`_BATCH_CONCURRENCY`) that each running
     request holds.
     """
 
     def __init__(self, mux: Mux, rejections: Iterable[bytes] = ()) -> None:
-        self.turns = asyncio.Semaphore(mux.limits.batch_concurrency)
+        self.turns = asyncio.Semaphore(_BATCH_CONCURRENCY)
         self._mux = mux
         self._left = mux.limits.max_result_bytes - sum(map(len, rejections))
 

@@ -335,12 +335,10 @@ async def test_stdio_answers_a_batch_in_one_message() -> None:
 
 
 async def test_stdio_batch_has_a_bound() -> None:
-    """Past `Limits.max_batch_messages` nothing of it runs; a few requests run at a time."""
-    async with piped(
-        echo, max_batch_messages=3, batch_concurrency=1, max_result_bytes=3000
-    ) as wires:
+    """Past 100 messages nothing of it runs; a few requests run at a time."""
+    async with piped(echo, max_result_bytes=3000) as wires:
         await wires.initialize("2025-03-26")
-        wires.send([request("ping", id=number) for number in range(4)])
+        wires.send([request("ping", id=number) for number in range(101)])
         while "error" not in (refused := await wires.receive()):
             pass
         text = {"name": "echo", "arguments": {"text": "x" * 1500}}
@@ -348,7 +346,7 @@ async def test_stdio_batch_has_a_bound() -> None:
         while not isinstance(answers := await wires.receive(), list):
             assert "method" in answers
 
-    assert "more than 3 messages (limit: max_batch_messages)" in refused["error"]["message"]
+    assert "more than 100 messages" in refused["error"]["message"]
     first, *others = sorted(answers, key=lambda each: each["id"])
     assert text_of(first) == "x" * 1500
     assert len(others) == 2
