@@ -183,7 +183,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
     def opened(self) -> OpenResponse:
         """Return the open response, which the first use makes; a pending call becomes open."""
         if self.open_response is None:
-            self.open_response = OpenResponse(self.caller, (self.request,))
+            self.open_response = OpenResponse(self.caller, requests=(self.request,))
         if self._timers is not None:
             self._timers.discard(self, TICK)
             self._timers = None
@@ -284,7 +284,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
 
 async def _finish_at_once(response: OpenResponse) -> None:
     """Send the messages that wait, within `LAST_WORDS` seconds; stop at a cancellation."""
-    response.hasten()
+    response.http.hasten()
     with suppress(ClientLeft, asyncio.CancelledError):
         await response.finish()
 
@@ -307,7 +307,7 @@ async def serve_batch(
     http: HttpRequest, requests: Sequence[Request], rejections: Sequence[bytes]
 ) -> None:
     """Respond to *requests*, each hook in a task of its own, and with the errors *rejections*."""
-    response = OpenResponse(http, requests, len(requests) + len(rejections))
+    response = OpenResponse(http, requests=requests, batch_size=len(requests) + len(rejections))
     limits = BatchLimits(http.mux, rejections)
     calls = [
         Responder(http, request, open_response=response, batch_limits=limits)
