@@ -25,7 +25,7 @@ from genmcp._transports.request import (
     UnreadResponse,
     transport_of,
 )
-from genmcp._transports.timers import TICK, TimerTable, drive, start_eagerly
+from genmcp._transports.timers import TICK, TimerTable, drive
 from genmcp._wire.sse import MEDIA_TYPE
 from genmcp.cancellation import cancel_and_wait
 
@@ -182,7 +182,7 @@ class OpenConnection(msgspec.Struct, eq=False):
         http = self.http
         http.table = {}  # there may be many open responses, and headers are not read again
         http.shutdown.add(self.stop, idle=idle)
-        self._watch = start_eagerly(http.loop, watching)
+        self._watch = http.loop.create_task(watching)
         self._silence = http.heartbeat
         TimerTable.of(http.loop).add(self, self._silence)
 
