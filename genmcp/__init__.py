@@ -24,6 +24,7 @@ from genmcp._schema.limits import FOREIGN_LIMITS as FOREIGN_LIMITS
 from genmcp._schema.limits import SchemaLimits as SchemaLimits
 from genmcp._transports.endpoint import Endpoint as Endpoint
 from genmcp._transports.health import Health as Health
+from genmcp._transports.pipe import PipeConnection as PipeConnection
 from genmcp._wire.http import Security as Security
 from genmcp.channel import Channel as Channel
 from genmcp.content import Audio as Audio
@@ -88,7 +89,6 @@ from genmcp.version import __version__ as __version__
 
 if _typing.TYPE_CHECKING:
     from genmcp._core.client.events import SendMessage as SendMessage
-    from genmcp._transports.pipe import PipeConnection as PipeConnection
     from genmcp._transports.stdio import serve_stdio as serve_stdio
     from genmcp.client.client import Client as Client
     from genmcp.client.errors import AuthorizationFailed as AuthorizationFailed
@@ -129,7 +129,6 @@ else:
     # The modules of names that a server seldom needs: importing it does not wait for them.
     _LATER = {
         "SendMessage": "genmcp._core.client.events",
-        "PipeConnection": "genmcp._transports.pipe",
         "serve_stdio": "genmcp._transports.stdio",
         "Client": "genmcp.client.client",
         "AuthorizationFailed": "genmcp.client.errors",

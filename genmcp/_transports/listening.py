@@ -49,7 +49,7 @@ class EventStream(OpenConnection, eq=False):
     in_use: Callable[[], bool] | None = None
     _expiry: asyncio.TimerHandle | None = None
     _ending: asyncio.Timeout | None = None
-    _writer: Writer | None = None
+    _output: Writer | None = None
 
     def stop(self) -> None:
         """End the stream, from any thread; its client may resume it on another connection."""
@@ -66,7 +66,7 @@ class EventStream(OpenConnection, eq=False):
 
     def beat(self) -> float:
         """Send a comment after a silence, while the stream waits for its source."""
-        writer = self._writer
+        writer = self._output
         assert writer is not None
         if writer.silence < self.http.heartbeat:
             return writer.silence
@@ -78,7 +78,7 @@ class EventStream(OpenConnection, eq=False):
         """Respond with the events of *source*, which are in the wire format."""
         http = self.http
         http.response_begun = True
-        writer = self._writer = Writer(http, self, http.loop.time())
+        writer = self._output = Writer(http, self, http.loop.time())
         # It has no deadline until `leave` sets one, the present: if it has expired, the stream was
         # stopped, a write has failed, or the client has left. Any other TimeoutError comes from the
         # source.
@@ -103,7 +103,7 @@ class EventStream(OpenConnection, eq=False):
             http.hasten()
             await self._write(StreamEnd(self.closing_response))
         finally:
-            self._ending = self._writer = None
+            self._ending = self._output = None
             if self._expiry is not None:
                 self._expiry.cancel()
             self.close()
@@ -123,7 +123,7 @@ class EventStream(OpenConnection, eq=False):
             ClientLeft: the last write has failed or was interrupted. The response would continue
                 within another event.
         """
-        writer = self._writer
+        writer = self._output
         assert writer is not None
         if not writer.failed:
             writer.push([action])

@@ -67,7 +67,7 @@ class OpenResponse(OpenConnection, eq=False):
                 requests, streams=http.streams, stream=stream, batch=self.batch_size
             )
             self._writer = ResponseWriter(
-                http, owner=self, spoke=http.loop.time(), exchange=exchange
+                http, self, http.loop.time(), open_response=self, exchange=exchange
             )
             if exchange.batch:  # the stored events count responses that precede the stream
                 self._writer.store()
@@ -164,12 +164,13 @@ class OpenResponse(OpenConnection, eq=False):
 
 
 class ResponseWriter(Writer, kw_only=True, eq=False):
-    """Sends the messages of an `OpenResponse`.
+    """Sends the messages of an `OpenResponse`, which owns it.
 
-    exchange: decides which bytes are sent for responses, notifications and disconnects.
+    open_response: the owner. exchange: decides which bytes are sent for responses, notifications
+    and disconnects.
     """
 
-    owner: OpenResponse
+    open_response: OpenResponse
     exchange: Exchange
     _progress: LatestProgress | None = None
     _logs: RateLimiter | None = None
@@ -247,7 +248,7 @@ class ResponseWriter(Writer, kw_only=True, eq=False):
 
     def store(self) -> None:
         """Store the events from now on, if the client can resume the stream."""
-        stream, http, requests = self.exchange.stream, self.http, self.owner.requests
+        stream, http, requests = self.exchange.stream, self.http, self.open_response.requests
         session = requests[0].session
         if session is None or stream is None:
             return
@@ -255,7 +256,7 @@ class ResponseWriter(Writer, kw_only=True, eq=False):
         log, client = log_of(session, stream), http.client_key.client
         self._kept = StoredStream(http.mux.replay, log, calls, client)
         self._kept.add(self)
-        for call in self.owner.calls:
+        for call in self.open_response.calls:
             self.follow(call)
 
     def follow(self, call: RunningCall[HttpRequest]) -> None:
