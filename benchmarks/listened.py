@@ -18,13 +18,7 @@ async def change(channel: Channel) -> str:
 
 mux = Mux(
     Suite(name="listened", version="1", tools=[change]),
-    limits=Limits(
-        max_streams=COUNT,
-        max_streams_per_address=COUNT,
-        max_subscribed_bytes=COUNT * 1024,
-        max_subscribed_bytes_per_address=COUNT * 1024,
-        anonymous_share=1,
-    ),
+    limits=Limits(max_streams=COUNT, client_share=1, anonymous_share=1),
 )
 
 

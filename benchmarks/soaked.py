@@ -85,7 +85,7 @@ for logger in (logging.getLogger(), logging.getLogger("uvicorn")):
     logger.addHandler(_Errors(logging.ERROR))
 
 # Short retention: memory must become flat within the soak.
-limits = Limits(replay_ttl=5, max_revoked_sessions=1000)
+limits = Limits(replay_ttl=5)
 mux = Mux(Suite(name="soak", version="1", tools=[Echo, Steps, Wait, Linger]), limits=limits)
 
 

@@ -24,6 +24,7 @@ from genmcp._schema.limits import FOREIGN_LIMITS as FOREIGN_LIMITS
 from genmcp._schema.limits import SchemaLimits as SchemaLimits
 from genmcp._transports.endpoint import Endpoint as Endpoint
 from genmcp._transports.health import Health as Health
+from genmcp._transports.pipe import PipeConnection as PipeConnection
 from genmcp._wire.http import Security as Security
 from genmcp.channel import Channel as Channel
 from genmcp.content import Audio as Audio

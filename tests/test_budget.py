@@ -47,7 +47,7 @@ SETTINGS = {
     "genmcp.HttpOptions": 11,
     "genmcp.Hub": 5,
     "genmcp.JobOptions": 12,
-    "genmcp.Limits": 45,
+    "genmcp.Limits": 20,
     "genmcp.MemoryStore": 3,
     "genmcp.Mux": 10,
     "genmcp.Registry": 3,

@@ -20,21 +20,20 @@ LATER = vars(genmcp)["_LATER"]
 ROOT = Path(__file__).parent.parent
 
 PUBLIC = """
-Accepted Access AlreadyRegistered Annotations Audio AuthorizationFailed CallToolResult
-Cancelled CapabilityMissing Channel Client ClientError ClientHandler ClientLogHandler
-ClientOptions Command Completion CompositeError ConfigurationError ConnectError
-Continue Declined DefaultHandler Denied Depends Directory Done Endpoint ExternalJob
-ExternalQueue FOREIGN_LIMITS Failed Forbidden GenmcpError Health HttpOptions Hub Icon
-Image InsufficientScope InvalidParams Job JobOptions Limits McpError MemoryStore
-Middleware Mux Outcome OutcomeUnknown Prompt PromptError PromptRepo PromptRequest PromptTemplate
-Provider ReconnectError Registry RegistryEndpoint RegistrySessionNotFound Request RequestTimeout
-Resource ResourceError ResourceRepo ResourceRequest Retry Run SQLiteStore Schedule SchemaLimits
-Security SendMessage Server ServerConfig ServerDisabled ServerError SessionRegistries
-StdioOptions Store Suite SyncClient Telemetry TextContent Tool ToolAnnotations ToolError
-ToolRequest Transport TransportSink Unauthorized UnknownServer UnknownTool WaitCancelled
-WaitError WaitTimedOut WorkRaised WorkerLost assistant elicit elicit_url embedded_resource
-gather job load_servers prompt resource resource_link result roots sample serve_stdio
-tool user wait_for
+Accepted Access AlreadyRegistered Annotations Audio AuthorizationFailed CallToolResult Cancelled
+CapabilityMissing Channel Client ClientError ClientHandler ClientLogHandler ClientOptions Command
+Completion CompositeError ConfigurationError ConnectError Continue Declined DefaultHandler Denied
+Depends Directory Done Endpoint ExternalJob ExternalQueue FOREIGN_LIMITS Failed Forbidden
+GenmcpError Health HttpOptions Hub Icon Image InsufficientScope InvalidParams Job JobOptions
+Limits McpError MemoryStore Middleware Mux Outcome OutcomeUnknown PipeConnection Prompt
+PromptError PromptRepo PromptRequest PromptTemplate Provider ReconnectError Registry
+RegistryEndpoint RegistrySessionNotFound Request RequestTimeout Resource ResourceError
+ResourceRepo ResourceRequest Retry Run SQLiteStore Schedule SchemaLimits Security SendMessage
+Server ServerConfig ServerDisabled ServerError SessionRegistries StdioOptions Store Suite
+SyncClient Telemetry TextContent Tool ToolAnnotations ToolError ToolRequest Transport
+TransportSink Unauthorized UnknownServer UnknownTool WaitCancelled WaitError WaitTimedOut
+WorkRaised WorkerLost assistant elicit elicit_url embedded_resource gather job load_servers prompt
+resource resource_link result roots sample serve_stdio tool user wait_for
 """
 
 

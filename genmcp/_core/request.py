@@ -456,8 +456,13 @@ def _is_usable(key: str, value: msgspec.Raw) -> bool:
     return True
 
 
-def check_length(name: str, limit: int) -> None:
-    """Check that a URI or *name* has at most *limit* bytes in UTF-8.
+MAX_NAME_BYTES: Final = 2048
+"""The maximum size of a URI, or of the name of a tool, prompt, resource template or task, that a
+client may send."""
+
+
+def check_length(name: str) -> None:
+    """Check that a URI or *name* has at most `MAX_NAME_BYTES` bytes in UTF-8.
 
     Names and URIs are matched with templates, resolved as paths, stored with subscriptions and
     repeated in errors, so that a long one costs far more than its transfer.
@@ -465,21 +470,19 @@ def check_length(name: str, limit: int) -> None:
     Raises:
         MalformedParams: it has more.
     """
-    if len(name.encode()) > limit:
-        raise MalformedParams(
-            f"Invalid params: a URI or name has more than {limit} bytes (limit: max_uri_bytes)"
-        )
+    if len(name.encode()) > MAX_NAME_BYTES:
+        raise MalformedParams(f"Invalid params: a URI or name has more than {MAX_NAME_BYTES} bytes")
 
 
-def check_names(params: RequestParams, limit: int) -> None:
+def check_names(params: RequestParams) -> None:
     """Check the URIs and names in the *params* of methods that are not routed by a name.
 
     Raises:
-        MalformedParams: one has more than *limit* bytes.
+        MalformedParams: one has more than `MAX_NAME_BYTES` bytes.
     """
     match params:
         case CompleteRequestParams(ref=ref, argument=argument):
-            check_length(ref.name if isinstance(ref, PromptReference) else ref.uri, limit)
-            check_length(argument.name, limit)
+            check_length(ref.name if isinstance(ref, PromptReference) else ref.uri)
+            check_length(argument.name)
         case SubscribeRequestParams(uri=uri) | UnsubscribeRequestParams(uri=uri):
-            check_length(uri, limit)
+            check_length(uri)

@@ -13,6 +13,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from genmcp._core.request import (
+    MAX_NAME_BYTES,
     REQUEST_TYPES,
     ClientInfo,
     Request,
@@ -55,10 +56,6 @@ class ServerCatalog(Protocol):
 
     def find(self, method: str, key: str) -> RouteFacts | None:
         """Return the route of a tool, resource or prompt, or None."""
-
-    @property
-    def longest_name(self) -> int:
-        """The maximum number of bytes of a URI or name that a client sends."""
 
 
 Headers = Mapping[bytes, bytes]
@@ -236,10 +233,10 @@ def session_request(session: Session, message: Message, catalog: ServerCatalog) 
     params = revision.up(params)
     route = None
     if not method.routed:
-        check_names(params, catalog.longest_name)
+        check_names(params)
     else:
         key = getattr(params, method.name_member or "")
-        check_length(key, catalog.longest_name)
+        check_length(key)
         route = catalog.find(name, key)
         if route is None:
             raise _UNKNOWN[name](key)
@@ -347,14 +344,14 @@ def _check_request(
     route = param_headers = None
     if method.name_member is not None:
         key = getattr(params, method.name_member)
-        if len(key) * 4 > catalog.longest_name:  # UTF-8: at most 4 bytes a character
-            check_length(key, catalog.longest_name)
+        if len(key) * 4 > MAX_NAME_BYTES:  # UTF-8: at most 4 bytes a character
+            check_length(key)
         if headers is not None and (
             headers.get(NAME_HEADER) != key.encode() or key.startswith("=?") or not key.isascii()
         ):
             _check_name(headers, method, key)
     else:
-        check_names(params, catalog.longest_name)
+        check_names(params)
     if method.routed:
         route = catalog.find(name, key)
         if route is None:

@@ -145,7 +145,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
 
         Raises:
             Overloaded: it names more resources or tasks than one stream may subscribe to.
-            MalformedParams: a URI is longer than `Limits.max_uri_bytes`.
+            MalformedParams: a URI is longer than `MAX_NAME_BYTES`.
             MissingCapability: it names tasks, and the client did not declare the extension.
         """
         assert isinstance(request.params, SubscriptionsListenRequestParams)
@@ -157,7 +157,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             )
             raise Overloaded(f"A stream is subscribed to at most {bound}", status=429)
         for uri in uris:
-            check_length(uri, self._limits.max_uri_bytes)
+            check_length(uri)
         if tasks:
             _check_tasks(request)
         known = []

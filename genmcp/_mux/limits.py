@@ -4,145 +4,111 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import inf
 from threading import Lock
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from genmcp._core.client_key import ClientKey, Share
-from genmcp.errors import ConfigurationError, Overloaded, ToolError
+from genmcp._options import Count, Seconds, check_bounds
+from genmcp.errors import Overloaded, ToolError
 from genmcp.stores.store import Append
+
+MAX_CONTAINERS: Final = 100_000
+"""The maximum number of objects and arrays in a body."""
+
+MAX_REPLAY_BYTES: Final = 32 * 1024 * 1024
+"""The total size of the retained events of a stream; the newest event is retained in any case."""
+
+MAX_SUBSCRIBED_BYTES: Final = 64 * 1024 * 1024
+"""The total size of what all open streams of `subscriptions/listen` are subscribed to."""
+
+_CLIENT_THREADS: Final = 0.75
+"""The part of the threads that one client may use. It is larger than `Limits.client_share`, since
+many servers have one client, and free threads are assigned to clients in rotation."""
+
+
+Part: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1)]
+"""A part of a whole that is not nothing."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on requests, responses and stored data of a mux. Sizes in bytes, times in seconds.
 
-    A client that exceeds a limit gets an error that names the setting. A share limits the part of
-    one client in a total: `..._per_principal` one principal, `..._per_session` one legacy session,
-    `..._per_address` one peer address without a principal.
+    A client that exceeds a limit gets an error that names the setting. A client is a principal, or
+    a peer address without one. It may use `client_share` of each total, and all clients without a
+    principal together `anonymous_share` of it.
 
     Args:
-        max_header_bytes: the maximum size of a header that determines how a request is handled.
         max_body_bytes: the maximum size of a request body.
         max_depth: the maximum nesting depth of JSON.
-        max_containers: the maximum number of objects and arrays in a body; at least `max_depth`.
-        max_uri_bytes: the maximum length of a URI, or of the name of a tool, prompt, resource
-            template or task, that a client may send.
-        max_batch_messages: the maximum number of messages in one batch (2025-03-26).
-        batch_concurrency: the number of requests of a batch that run at once.
         body_timeout: the maximum time until a body has arrived.
-        max_total_body_bytes: the total size of all bodies of more than 16 KiB that belong to
-            requests without a response. Shares: max_total_body_bytes_per_principal,
-            max_total_body_bytes_per_address.
-        max_threads: the number of `def` hooks that run at once.
-        max_threads_per_client: the number of `def` hooks of one client that run at once. A client
-            is a principal, or a peer address without a principal.
-        max_thread_queue: the number of `def` hooks that wait for a thread. Threads are assigned to
-            the waiting clients in rotation.
-        max_thread_queue_per_client: the number of `def` hooks of one client that wait.
-        max_waiting_calls: the number of calls that wait for something at once. Shares:
-            max_waiting_calls_per_principal, max_waiting_calls_per_session,
-            max_waiting_calls_per_address.
-        max_waiting_calls_per_tool: the number of waiting calls of one tool.
-        anonymous_share: the fraction of each total (`max_waiting_calls`, `max_streams`, and so on),
-            from 0 to 1, that all clients without a principal may have together.
+        max_total_body_bytes: a total: the size of all bodies of more than 16 KiB that belong to
+            requests without a response.
         max_result_bytes: the maximum size of a result, as JSON; for a batch, of all responses
             together.
+        max_threads: the number of `def` hooks that run at once. One client may use three quarters
+            of them.
+        max_thread_queue: a total: the number of `def` hooks that wait for a thread. Threads are
+            assigned to the waiting clients in rotation.
+        max_waiting_calls: a total: the number of calls that wait for something at once.
+        max_streams: a total: the number of open streams of sessions and subscriptions.
+        max_subscriptions: the maximum number of resources that one stream, or one session, is
+            subscribed to.
+        client_share: the fraction of each total, from 0 to 1, that one client may use.
+        anonymous_share: the fraction of each total, from 0 to 1, that all clients without a
+            principal may use together.
         progress_per_second: the maximum number of progress notifications that a response sends per
             second. Of further notifications, only the newest is sent.
         logs_per_second: the number of log messages that a response sends per second; a hook that
             logs more waits.
-        max_streams: the number of open streams of sessions and subscriptions. Shares:
-            max_streams_per_principal, max_streams_per_session, max_streams_per_address.
-        max_subscriptions: the maximum number of resources that one stream, or one session, is
-            subscribed to.
-        max_subscribed_bytes: the total size of the URIs and task ids that all open streams of
-            `subscriptions/listen` are subscribed to, plus 256 bytes each. Shares, of all streams
-            together: max_subscribed_bytes_per_principal, max_subscribed_bytes_per_address.
-        max_subscribed_bytes_per_stream: the same size for one stream.
-        max_subscribed_bytes_per_session: the total size of the URIs that one legacy session is
-            subscribed to.
-        cursor_ttl: the lifetime of a cursor of a list.
-        input_timeout: the time that a client has to answer a question.
         write_buffer_bytes: the size of the part of a response that may wait for a client that reads
             slowly. If more waits, newer progress replaces older progress, and a hook that sends
             another message waits.
         write_timeout: the time after which the connection of a client that reads nothing is closed.
+        input_timeout: the time that a client has to answer a question.
         session_ttl: the lifetime of a legacy session.
         replay_ttl: the time for which events are retained for a client that resumes, and changes
             for a process that is slow to read them.
         max_replay_events: the number of retained events of a stream.
-        max_replay_bytes: the total size of the retained events of a stream; the newest event is
-            retained in any case.
-        max_revoked_sessions: the number of remembered sessions that were ended before they expire.
-            If so many are remembered, a client cannot end its session. Shares:
-            max_revoked_sessions_per_principal, max_revoked_sessions_per_address.
+
+    Raises:
+        ConfigurationError: one of them is out of range.
     """
 
-    max_header_bytes: int = 8 * 1024
-    max_body_bytes: int = 4 * 1024 * 1024
-    max_depth: int = 64
-    max_containers: int = 100_000
-    max_uri_bytes: int = 2048
-    max_batch_messages: int = 100
-    batch_concurrency: int = 10
-    body_timeout: float = 30.0
-    max_total_body_bytes: int = 24 * 1024 * 1024
-    max_total_body_bytes_per_principal: int = 8 * 1024 * 1024
-    max_total_body_bytes_per_address: int = 8 * 1024 * 1024
-    max_threads: int = 32
-    max_threads_per_client: int = 24
-    max_thread_queue: int = 1_000
-    max_thread_queue_per_client: int = 200
-    max_waiting_calls: int = 10_000
-    max_waiting_calls_per_principal: int = 1_000
-    max_waiting_calls_per_session: int = 1_000
-    max_waiting_calls_per_address: int = 1_000
-    max_waiting_calls_per_tool: int = 10_000
-    anonymous_share: float = 0.8
-    max_result_bytes: int = 16 * 1024 * 1024
-    progress_per_second: float = inf
-    logs_per_second: float = inf
-    max_streams: int = 10_000
-    max_streams_per_principal: int = 100
-    max_streams_per_session: int = 100
-    max_streams_per_address: int = 1_000
-    max_subscriptions: int = 1_000
-    max_subscribed_bytes: int = 64 * 1024 * 1024
-    max_subscribed_bytes_per_stream: int = 512 * 1024
-    max_subscribed_bytes_per_principal: int = 8 * 1024 * 1024
-    max_subscribed_bytes_per_address: int = 8 * 1024 * 1024
-    max_subscribed_bytes_per_session: int = 256 * 1024
-    cursor_ttl: float = 3600.0
-    input_timeout: float = 1200.0
-    write_buffer_bytes: int = 256 * 1024
-    write_timeout: float = 60.0
-    session_ttl: float = 24 * 3600.0
-    replay_ttl: float = 300.0
-    max_replay_events: int = 1000
-    max_replay_bytes: int = 32 * 1024 * 1024
-    max_revoked_sessions: int = 10_000
-    max_revoked_sessions_per_principal: int = 1_000
-    max_revoked_sessions_per_address: int = 1_000
+    max_body_bytes: Count = 4 * 1024 * 1024
+    # A body that nests as deep as allowed has as many objects and arrays.
+    max_depth: Annotated[int, msgspec.Meta(ge=1, le=MAX_CONTAINERS)] = 64
+    body_timeout: Seconds = 30.0
+    max_total_body_bytes: Count = 24 * 1024 * 1024
+    max_result_bytes: Count = 16 * 1024 * 1024
+    max_threads: Count = 32
+    max_thread_queue: Count = 1_000
+    max_waiting_calls: Count = 10_000
+    max_streams: Count = 10_000
+    max_subscriptions: Count = 1_000
+    client_share: Part = 0.25
+    anonymous_share: Part = 0.8
+    progress_per_second: Seconds = inf
+    logs_per_second: Seconds = inf
+    write_buffer_bytes: Count = 256 * 1024
+    write_timeout: Seconds = 60.0
+    input_timeout: Seconds = 1200.0
+    session_ttl: Seconds = 24 * 3600.0
+    replay_ttl: Seconds = 300.0
+    max_replay_events: Count = 1000
 
     def __post_init__(self) -> None:
-        """Validate the bounds.
+        """Check the bounds."""
+        check_bounds(self)
 
-        Raises:
-            ConfigurationError: one of them is out of range.
-        """
-        for name in self.__struct_fields__:
-            value = getattr(self, name)
-            if value <= 0:
-                raise ConfigurationError(f"Limits.{name} must be positive, not {value!r}")
-        if self.max_containers < self.max_depth:
-            raise ConfigurationError(
-                f"Limits.max_containers must not be less than max_depth, {self.max_depth}: "
-                f"{self.max_containers!r}"
-            )
-        if self.anonymous_share > 1:
-            raise ConfigurationError(
-                f"Limits.anonymous_share is at most 1, not {self.anonymous_share!r}"
-            )
+    @property
+    def threads_of_client(self) -> int:
+        """The number of `def` hooks of one client that run at once."""
+        return max(1, int(self.max_threads * max(self.client_share, _CLIENT_THREADS)))
+
+    def share_of_client(self, total: int) -> int:
+        """Return the part of *total* that one client may use; at least 1."""
+        return max(1, int(total * self.client_share))
 
     def too_large(self) -> ToolError:
         """Return the error of a call with a result of more than `max_result_bytes`."""
@@ -171,12 +137,9 @@ def replay_append(
         limits.max_replay_events,
         client,
         new,
-        limits.max_replay_bytes,
+        MAX_REPLAY_BYTES,
         optional,
     )
-
-
-_KINDS: Final = ("principal", "session", "address", "tool")  # the kinds of shares
 
 
 class _Counter(msgspec.Struct, eq=False):
@@ -192,36 +155,41 @@ Slots: TypeAlias = Sequence[_Counter]
 
 
 class ConcurrencyLimit:
-    """Limits open calls, streams or bodies, in total and per share. Owned by the mux. Thread-safe.
+    """Limits open calls, streams or bodies, in total and per client. Owned by the mux. Thread-safe.
 
-    *setting* is the name of the setting in *limits* that bounds the total. The settings
-    `<setting>_per_<kind>` bound the shares of one principal, session, address or tool. All
-    anonymous clients together have `limits.anonymous_share` of the total.
+    Args:
+        noun: the counted things, for error messages.
+        most: the maximum in total.
+        limits: has the shares of a client and of all anonymous clients.
+        setting: the name of the setting that bounds the total; empty if it is a constant.
+        least: the part of the total that a client may use in any case.
+        retry_after: the seconds after which a client may try again, for error responses.
 
-    full: whether some client may have reached a limit. noun: the counted things, for error
-    messages. retry_after: the seconds after which a client may try again, for error responses.
+    Attributes:
+        full: whether some client may have reached a limit.
     """
 
     def __init__(
         self,
-        setting: str,
-        limits: Limits,
         noun: str,
+        most: int,
+        limits: Limits,
         *,
+        setting: str = "",
+        least: int = 1,
         retry_after: int = 1,
     ) -> None:
         self.full = False
         self._setting = setting
         self._noun = noun
         self._retry_after = retry_after
-        self._most: int = getattr(limits, setting)
-        bounds = {kind: getattr(limits, f"{setting}_per_{kind}", None) for kind in _KINDS}
-        if limits.anonymous_share < 1:
-            bounds["anonymous"] = max(1, int(self._most * limits.anonymous_share))
-        # A share as large as the total needs no counting.
-        self._most_of: dict[str, int] = {
-            kind: most for kind, most in bounds.items() if most is not None and most < self._most
-        }
+        self._most = most
+        of_client = max(least, limits.share_of_client(most))
+        anonymous = max(least, int(most * limits.anonymous_share))
+        bounds = {"principal": of_client, "address": of_client, "anonymous": anonymous}
+        # A share as large as the total needs no counting. A session has none: it would be that of
+        # its address, and a client can open any number of sessions.
+        self._most_of = {kind: part for kind, part in bounds.items() if part < most}
         self._lock = Lock()
         self._total = 0
         self._counters: dict[Share, _Counter] = {}
@@ -230,32 +198,31 @@ class ConcurrencyLimit:
     def __len__(self) -> int:
         return self._total
 
-    def check(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> None:
+    def check(self, client: ClientKey, *, size: int = 1) -> None:
         """Check that *client* may open *size* more units.
 
         Raises:
-            Overloaded: with status 429 if the client or the tool has used up its own share, with
-                status 503 if the total, or the part of it for anonymous clients, is used up.
+            Overloaded: with status 429 if the client has used up its own share, with status 503 if
+                the total, or the part of it for anonymous clients, is used up.
         """
-        for share in _shares(client, tool):
-            most, counter = self._most_of.get(share[0]), self._counters.get(share)
+        for share in client.shares:
+            kind = share[0]
+            most, counter = self._most_of.get(kind), self._counters.get(share)
             used = counter.count if counter else 0
             if most is not None and used + size > most:
-                if share[0] == "anonymous":
-                    raise self._overloaded(
-                        f" of clients without authentication: {most}",
-                        f"anonymous_share, of {self._setting}",
-                    )
-                setting = f"{self._setting}_per_{share[0]}"
-                raise self._overloaded(f" of one {share[0]}: {most}", setting, status=429)
+                if kind == "anonymous":
+                    owner = "clients without authentication"
+                    raise self._overloaded(f" of {owner}: {most}", "anonymous_share")
+                raise self._overloaded(f" of one {kind}: {most}", "client_share", status=429)
         if self._total + size > self._most:
-            raise self._overloaded(f": {self._most}", self._setting)
+            raise self._overloaded(f": {self._most}")
 
-    def _overloaded(self, bound: str, setting: str, *, status: int = 503) -> Overloaded:
-        message = f"Too many {self._noun}{bound} (limit: {setting})"
+    def _overloaded(self, bound: str, share: str = "", *, status: int = 503) -> Overloaded:
+        names = ", of ".join(filter(None, (share, self._setting)))
+        message = f"Too many {self._noun}{bound}" + (f" (limit: {names})" if names else "")
         return Overloaded(message, status=status, retry_after=self._retry_after)
 
-    def acquire(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> Slots:
+    def acquire(self, client: ClientKey, *, size: int = 1) -> Slots:
         """Count *size* more units without a check, and return the argument of `release`.
 
         Call `check` first. The returned counters spare `release` a second look-up of each share,
@@ -263,7 +230,7 @@ class ConcurrencyLimit:
         """
         slots: list[_Counter] = []
         with self._lock:
-            for share in _shares(client, tool):
+            for share in client.shares:
                 counter = self._counters.get(share)
                 if counter is None:
                     most = self._most_of.get(share[0])
@@ -304,7 +271,3 @@ class ConcurrencyLimit:
             counter.count += size
             self._full_ones += (counter.count >= counter.most) - was_full
         self.full = self._total >= self._most or self._full_ones > 0
-
-
-def _shares(client: ClientKey, tool: str | None) -> Sequence[Share]:
-    return client.shares if tool is None else (*client.shares, ("tool", tool))

@@ -23,7 +23,12 @@ from genmcp._mux.bus import MessageBus, ServerRequests
 from genmcp._mux.changes import Subscriptions
 from genmcp._mux.continuations import has_tasks
 from genmcp._mux.keyed import KeyedCalls, key_of
-from genmcp._mux.limits import ConcurrencyLimit, Limits
+from genmcp._mux.limits import (
+    MAX_REPLAY_BYTES,
+    MAX_SUBSCRIBED_BYTES,
+    ConcurrencyLimit,
+    Limits,
+)
 from genmcp._mux.performing import report
 from genmcp._mux.replay import Replay
 from genmcp._mux.responses import NO_HEADERS, TASK_SUSPENDED, EncodedResponse, Responses
@@ -94,7 +99,6 @@ class Mux:
         self.server, self.find = checked_server(server), server.find
         self.offers = partial(is_offered, server)
         self.limits = limits or Limits()
-        self.longest_name = self.limits.max_uri_bytes
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)
         self.responses = Responses(self.encoder)
@@ -121,16 +125,26 @@ class Mux:
     def _limit_clients(self) -> None:
         """Make the counters of what clients have open."""
         limits = self.limits
-        self.waiting_calls = ConcurrencyLimit("max_waiting_calls", limits, "waiting calls")
-        self.streams = ConcurrencyLimit("max_streams", limits, "open streams")
-        self.body_bytes = ConcurrencyLimit("max_total_body_bytes", limits, "bytes of bodies")
-        self.subscribed_bytes = ConcurrencyLimit("max_subscribed_bytes", limits, "subscribed bytes")
+        self.waiting_calls = ConcurrencyLimit(
+            "waiting calls", limits.max_waiting_calls, limits, setting="max_waiting_calls"
+        )
+        self.streams = ConcurrencyLimit(
+            "open streams", limits.max_streams, limits, setting="max_streams"
+        )
+        self.body_bytes = ConcurrencyLimit(
+            "bytes of bodies",
+            limits.max_total_body_bytes,
+            limits,
+            setting="max_total_body_bytes",
+            least=limits.max_body_bytes,
+        )
+        self.subscribed_bytes = ConcurrencyLimit("subscribed bytes", MAX_SUBSCRIBED_BYTES, limits)
         self.unsent_bytes = UnsentBytes(limits.anonymous_share)
         self.threads = ThreadPool(
             limits.max_threads,
             limits.max_thread_queue,
-            of_client=limits.max_threads_per_client,
-            waiting_of_client=limits.max_thread_queue_per_client,
+            of_client=limits.threads_of_client,
+            waiting_of_client=limits.share_of_client(limits.max_thread_queue),
         )
 
     def _carry_messages(self, audience: str, clock: Callable[[], float]) -> None:
@@ -142,8 +156,9 @@ class Mux:
         self.session_streams = SessionStreams(
             store, self.subscriptions, self.server, self.encoder, limits
         )
-        ttl, keep, keep_bytes = limits.replay_ttl, limits.max_replay_events, limits.max_replay_bytes
-        self.bus = MessageBus(store, audience, ttl, keep, keep_bytes)
+        self.bus = MessageBus(
+            store, audience, limits.replay_ttl, limits.max_replay_events, MAX_REPLAY_BYTES
+        )
         self.server_requests = ServerRequests(
             self.seal, self.bus, self.encoder, limits.input_timeout
         )
@@ -212,9 +227,7 @@ class Mux:
                 if isinstance(result, Suspended):
                     await self.tasks.park(channel, result)
                     return TASK_SUSPENDED
-            cursor = (
-                None if route is not None else _seal_cursor(self.seal, result, channel, self.limits)
-            )
+            cursor = None if route is not None else _seal_cursor(self.seal, result, channel)
             message = self.encoder.response(request.revision, request.id, result, cursor)
             # The result of a task was checked when it ended.
             if len(message) > self.limits.max_result_bytes and request.method != "tasks/get":
@@ -330,13 +343,17 @@ class Mux:
 # an invalid one is -32602.
 
 
-def _seal_cursor(seal: Seal, result: Result, channel: Channel, limits: Limits) -> str | None:
+_CURSOR_TTL: Final = 3600.0
+"""Seconds for which a client may ask for the next page of a list."""
+
+
+def _seal_cursor(seal: Seal, result: Result, channel: Channel) -> str | None:
     if not isinstance(result, PaginatedResult) or result.next_cursor is None:
         return None
     # A server may use any text, also one with a lone surrogate.
     cursor = result.next_cursor.encode("utf-8", "surrogatepass")
     bound = channel.request.method, channel.principal
-    return seal.seal(Purpose.CURSOR, cursor, *bound, ttl=limits.cursor_ttl)
+    return seal.seal(Purpose.CURSOR, cursor, *bound, ttl=_CURSOR_TTL)
 
 
 def _open_cursor(seal: Seal, text: str, channel: Channel) -> str:

@@ -43,6 +43,10 @@ _decode_uris: Final = msgspec.msgpack.Decoder(list[str]).decode
 LISTENER: Final = "listener"
 """The prefix of the ids of a listening stream's events."""
 
+# Each change of the subscriptions writes the whole list: its size bounds the work per change.
+_MAX_SUBSCRIBED_BYTES: Final = 256 * 1024
+"""The total size of the URIs that one session is subscribed to."""
+
 _TAKEN: Final = b"taken by "  # followed by the random id of a new listener
 _ENDED: Final = b"ended"
 _SUBSCRIBED: Final = b"subscribed to others"
@@ -98,17 +102,15 @@ class SessionStreams(msgspec.Struct, eq=False):
                 return
 
     def _check_room(self, uris: Collection[str], uri: str) -> None:
-        most, size = self._limits.max_subscriptions, self._limits.max_subscribed_bytes_per_session
+        most = self._limits.max_subscriptions
         if len(uris) >= most:
             raise Overloaded(
                 f"Too many resources are subscribed to: {most} (limit: max_subscriptions)",
                 status=429,
             )
-        # Each change writes the whole list: its size bounds the work per change.
-        if sum(map(len, uris)) + len(uri) > size:
+        if sum(map(len, uris)) + len(uri) > _MAX_SUBSCRIBED_BYTES:
             raise Overloaded(
-                f"The URIs that are subscribed to have more than {size} bytes "
-                f"(limit: max_subscribed_bytes_per_session)",
+                f"The URIs that are subscribed to have more than {_MAX_SUBSCRIBED_BYTES} bytes",
                 status=429,
             )
 

@@ -41,6 +41,10 @@ DEFAULT_LEVEL: Final[LoggingLevel] = "info"
 _MAX_BYTES: Final = 4096
 """The maximum size of a session: sealed and in a header, it must still pass through proxies."""
 
+_MAX_ENDED: Final = 10_000
+"""The number of remembered sessions that were ended before they expired. If so many are remembered,
+no client can end its session."""
+
 _COME_BACK_AFTER: Final = 3600
 """Seconds after which a client that has ended too many sessions may try again."""
 _CACHED_SESSIONS: Final = 256
@@ -213,7 +217,7 @@ class SessionBroadcast:
             process reads if the bus has dropped messages.
         store: has the log of ended sessions. They are retained for the lifetime of a session.
         audience: the name of the log.
-        limits: the maximum number of remembered sessions, and their lifetime.
+        limits: the lifetime of sessions, and the share of a client in those that are remembered.
         now: the clock by which sessions expire.
     """
 
@@ -230,10 +234,10 @@ class SessionBroadcast:
         self._bus = bus
         # An ended session is remembered until it expires. If the oldest were dropped instead, a
         # client could end sessions of its own until a revoked session became valid again. At most
-        # `max_revoked_sessions` are remembered at a time. The log keeps twice as many entries, so
+        # `_MAX_ENDED` are remembered at a time. The log keeps twice as many entries, so
         # that the entries that it drops have usually expired. (A dropped entry has not expired if
         # its session would live for long, and those in all later entries expire soon.)
-        keep = 2 * limits.max_revoked_sessions
+        keep = 2 * _MAX_ENDED
         self._ends = MessageBus(
             store, f"ended:{audience}", ttl=limits.session_ttl, keep=keep, addressed=False
         )
@@ -242,7 +246,7 @@ class SessionBroadcast:
         self._lifetime = limits.session_ttl
         self._now = now
         self.places = ConcurrencyLimit(
-            "max_revoked_sessions", limits, "ended sessions", retry_after=_COME_BACK_AFTER
+            "ended sessions", _MAX_ENDED, limits, retry_after=_COME_BACK_AFTER
         )
         self._slots: dict[str, Slots] = {}
         self._until: list[tuple[float, str]] = []  # a heap

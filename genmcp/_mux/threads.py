@@ -90,16 +90,16 @@ class ThreadTurns(msgspec.Struct, eq=False):
         self._running[client] += 1
 
     def _check(self, client: Hashable) -> None:
+        if self.waiting >= self._most_waiting:
+            raise Overloaded(
+                f"Too many calls wait for a thread: {self._most_waiting} (limit: max_thread_queue)"
+            )
         most = self._most_waiting_of_client
         if client is not None and len(self._queues.get(client, ())) >= most:
             raise Overloaded(
                 f"Too many calls of one client wait for a thread: {most} "
-                f"(limit: max_thread_queue_per_client)",
+                f"(limit: client_share, of max_thread_queue)",
                 status=429,
-            )
-        if self.waiting >= self._most_waiting:
-            raise Overloaded(
-                f"Too many calls wait for a thread: {self._most_waiting} (limit: max_thread_queue)"
             )
 
     def _forget(self, client: Hashable, turn: "asyncio.Future[None]") -> None:

@@ -87,7 +87,7 @@ class Admission:
         if unknown := [key for key in self._kept if key not in self._copied]:
             raise ConfigurationError(f"keep_assigns: {unknown[0]!r} is not among copy_assigns")
         self._server_name = mux.server.info.name
-        self._header_policy = HeaderPolicy(security or Security(), mux.limits.max_header_bytes)
+        self._header_policy = HeaderPolicy(security or Security())
         self._principal = _nobody if principal is None else principal
         # Whether any client may call, since the host application has set up no authentication.
         self._open = (security is None or security.allowed_hosts is None) and (

@@ -4,11 +4,14 @@ from collections.abc import Awaitable, Generator
 from types import CoroutineType, coroutine
 from typing import Any, Final
 
-from genmcp._mux.limits import Limits
+from genmcp._mux.limits import MAX_CONTAINERS, Limits
 from genmcp._transports.request import UNCOUNTED, ClientLeft, HttpRequest, Message
 from genmcp._transports.timers import AdjustableTimeout, drive
 from genmcp._wire import jsonrpc
 from genmcp.errors import BodyTimeout, InvalidRequest, TooLarge
+
+MAX_BATCH_MESSAGES: Final = 100
+"""The maximum number of messages in one batch (2025-03-26)."""
 
 _LONGEST_LENGTH: Final = 18
 """Digits of a Content-Length that is still worth reading as a number."""
@@ -103,6 +106,6 @@ def decode(body: bytes, limits: Limits) -> jsonrpc.Message | list[jsonrpc.Messag
     return jsonrpc.decode(
         body,
         max_depth=limits.max_depth,
-        containers=limits.max_containers,
-        batch=limits.max_batch_messages,
+        containers=MAX_CONTAINERS,
+        batch=MAX_BATCH_MESSAGES,
     )

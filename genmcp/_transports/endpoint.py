@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from genmcp._core.server import Reject
 from genmcp._core.server_dispatch import SESSION_HEADER, plain_request
+from genmcp._mux.limits import MAX_CONTAINERS
 from genmcp._mux.mux import Mux, mux_of
 from genmcp._mux.responses import EncodedResponse, error_of
 from genmcp._transports.admission import Admission, Principal, authenticated, check_function
-from genmcp._transports.body import read_body
+from genmcp._transports.body import MAX_BATCH_MESSAGES, read_body
 from genmcp._transports.post import delete, get, post
 from genmcp._transports.request import (
     ClientLeft,
@@ -333,15 +334,13 @@ async def _no_console(http: HttpRequest) -> None:
 async def _post(http: HttpRequest) -> None:
     table = http.table
     mux = http.mux
-    http.streams = check_post_headers(
-        table.get(b"content-type", b""), table.get(b"accept", b"*/*"), mux.limits.max_header_bytes
-    )
+    http.streams = check_post_headers(table.get(b"content-type", b""), table.get(b"accept", b"*/*"))
     body = await read_body(http, table.get(b"content-length"))
     try:
-        jsonrpc.check(body, mux.limits.max_depth, mux.limits.max_containers)
+        jsonrpc.check(body, mux.limits.max_depth, MAX_CONTAINERS)
         request = plain_request(table, body, mux)
         if request is None:
-            message = jsonrpc.parse(body, mux.limits.max_batch_messages)
+            message = jsonrpc.parse(body, MAX_BATCH_MESSAGES)
     except Exception:
         http.id = jsonrpc.id_of(body)
         raise

@@ -9,7 +9,6 @@ import time
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing, asynccontextmanager
 from contextvars import Context
-from math import ceil
 from typing import Final
 
 from msgspec.structs import replace
@@ -22,11 +21,9 @@ from genmcp._mux.changes import Subscription
 from genmcp._mux.mux import Mux
 from genmcp._transports.request import ClientLeft, HttpRequest, wait_for_disconnect
 from genmcp._transports.running_call import LiveCaller
-from genmcp._transports.timers import TICK, TimerTable, start_eagerly
-from genmcp._transports.writing import perform
+from genmcp._transports.writing import OpenConnection, Writer
 from genmcp._wire import sse
 from genmcp._wire.sse import COMMENT
-from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import Overloaded
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.resources import SubscriptionFilter
@@ -38,94 +35,105 @@ _LOOK: Final = 1.0
 """Seconds between two looks at a stream that is in use after its token has expired."""
 
 
-class EventStream:
+class EventStream(OpenConnection, eq=False):
     """Sends the events of a source until it ends, the client leaves, or the server stops.
-
-    A comment interrupts each silence of `Endpoint(heartbeat=)` seconds. closing_response: the last
-    event, by which the client learns that the server has ended the stream. in_use: returns whether
-    calls would lose their responses with the stream.
 
     The stream ends when the access token of its client expires: the client opens another one with a
     new token. A stream that is in use then ends later.
+
+    closing_response: the last event, by which the client learns that the server has ended the
+    stream. in_use: returns whether calls would lose their responses with the stream.
     """
 
-    def __init__(
-        self,
-        http: HttpRequest,
-        *,
-        closing_response: bytes = b"",
-        in_use: Callable[[], bool] | None = None,
-    ) -> None:
-        self._http = http
-        self._farewell = closing_response
-        self._in_use = in_use
-        self._expiry: asyncio.TimerHandle | None = None
-        self._ending: asyncio.Timeout | None = None
-        self._writing = False
-        self._wrote = 0.0  # when the last write ended, by the clock of the loop
-        self._silence = http.heartbeat  # seconds that the timer was set to
-        self._comment: asyncio.Task[None] | None = None
+    closing_response: bytes = b""
+    in_use: Callable[[], bool] | None = None
+    _expiry: asyncio.TimerHandle | None = None
+    _ending: asyncio.Timeout | None = None
+    _output: Writer | None = None
 
     def stop(self) -> None:
         """End the stream, from any thread; its client may resume it on another connection."""
-        self._http.in_loop(self._end)
+        self.http.in_loop(self.leave)
 
-    hand_over = stop  # `Replay` calls it, by its protocol `Writer`
+    def hand_over(self) -> None:
+        """End the stream, from any thread, because its client resumes it on another one."""
+        self.http.in_loop(self.leave)
 
-    def _end(self, *_: object) -> None:
+    def leave(self) -> None:
+        """End the stream."""
         if self._ending is not None and not self._ending.expired():
-            self._ending.reschedule(self._http.loop.time())
+            self._ending.reschedule(self.http.loop.time())
+
+    def beat(self) -> float:
+        """Send a comment after a silence, while the stream waits for its source."""
+        writer = self._output
+        assert writer is not None
+        if writer.silence < self.http.heartbeat:
+            return writer.silence
+        writer.push([StreamChunk(COMMENT)])
+        writer.wake()
+        return 0.0
 
     async def serve(self, source: AsyncGenerator[bytes, None]) -> None:
-        """Respond with the events of *source*, which are in the wire format.
-
-        Raises:
-            ClientLeft: a write failed, or the client has read nothing for `Limits.write_timeout`
-                seconds.
-        """
-        http = self._http
+        """Respond with the events of *source*, which are in the wire format."""
+        http = self.http
         http.response_begun = True
-        # Some servers report a disconnect to `receive` only, others raise in `send` as well.
-        watch = http.loop.create_task(wait_for_disconnect(http.receive))
-        watch.add_done_callback(self._end)
-        # It has no deadline until `_end` sets one, the present: if it has expired, the stream was
-        # stopped, a comment could not be written, or the client has left. Any other TimeoutError
-        # comes from the source.
+        writer = self._output = Writer(http, self, http.loop.time())
+        # It has no deadline until `leave` sets one, the present: if it has expired, the stream was
+        # stopped, a write has failed, or the client has left. Any other TimeoutError comes from the
+        # source.
         scope = asyncio.timeout(None)
-        timers = TimerTable.of(http.loop)
         try:
             try:
                 async with scope, aclosing(source):
                     self._ending = scope
                     # Only now: if the server has begun to exit, this stops the stream at once, and
                     # only an entered scope can be stopped.
-                    http.shutdown.add(self.stop, idle=True)
+                    self.open(self._watch_client(), idle=True)
                     await self._write(StreamHead())
-                    timers.add(self, self._silence)
                     self._watch_expiry()
                     async for data in source:
                         await self._write(StreamChunk(data))
             except TimeoutError:
                 if not scope.expired():
                     raise
-                self._check_written()
             self._ending = None
             # Registered until this is sent, so that a shutdown waits for it: 2026-07-28,
             # basic/patterns, "Subscriptions", "Graceful Closure".
             http.hasten()
-            await self._write(StreamEnd(self._farewell))
+            await self._write(StreamEnd(self.closing_response))
         finally:
-            self._ending = None
+            self._ending = self._output = None
             if self._expiry is not None:
                 self._expiry.cancel()
-            timers.discard(self, self._silence)
-            http.shutdown.discard(self.stop)
-            ending = [watch] if self._comment is None else [watch, self._comment]
-            await cancel_and_wait(*ending)
+            self.close()
+            await writer.close()
+
+    async def _watch_client(self) -> None:
+        # Some servers report a disconnect to `receive` only, others raise in `send` as well.
+        try:
+            await wait_for_disconnect(self.http.receive)
+        finally:
+            self.leave()
+
+    async def _write(self, action: ExchangeAction) -> None:
+        """Write *action*, after a comment that is being written.
+
+        Raises:
+            ClientLeft: the last write has failed or was interrupted. The response would continue
+                within another event.
+        """
+        writer = self._output
+        assert writer is not None
+        if not writer.failed:
+            writer.push([action])
+        await writer.flush()  # raises an exception of the host that a comment has met
+        if writer.failed:
+            raise ClientLeft
 
     def _watch_expiry(self) -> None:
         """End the stream when the access token expires."""
-        access = self._http.access
+        access = self.http.access
         if access is not None and access.expires is not None:
             left = access.expires - time.time()
             # A token that was accepted after its expiry, since clocks differ: a stream that ended
@@ -134,65 +142,18 @@ class EventStream:
 
     def _end_in(self, seconds: float) -> None:
         # The timer may outlive the request, and must not keep its context.
-        loop = self._http.loop
+        loop = self.http.loop
         self._expiry = loop.call_later(seconds, self._expire_token, context=Context())
 
     def _expire_token(self) -> None:
-        if self._in_use is not None and self._in_use():
+        if self.in_use is not None and self.in_use():
             self._end_in(_LOOK)
         else:
-            self._end()
+            self.leave()
 
-    def expire(self) -> None:
-        """Write a comment if nothing was written for `Endpoint(heartbeat=)` seconds.
 
-        The timer is one of the `TimerTable`, and an event does not restart it: a change is written
-        to thousands of streams at once, and a timer for each of them would cost more than to write
-        it. The remaining seconds of a silence are rounded up as in `OpenResponse.expire`.
-        """
-        http = self._http
-        silent = 0.0 if self._writing else http.loop.time() - self._wrote
-        if silent >= http.heartbeat:
-            # Not in the task that waits for the source, which must not be interrupted. Writing from
-            # now on, although the task of the comment may start later.
-            self._writing = True
-            self._comment = start_eagerly(http.loop, self._send(StreamChunk(COMMENT)))
-            self._comment.add_done_callback(self._check_comment)
-            silent = 0.0
-        self._silence = TICK * ceil((http.heartbeat - silent) / TICK) if silent else http.heartbeat
-        TimerTable.of(http.loop).add(self, self._silence)
-
-    def _check_comment(self, comment: "asyncio.Task[None]") -> None:
-        if not comment.cancelled() and comment.exception() is not None:
-            self._end()
-
-    def _check_written(self) -> None:
-        """Raise an error if the last write has failed or was interrupted.
-
-        The response would then continue within another event.
-        """
-        if self._writing:
-            if self._comment is not None and self._comment.done():
-                self._comment.result()
-            raise ClientLeft from None
-
-    async def _write(self, action: ExchangeAction) -> None:
-        """Write *action* after the comment that is being written, if any."""
-        while (comment := self._comment) is not None:
-            if not comment.done():
-                await asyncio.wait({comment})
-            self._check_written()
-            if self._comment is comment:
-                self._comment = None
-        await self._send(action)
-
-    async def _send(self, action: ExchangeAction) -> None:
-        http = self._http
-        self._writing = True
-        await perform(http, [action])
-        self._writing = False
-        self._wrote = http.loop.time()
-
+_MAX_SUBSCRIBED_BYTES: Final = 512 * 1024
+"""The total size of the URIs and task ids that one stream is subscribed to."""
 
 _BESIDES: Final = 256
 """Bytes counted in addition for each URI or id: it is in the tables of several listeners."""
@@ -207,9 +168,7 @@ async def listen(http: HttpRequest, request: Request) -> None:
     mux = http.mux
     http.check_scopes([request])
     async with open_subscription(http, request) as (request, messages):
-        # There may be many open streams, which need neither headers nor body.
-        http.table = {}
-        if http.body_size:
+        if http.body_size:  # there may be many open streams, which do not need it
             http.release_body()
         end = sse.event(closing_response(mux, request))
         await EventStream(http, closing_response=end).serve(_events(messages))
@@ -258,11 +217,10 @@ async def _supported(caller: LiveCaller, request: Request) -> SubscriptionFilter
     """Return the part of the filter of *request* that the server honors for *caller*."""
     mux = caller.mux
     wanted = await mux.builtin.honored(request, caller.access)
-    most = mux.limits.max_subscribed_bytes_per_stream
-    if _size_of(wanted) > most:
+    if _size_of(wanted) > _MAX_SUBSCRIBED_BYTES:
         raise Overloaded(
-            f"A stream is subscribed to at most {most} bytes of URIs and ids, each with "
-            f"{_BESIDES} more (limit: max_subscribed_bytes_per_stream)",
+            f"A stream is subscribed to at most {_MAX_SUBSCRIBED_BYTES} bytes of URIs and ids, "
+            f"each with {_BESIDES} more",
             status=429,
         )
     return wanted

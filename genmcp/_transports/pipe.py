@@ -99,6 +99,7 @@ class Pipe:
 class PipedCall(RunningCall[Pipe], eq=False):
     """A call with an asyncio.Task of its own for its hook. Owned by the pipe."""
 
+    batch: "PipedBatch | None" = None
     _logs: RateLimiter | None = None
 
     async def run(self) -> None:
@@ -143,12 +144,19 @@ class PipedCall(RunningCall[Pipe], eq=False):
     async def respond(self, response: EncodedResponse) -> None:
         """Send *response*."""
         self.ended = self.responded = True
-        await self.caller.respond(self.request, response.body)
+        await self.send_response(response.body)
 
     async def send_handle(self, handle: EncodedResponse) -> None:
         """Send *handle* while the hook runs on."""
         await super().send_handle(handle)
-        await self.caller.respond(self.request, handle.body)
+        await self.send_response(handle.body)
+
+    async def send_response(self, message: bytes | None) -> None:
+        """Send *message* as the response, or add it to those of the batch."""
+        if self.batch is not None:
+            self.batch.add(self.request, message)
+            message = None
+        await self.caller.respond(self.request, message)
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
         """Send a notification, in the revision of the request."""
@@ -233,24 +241,26 @@ class PipeConnection(Pipe):
             id = jsonrpc.id_of(body) if isinstance(body, bytes) else jsonrpc.id_at_front(body.head)
             self.put(self._reject(Reject(error_of(error), True, id, method)))
 
-    def _receive_batch(self, batch: Sequence[Message | InvalidRequest]) -> None:
+    def _receive_batch(self, members: Sequence[Message | InvalidRequest]) -> None:
         """Run the requests of a batch, and respond in one message: 2025-03-26, basic, "Batching".
 
         Raises:
             InvalidRequest: the revision of the session has no batches.
         """
-        actions = self._server.receive_batch(batch, error_of)
+        actions = self._server.receive_batch(members, error_of)
         rejects = [each for each in actions if isinstance(each, Reject) and each.responds]
-        pipe = _Batch(self, [self._reject(each) for each in rejects])
+        batch = PipedBatch(self, [self._reject(each) for each in rejects])
         calls = [
-            PipedCall(pipe, each.request) for each in actions if isinstance(each, StartRequest)
+            PipedCall(self, each.request, batch=batch)
+            for each in actions
+            if isinstance(each, StartRequest)
         ]
         for action in actions:
             if not isinstance(action, StartRequest | Reject):
                 self._perform(action)
         # The calls of the batch start only now: a cancellation in a batch concerns earlier calls.
-        running = [self._run(call, partial(pipe.run, call)) for call in calls]
-        self._start(pipe.finish(running))
+        running = [self._run(call, partial(batch.run, call)) for call in calls]
+        self._start(batch.finish(running))
 
     def _perform(self, action: ServerAction) -> None:
         match action:
@@ -337,7 +347,7 @@ class PipeConnection(Pipe):
             if call.responded:
                 raise
             action = Reject(error_of(error), True, request.id, request.method)
-            await call.caller.respond(request, self._reject(action))
+            await call.send_response(self._reject(action))
         finally:
             self._calls.discard(call)
 
@@ -408,14 +418,13 @@ class PipeConnection(Pipe):
             self._relay = None
 
 
-class _Batch(Pipe):
-    """The pipe of the calls of a batch on *connection*, which sends their responses together.
+class PipedBatch:
+    """The responses of a batch on *connection*, which are sent together.
 
     *responses* are the error responses of its members that are not valid requests.
     """
 
     def __init__(self, connection: PipeConnection, responses: list[bytes]) -> None:
-        super().__init__(connection.mux, connection.access, connection.client_key)
         self._connection = connection
         self._responses = responses
         self._bounds = BatchLimits(connection.mux, responses)
@@ -423,7 +432,7 @@ class _Batch(Pipe):
         self._complete = asyncio.Event()
 
     async def run(self, call: PipedCall) -> None:
-        """Run *call* as soon as `Limits.batch_concurrency` permits.
+        """Run *call* as soon as few enough of the batch run.
 
         Raises:
             TooLarge: the response to the batch is full.
@@ -433,17 +442,8 @@ class _Batch(Pipe):
                 raise self._bounds.overflow()
             await call.run()
 
-    async def send(self, message: bytes) -> None:
-        """Send a *message* that is not a response at once."""
-        await self._connection.send(message)
-
-    async def report(self, request: Request, message: bytes) -> None:
-        """Send the latest progress of *request*."""
-        await self._connection.report(request, message)
-
-    async def respond(self, request: Request, message: bytes | None) -> None:
-        """Add the response of one of the requests to the batch."""
-        await self._connection.respond(request, None)
+    def add(self, request: Request, message: bytes | None) -> None:
+        """Add the response to one of the requests, if it has one."""
         bounded = self._bounds.bounded(request, EncodedResponse(message)).body
         if bounded is not None:
             self._responses.append(bounded)
@@ -462,7 +462,7 @@ class _Batch(Pipe):
             ended.add_done_callback(lambda _: self._complete.set())
             await self._complete.wait()
         if self._responses:
-            await self.send(jsonrpc.encode_batch(self._responses))
+            await self._connection.send(jsonrpc.encode_batch(self._responses))
 
 
 async def _wait(tasks: Collection[Task], seconds: float) -> None:

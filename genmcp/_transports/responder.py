@@ -41,6 +41,9 @@ from genmcp.protocol.value import Value
 _TURN: Final = 0.001
 """Seconds for which a hook may send messages before other asyncio.Tasks run."""
 
+_BATCH_CONCURRENCY: Final = 10
+"""Requests of a batch that run at once."""
+
 _LOOK: Final = 0.5
 """Seconds after which a waiting thread checks whether the loop that it waits for was closed."""
 
@@ -180,7 +183,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
     def opened(self) -> OpenResponse:
         """Return the open response, which the first use makes; a pending call becomes open."""
         if self.open_response is None:
-            self.open_response = OpenResponse(self.caller, (self.request,))
+            self.open_response = OpenResponse(self.caller, requests=(self.request,))
         if self._timers is not None:
             self._timers.discard(self, TICK)
             self._timers = None
@@ -281,7 +284,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
 
 async def _finish_at_once(response: OpenResponse) -> None:
     """Send the messages that wait, within `LAST_WORDS` seconds; stop at a cancellation."""
-    response.hasten()
+    response.http.hasten()
     with suppress(ClientLeft, asyncio.CancelledError):
         await response.finish()
 
@@ -304,7 +307,7 @@ async def serve_batch(
     http: HttpRequest, requests: Sequence[Request], rejections: Sequence[bytes]
 ) -> None:
     """Respond to *requests*, each hook in a task of its own, and with the errors *rejections*."""
-    response = OpenResponse(http, requests, len(requests) + len(rejections))
+    response = OpenResponse(http, requests=requests, batch_size=len(requests) + len(rejections))
     limits = BatchLimits(http.mux, rejections)
     calls = [
         Responder(http, request, open_response=response, batch_limits=limits)
@@ -365,12 +368,12 @@ class BatchLimits:
     """The limits on the requests and responses of one batch. Owned by the response to the batch.
 
     rejections: the errors of members that are not valid requests; they count towards
-    `Limits.max_result_bytes`. turns: the semaphore (`Limits.batch_concurrency`) that each running
+    `Limits.max_result_bytes`. turns: the semaphore (`_BATCH_CONCURRENCY`) that each running
     request holds.
     """
 
     def __init__(self, mux: Mux, rejections: Iterable[bytes] = ()) -> None:
-        self.turns = asyncio.Semaphore(mux.limits.batch_concurrency)
+        self.turns = asyncio.Semaphore(_BATCH_CONCURRENCY)
         self._mux = mux
         self._left = mux.limits.max_result_bytes - sum(map(len, rejections))
 

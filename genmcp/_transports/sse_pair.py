@@ -100,9 +100,7 @@ class SseEndpoint:
         Raises:
             McpError: it is not a message of an open session.
         """
-        check_post_headers(
-            http.table.get(b"content-type", b""), b"*/*", http.mux.limits.max_header_bytes
-        )
+        check_post_headers(http.table.get(b"content-type", b""), b"*/*")
         await http.mux.broadcast.catch_up()
         given = parse_qs(query.decode("latin-1")).get(_PARAMETER, [""])
         session = http.mux.sessions.open(given[0], http.principal)

@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from genmcp._core.access import Access
 from genmcp._mux.limits import Limits
@@ -37,64 +37,39 @@ _WITHOUT_BLOCKING: Final = getattr(select, "PIPE_BUF", 0)
 """Bytes that a writable pipe accepts without blocking; 0 where the platform defines no limit."""
 
 
-class Streams(NamedTuple):
-    """Two file descriptors: where messages come from, and where they go."""
-
-    input: int
-    output: int
-
-
 async def serve_stdio(
-    target: Mux | Server, *, principal: str | Access | None = None, grace: float = 0.5
-) -> None:
-    """Serve a mux, or a server in a mux of its own, over standard input and output.
-
-        asyncio.run(serve_stdio(suite))
-
-    Returns when the input ends, or the client no longer reads the output. Running calls then have
-    *grace* seconds to finish, and are cancelled after that. *principal* is the client's identity,
-    or its `Access`, for hooks that ask for either; the scopes of components are not checked.
-
-    While this runs, `print` in this process or in a program that a tool starts writes to standard
-    error, and standard input is empty.
-    """
-    with private_streams() as streams:
-        await serve_streams(target, streams, principal=principal, grace=grace)
-
-
-@contextmanager
-def private_streams() -> Iterator[Streams]:
-    """Yield the real standard input and output, which nothing else uses until the end."""
-    streams = Streams(os.dup(0), os.dup(1))
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    try:
-        os.dup2(nothing, 0)
-        os.dup2(2, 1)
-        if sys.stdout is not None:
-            sys.stdout.flush()  # output printed before must not reach the client either
-        with redirect_stdout(sys.stderr):
-            yield streams
-    finally:
-        if sys.stdout is not None:
-            sys.stdout.flush()
-        os.dup2(streams.input, 0)
-        os.dup2(streams.output, 1)
-        for each in (nothing, *streams):
-            os.close(each)
-
-
-async def serve_streams(
     target: Mux | Server,
-    streams: Streams,
     *,
+    streams: tuple[int, int] | None = None,
     principal: str | Access | None = None,
     grace: float = 0.5,
 ) -> None:
-    """Serve as `serve_stdio` does, over other *streams*, which are left open."""
+    """Serve a mux, or a server in a mux of its own, to one client over two streams.
+
+        asyncio.run(serve_stdio(suite))
+
+    Returns when the input ends, or the client no longer reads the output.
+
+    While this serves the standard streams, `print` in this process or in a program that a tool
+    starts writes to standard error, and standard input is empty.
+
+    Args:
+        target: the mux or server to serve. A mux that is made here is closed at the end.
+        streams: the file descriptors of the input and the output, of which the caller closes both.
+            Default: standard input and output.
+        principal: the client's identity, or its `Access`, for hooks that ask for either; the scopes
+            of components are not checked.
+        grace: seconds that running calls have to finish at the end; then they are cancelled.
+    """
+    if streams is None:
+        with private_streams() as streams:
+            await serve_stdio(target, streams=streams, principal=principal, grace=grace)
+        return
+    input, output = streams
     mux = mux_of(target)
-    reader = DescriptorReader(streams.input)
+    reader = DescriptorReader(input)
     writer = DescriptorWriter(
-        streams.output, mux.limits, on_drain=lambda: connection.flush(), on_close=reader.close
+        output, mux.limits, on_drain=lambda: connection.flush(), on_close=reader.close
     )
     connection = PipeConnection(mux, writer, principal=principal)
     lines = LineReader(mux.limits.max_body_bytes)
@@ -112,6 +87,27 @@ async def serve_streams(
         await writer.finish(LAST_WORDS)
         if mux is not target:
             await mux.aclose()
+
+
+@contextmanager
+def private_streams() -> Iterator[tuple[int, int]]:
+    """Yield the real standard input and output, which nothing else uses until the end."""
+    input, output = os.dup(0), os.dup(1)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    try:
+        os.dup2(nothing, 0)
+        os.dup2(2, 1)
+        if sys.stdout is not None:
+            sys.stdout.flush()  # output printed before must not reach the client either
+        with redirect_stdout(sys.stderr):
+            yield input, output
+    finally:
+        if sys.stdout is not None:
+            sys.stdout.flush()
+        os.dup2(input, 0)
+        os.dup2(output, 1)
+        for each in (nothing, input, output):
+            os.close(each)
 
 
 class DescriptorReader:

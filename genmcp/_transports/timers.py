@@ -7,7 +7,6 @@ tasks made.
 """
 
 import asyncio
-import sys
 import time
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, copy_context
@@ -28,7 +27,6 @@ __all__ = [
     "TimerTable",
     "drive",
     "run_at_once",
-    "start_eagerly",
 ]
 
 TICK: Final = 0.05
@@ -244,26 +242,6 @@ def run_at_once(work: Coroutine[Any, Any, None]) -> None:
         return
     work.close()
     raise RuntimeError(f"{work!r} waits")
-
-
-if sys.version_info >= (3, 12):
-
-    def start_eagerly(
-        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]
-    ) -> "asyncio.Task[T]":
-        """Return an asyncio.Task for *work* whose first step runs at once.
-
-        This needs Python 3.12, and saves an iteration of the event loop.
-        """
-        return asyncio.Task(work, loop=loop, eager_start=True)
-
-else:
-
-    def start_eagerly(
-        loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]
-    ) -> "asyncio.Task[T]":
-        """Return an asyncio.Task for *work*."""
-        return loop.create_task(work)
 
 
 class AdjustableTimeout:

@@ -7,12 +7,17 @@ waits becomes an `UnreadResponse`, with the deadline of `Limits.write_timeout`, 
 entry in the account of its client (`_mux/unsent.py`), and a place in the shutdown.
 """
 
+import asyncio
 from collections.abc import Coroutine, Sequence
+from math import ceil
 from typing import Any, Final
+
+import msgspec
 
 from genmcp._core.exchange import ExchangeAction, FullResponse, StreamChunk, StreamEnd, StreamHead
 from genmcp._transports.request import (
     PIECE,
+    UNCOUNTED,
     ClientLeft,
     Headers,
     HttpRequest,
@@ -20,8 +25,9 @@ from genmcp._transports.request import (
     UnreadResponse,
     transport_of,
 )
-from genmcp._transports.timers import drive
+from genmcp._transports.timers import TICK, TimerTable, drive
 from genmcp._wire.sse import MEDIA_TYPE
+from genmcp.cancellation import cancel_and_wait
 
 START: Final = "http.response.start"
 BODY: Final = "http.response.body"
@@ -143,3 +149,206 @@ async def _send(
             http.unread.read()
     if not last:  # dropped, and the connection is closed
         raise ClientLeft
+
+
+class OpenConnection(msgspec.Struct, eq=False):
+    """The connection of a response that stays open: of a POST with open calls, or of a stream.
+
+    Once opened, it waits for the client to disconnect, is registered for the shutdown, and sends a
+    comment after each silence of `Endpoint(heartbeat=)` seconds. `close` ends all three.
+    """
+
+    http: HttpRequest
+    _silence: float = 0.0  # seconds that the timer was set to
+    _watch: asyncio.Task[None] | None = None
+
+    def stop(self) -> None:
+        """Start to end the response, because the server is shutting down."""
+        raise NotImplementedError
+
+    def leave(self) -> None:
+        """Handle a disconnect of the client, or a write that has failed."""
+        raise NotImplementedError
+
+    def beat(self) -> float:
+        """Send a comment if it is time; return the seconds of silence so far."""
+        raise NotImplementedError
+
+    def open(self, watching: Coroutine[Any, Any, None], *, idle: bool = False) -> None:
+        """Start all three; *watching* returns when the client has disconnected.
+
+        *idle* is as for `Shutdown.add`.
+        """
+        http = self.http
+        http.table = {}  # there may be many open responses, and headers are not read again
+        http.shutdown.add(self.stop, idle=idle)
+        self._watch = http.loop.create_task(watching)
+        self._silence = http.heartbeat
+        TimerTable.of(http.loop).add(self, self._silence)
+
+    def expire(self) -> None:
+        """Send a comment if nothing was sent for `Endpoint(heartbeat=)` seconds.
+
+        A message does not restart the timer: a change is written to thousands of streams at once,
+        and a timer for each message would cost more than to write it. When the timer expires early,
+        it is set again for the remaining seconds of the silence. They are rounded up to ticks, so
+        that the `TimerTable` has few different durations.
+        """
+        http = self.http
+        left = http.heartbeat - self.beat()
+        self._silence = TICK * ceil(left / TICK) if left < http.heartbeat else left
+        TimerTable.of(http.loop).add(self, self._silence)
+
+    def check(self) -> None:
+        """Raise the exception that the host's `receive` has raised in the watch, if any."""
+        watch = self._watch
+        if watch is not None and watch.done() and not watch.cancelled():
+            watch.result()
+
+    def close(self) -> None:
+        """Unregister the response, and stop its watch and timer."""
+        http, watch = self.http, self._watch
+        if watch is not None and not http.loop.is_closed():
+            # Not awaited, since it has nothing to clean up. With a server that reports a disconnect
+            # after each response it ends by itself in this iteration of the loop, which is cheaper.
+            http.loop.call_soon(watch.cancel)
+            self._watch = None
+            TimerTable.of(http.loop).discard(self, self._silence)
+            http.shutdown.discard(self.stop)
+
+
+class Writer(msgspec.Struct, eq=False):
+    """Sends the actions of one open response as fast as its client reads. Owned by the response.
+
+    The writer has an asyncio.Task only while actions wait to be sent.
+
+    owner: the response; its `leave` is called when a write has failed, or the bytes that wait are
+    dropped. spoke: the time at which the last write ended, or the writer was made, by the clock of
+    the loop. begun: whether anything was sent. failed: whether a write was interrupted, so that
+    nothing may follow it.
+    """
+
+    http: HttpRequest
+    owner: "OpenConnection"
+    spoke: float
+    begun: bool = False
+    failed: bool = False
+    _actions: list[ExchangeAction] = []
+    _size: int = 0
+    _busy: bool = False
+    _writing: "asyncio.Task[None] | None" = None
+    _read: asyncio.Event | None = None  # made for a hook that waits: it takes half a KiB
+    _started: bool = False
+    _closing: bool = False
+
+    @property
+    def silence(self) -> float:
+        """The seconds since the last write; 0 while the client still reads one."""
+        return 0.0 if self._busy else self.http.loop.time() - self.spoke
+
+    @property
+    def full(self) -> bool:
+        """Whether the client should read some of the buffer before more is sent."""
+        return self._size > self.http.mux.limits.write_buffer_bytes
+
+    async def room(self) -> None:
+        """Wait until the write buffer is not full, or the writer is closed."""
+        while self.full and not self._closing:
+            if self._read is None:
+                self._read = asyncio.Event()
+            self._read.clear()
+            await self._read.wait()
+
+    def push(self, actions: list[ExchangeAction], size: int = 0) -> None:
+        """Send *actions*, of about *size* bytes, together with those already waiting."""
+        self._actions += actions
+        self._size += size
+        if self._size > UNCOUNTED:
+            self.http.queue(self._size, self.owner.leave)
+        if self._started:
+            self.wake()
+
+    def wake(self) -> None:
+        """Send what waits in an asyncio.Task."""
+        if self._actions and self._writing is None:
+            self._writing = self.http.loop.create_task(self._write())
+
+    def start(self) -> None:
+        """Start to send; before, messages are collected, so that a plain response can stay JSON."""
+        self._started = True
+        self.wake()
+
+    def pause(self) -> None:
+        """Start no more asyncio.Task: the caller calls `flush` or `finish` next."""
+        self._started = False
+
+    async def flush(self) -> None:
+        """Send all messages that wait, and return when they are sent.
+
+        Raises:
+            Exception: an exception of the host's `send`.
+        """
+        if (writing := self._writing) is not None:
+            await asyncio.wait({writing})
+            writing.result()
+        if self._actions:
+            await self._flush()
+
+    async def finish(self) -> None:
+        """Send all messages that wait as the last ones.
+
+        Raises:
+            Exception: as for `flush`.
+        """
+        self._started = False
+        self._closing = True
+        await self.flush()
+
+    async def close(self) -> None:
+        """Send nothing more."""
+        self._started = False
+        self._closing = True
+        if self._read is not None:
+            self._read.set()
+        if self._writing is not None and not self._writing.done():
+            await cancel_and_wait(self._writing)
+
+    async def _write(self) -> None:
+        while self._actions:
+            await self._flush()
+        self._writing = None  # unless `send` has raised: `flush` raises that
+
+    async def _flush(self) -> None:
+        """Send everything that waits; treat a client that reads too slowly as disconnected."""
+        try:
+            await self._perform()
+        except BaseException as error:
+            self.failed = True
+            if isinstance(error, Exception):
+                self.owner.leave()
+            if not isinstance(error, ClientLeft):
+                raise  # a cancellation, or a defect of the host, which gets it back
+        finally:
+            self._busy = False
+            if self._read is not None:
+                self._read.set()
+        self.on_read()
+
+    async def prepare(self, actions: list[ExchangeAction]) -> None:
+        """Do what has to be done before *actions* are performed."""
+
+    def on_read(self) -> None:
+        """Handle that nothing waits any more."""
+
+    async def _perform(self) -> None:
+        http = self.http
+        actions, self._actions = self._actions, []
+        self._size = 0
+        await self.prepare(actions)
+        self._busy = self.begun = True
+        writing = perform(http, actions)
+        del actions  # a closed connection drops the bytes at once
+        if http.unread is not None:
+            http.unread.queue(0)
+        await writing
+        self.spoke = http.loop.time()

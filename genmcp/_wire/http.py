@@ -8,6 +8,7 @@ import ipaddress
 import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
+from typing import Final
 
 import msgspec
 
@@ -90,11 +91,9 @@ class HeaderPolicy:
 
     Args:
         security: the accepted origins and hosts.
-        max_bytes: bytes of a header that is checked; default 8 KiB.
     """
 
-    def __init__(self, security: Security, max_bytes: int = 8 * 1024) -> None:
-        self._max_bytes = max_bytes
+    def __init__(self, security: Security) -> None:
         self._origins = frozenset(origin.lower() for origin in security.allowed_origins)
         hosts = security.allowed_hosts
         self._hosts = None if hosts is None else tuple(host.lower() for host in hosts)
@@ -124,7 +123,7 @@ class HeaderPolicy:
         Raises:
             HttpRejected: 403 for the origin, 421 for the host.
         """
-        _check_sizes(self._max_bytes, origin=origin, host=host)
+        _check_sizes(origin=origin, host=host)
         # DNS rebinding: a page of another site can send requests to a loopback address, but its
         # `Host` is then not a local name.
         loopback = is_loopback(peer)
@@ -163,14 +162,14 @@ class HeaderPolicy:
 
 
 @lru_cache(maxsize=128)
-def check_post_headers(content_type: bytes, accept: bytes, max_bytes: int = 8 * 1024) -> bool:
+def check_post_headers(content_type: bytes, accept: bytes) -> bool:
     """Check the headers of a POST, and return whether the client accepts event streams.
 
     Raises:
         HttpRejected: 415 unless the body is JSON, 406 unless the client accepts JSON, 431 if a
-            header has more than *max_bytes* bytes.
+            header is too large.
     """
-    _check_sizes(max_bytes, content_type=content_type, accept=accept)
+    _check_sizes(content_type=content_type, accept=accept)
     if content_type.partition(b";")[0].strip().lower() != b"application/json":
         given = content_type.decode("latin-1") or "(none)"
         raise HttpRejected(f"Content-Type must be application/json, not {given}", status=415)
@@ -181,14 +180,15 @@ def check_post_headers(content_type: bytes, accept: bytes, max_bytes: int = 8 * 
     return stream
 
 
-def _check_sizes(limit: int, **headers: bytes | None) -> None:
+_MAX_BYTES: Final = 8 * 1024
+"""The maximum size of a header that determines how a request is handled."""
+
+
+def _check_sizes(**headers: bytes | None) -> None:
     for name, value in headers.items():
-        if value is not None and len(value) > limit:
+        if value is not None and len(value) > _MAX_BYTES:
             label = name.replace("_", "-")
-            raise HttpRejected(
-                f"The {label} header is larger than {limit} bytes (limit: max_header_bytes)",
-                status=431,
-            )
+            raise HttpRejected(f"The {label} header is larger than {_MAX_BYTES} bytes", status=431)
 
 
 def check_get_headers(table: dict[bytes, bytes]) -> None:

@@ -164,9 +164,7 @@ def _members_of(body: bytes, limit: int) -> list[msgspec.Raw]:
     try:
         found = reader.decode(body)
     except msgspec.ValidationError:  # members are raw, so only their number can be invalid
-        raise TooLarge(
-            f"The batch has more than {limit} messages (limit: max_batch_messages)"
-        ) from None
+        raise TooLarge(f"The batch has more than {limit} messages") from None
     except msgspec.DecodeError as error:
         raise ParseError(f"The body is not JSON: {error}") from None
     return [each for each in msgspec.structs.astuple(found) if each is not msgspec.UNSET]
@@ -258,9 +256,7 @@ def _check_structure(body: bytes, depth: int, containers: float) -> None:
     """
     steps = b"".join(_brackets_outside_strings(body)).translate(_AS_STEPS)
     if steps.count(b"\x01") > containers:  # first, since the next check is slower
-        raise TooLarge(
-            f"The body has more than {containers} objects and arrays (limit: max_containers)"
-        )
+        raise TooLarge(f"The body has more than {containers} objects and arrays")
     if max(accumulate(memoryview(steps).cast("b")), default=0) > depth:
         raise InvalidRequest(f"The body nests deeper than {depth} levels (limit: max_depth)")
 

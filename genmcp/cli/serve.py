@@ -24,7 +24,7 @@ from genmcp._mux.settings import SECRET_VARIABLE
 from genmcp._transports.endpoint import Endpoint
 from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
 from genmcp._transports.shutdown import uvicorn_server
-from genmcp._transports.stdio import Streams, private_streams, serve_streams
+from genmcp._transports.stdio import private_streams, serve_stdio
 from genmcp._wire.http import Security
 from genmcp.cli.output import OutputError, log_to_stderr
 from genmcp.cli.parsing import COUNT, PORT, SECONDS, Decorator, argument, command, option
@@ -444,7 +444,7 @@ def serve_stdio_target(target: str) -> None:
         asyncio.run(serve_until_stopped(load_mux(target), streams))
 
 
-async def serve_until_stopped(mux: Mux, streams: Streams) -> None:
+async def serve_until_stopped(mux: Mux, streams: tuple[int, int]) -> None:
     """Serve *mux* over *streams* until they end or a signal stops the process, and close it."""
     stop = asyncio.Event()
     # The mux is closed after a signal too, so that running jobs are returned to other processes at
@@ -452,7 +452,7 @@ async def serve_until_stopped(mux: Mux, streams: Streams) -> None:
     try:
         with stop_on_signals(stop):
             await check_store(mux)
-            serving = asyncio.ensure_future(serve_streams(mux, streams))
+            serving = asyncio.ensure_future(serve_stdio(mux, streams=streams))
             await wait_for_first(serving, stop.wait())
             if not serving.cancelled():
                 serving.result()

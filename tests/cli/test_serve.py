@@ -19,7 +19,6 @@ import pytest
 from starlette.applications import Starlette
 
 from genmcp import Endpoint, Mux, Suite
-from genmcp._transports.stdio import Streams
 from genmcp.cli.command import main
 from genmcp.cli.serve import ServeOptions, create_app, serve_http, serve_until_stopped
 from genmcp.errors import StoreUnavailable
@@ -418,7 +417,7 @@ async def test_serve_over_streams_closes_the_mux(told: bool, tmp_path: Path) -> 
     store, secret = f"sqlite:///{tmp_path / 'test.db'}", "a secret of at least 16 bytes"
     mux = Mux(Suite(name="test", version="1"), store=store, secret=secret)
     assert await mux.store.get("key") is None
-    serving = asyncio.create_task(serve_until_stopped(mux, Streams(its_input, its_input)))
+    serving = asyncio.create_task(serve_until_stopped(mux, (its_input, its_input)))
     try:
         await asyncio.sleep(0)
         if told:

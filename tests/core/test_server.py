@@ -46,8 +46,6 @@ HEADERS: Mapping[bytes, bytes] = {
 class Offer:
     """Offers every method but `resources/list`, and the tool `add`."""
 
-    longest_name = 2048
-
     def offers(self, method: str) -> bool:
         return method != "resources/list"
 

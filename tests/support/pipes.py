@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from genmcp import Access, Limits, Mux, Suite
-from genmcp._transports.stdio import Streams, serve_streams
+from genmcp._transports.stdio import serve_stdio
 from tests.support.asgi import PATIENCE
 
 META = {
@@ -106,8 +106,10 @@ async def piped_mux(
     """Serve *mux* over two pipes."""
     server_input, to_server = os.pipe()
     from_server, server_output = os.pipe()
-    streams = Streams(server_input, server_output)
-    serving = asyncio.create_task(serve_streams(mux, streams, principal=principal, grace=grace))
+    streams = server_input, server_output
+    serving = asyncio.create_task(
+        serve_stdio(mux, streams=streams, principal=principal, grace=grace)
+    )
     wires = Wires(to_server, from_server, serving)
     try:
         yield wires

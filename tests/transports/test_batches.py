@@ -189,15 +189,15 @@ async def say(times: int) -> str:
 
 async def test_batch_has_a_bound() -> None:
     """One message too many: the whole batch is rejected, and nothing of it runs."""
-    client = await Client.begin(bounded(echo, max_batch_messages=3), BATCHES)
-    ping = [client.request("ping", id=number) for number in range(4)]
+    client = await Client.begin(bounded(echo), BATCHES)
+    ping = [client.request("ping", id=number) for number in range(101)]
 
     refused = await client.send(ping)
-    answered = await client.send(ping[:3])
+    answered = await client.send(ping[:100])
 
     assert [refused.status, answered.status] == [413, 200]
     assert refused.json["error"]["code"] == -32600
-    assert "more than 3 messages (limit: max_batch_messages)" in refused.json["error"]["message"]
+    assert "more than 100 messages" in refused.json["error"]["message"]
 
 
 async def test_batch_runs_a_few_requests_at_a_time() -> None:
@@ -211,19 +211,19 @@ async def test_batch_runs_a_few_requests_at_a_time() -> None:
         await go.wait()
         return number
 
-    app = bounded(hold, batch_concurrency=2)
+    app = bounded(hold)
     client = await Client.begin(app, BATCHES)
-    batch = [client.call("hold", {"number": number}, id=number) for number in range(5)]
+    batch = [client.call("hold", {"number": number}, id=number) for number in range(15)]
     async with client.open(batch) as connection:
-        await until(lambda: len(running) == 2)
+        await until(lambda: len(running) == 10)
         for _ in range(20):
             await asyncio.sleep(0)
-        assert 2 == len(running) == len(app.mux.waiting_calls)
+        assert 10 == len(running) == len(app.mux.waiting_calls)
         go.set()
         await connection.over()
 
     found = by_id(connection.messages)
-    assert [*range(5)] == [int(found[id]["content"][0]["text"]) for id in range(5)]
+    assert [*range(15)] == [int(found[id]["content"][0]["text"]) for id in range(15)]
 
 
 async def test_batch_answer_has_a_bound() -> None:
@@ -249,12 +249,12 @@ async def test_batch_of_one_client_leaves_places_for_others() -> None:
     async def hold() -> None:
         await asyncio.Event().wait()
 
-    app = bounded(hold, say, batch_concurrency=100, max_waiting_calls_per_address=10)
+    app = bounded(hold, say, max_waiting_calls=20)
     client = await Client.begin(app, BATCHES, client=("192.0.2.1", 1))
     other = Client(app, client=("192.0.2.2", 1))
     batch = [client.call("hold", id=number) for number in range(50)]
     async with client.open(batch) as connection:
-        await until(lambda: len(app.mux.waiting_calls) == 10)
+        await until(lambda: len(app.mux.waiting_calls) == 5)
         connection.disconnect()
 
         answered = await other.send(other.call("say", {"times": 1}))
@@ -273,17 +273,17 @@ async def test_batch_allocates_nothing_for_queued_requests() -> None:
         running.append(1)
         await asyncio.Event().wait()
 
-    app = bounded(hold, batch_concurrency=2)
+    app = bounded(hold)
     client = await Client.begin(app, BATCHES)
     before = len(asyncio.all_tasks())
     async with client.open([client.call("hold", id=number) for number in range(100)]):
-        await until(lambda: len(running) == 2)
+        await until(lambda: len(running) == 10)
 
-        assert len(asyncio.all_tasks()) - before < 10
+        assert len(asyncio.all_tasks()) - before < 20
         await client.send(method="DELETE")
         await until(lambda: len(app.mux.waiting_calls) == 0)
 
-    assert len(running) == 2
+    assert len(running) == 10
 
 
 @pytest.mark.parametrize("way", ["leaves", "stops"])
@@ -299,17 +299,19 @@ async def test_batch_that_is_cancelled_begins_nothing_more(way: str) -> None:
             running.append(1)
             await asyncio.Event().wait()
 
-    mux = Mux(Suite(name="test", version="1", tools=[Hold]), limits=Limits(batch_concurrency=2))
+    mux = Mux(
+        Suite(name="test", version="1", tools=[Hold]),
+    )
     app = Endpoint(mux, grace=0)
     client = await Client.begin(app, BATCHES)
-    async with client.open([client.call("hold", id=number) for number in range(9)]) as connection:
-        await until(lambda: len(running) == 2)
+    async with client.open([client.call("hold", id=number) for number in range(20)]) as connection:
+        await until(lambda: len(running) == 10)
         if way == "leaves":
             connection.disconnect()
         else:
             await app.aclose()
-            assert len(by_id(connection.messages)) == 9
+            assert len(by_id(connection.messages)) == 20
         await connection.over()
 
-    assert len(running) == 2
+    assert len(running) == 10
     assert len(mux.waiting_calls) == 0

@@ -9,6 +9,7 @@ import pytest
 
 from genmcp import Channel, ConfigurationError, Endpoint, Limits, Mux, Suite, tool
 from genmcp import Client as McpClient
+from genmcp._core.client_key import ClientKey
 from genmcp._mux.threads import ThreadTurns
 from tests.support.asgi import MODERN, PATIENCE, Client, until
 
@@ -40,7 +41,7 @@ async def answer() -> str:
 
 async def test_bounds_calls_that_wait_are_counted() -> None:
     """One too many is rejected with 503 and a retry delay; a free slot is used again."""
-    client = Client(served(hold, answer, max_waiting_calls=2, anonymous_share=1))
+    client = Client(served(hold, answer, max_waiting_calls=2, client_share=1, anonymous_share=1))
     async with client.open(client.call("hold")), client.open(client.call("hold")):
         await until(lambda: len(client.app.mux.waiting_calls) == 2)
 
@@ -58,7 +59,7 @@ async def test_bounds_calls_that_wait_are_counted() -> None:
 
 async def test_bounds_calls_of_one_principal_do_not_take_others_places() -> None:
     """One principal is refused with 429, another is served."""
-    client = Client(served(hold, answer, max_waiting_calls_per_principal=1))
+    client = Client(served(hold, answer, max_waiting_calls=4))
     ada, bob = {"x-user": "ada"}, {"x-user": "bob"}
     async with client.open(client.call("hold"), headers=ada):
         await until(lambda: len(client.app.mux.waiting_calls) == 1)
@@ -67,7 +68,10 @@ async def test_bounds_calls_of_one_principal_do_not_take_others_places() -> None
         served_ = await client.send(client.call("answer"), headers=bob)
 
     assert [refused.status, served_.status] == [429, 200]
-    assert "(limit: max_waiting_calls_per_principal)" in refused.json["error"]["message"]
+    assert (
+        "of one principal: 1 (limit: client_share, of max_waiting_calls)"
+        in refused.json["error"]["message"]
+    )
 
 
 async def test_bounds_streams_are_counted() -> None:
@@ -84,7 +88,7 @@ async def test_bounds_streams_are_counted() -> None:
 
 def test_bounds_must_be_positive() -> None:
     """A bound of nothing is a mistake that is noticed at once."""
-    with pytest.raises(ConfigurationError, match=r"Limits\.max_waiting_calls must be positive"):
+    with pytest.raises(ConfigurationError, match=r"Limits\.max_waiting_calls must be an integer"):
         Limits(max_waiting_calls=0)
 
 
@@ -181,7 +185,7 @@ async def test_connection_of_a_client_that_reads_nothing_is_closed(
 
 async def test_bounds_hold_for_calls_that_come_at_once() -> None:
     """Of a burst, as many as there are places wait; the others are refused at once."""
-    client = Client(served(hold, max_waiting_calls=5, anonymous_share=1))
+    client = Client(served(hold, max_waiting_calls=5, client_share=1, anonymous_share=1))
     connections = [client.open(client.call("hold")) for _ in range(20)]
     async with AsyncExitStack() as stack:
         for connection in connections:
@@ -265,19 +269,6 @@ async def test_bounds_hook_that_cancels_itself_cancels_its_request() -> None:
     assert "cancelled" in connection.json["error"]["message"]
 
 
-async def test_bounds_calls_of_one_tool_leave_places_for_others() -> None:
-    """One tool has taken all of its own; another one is called."""
-    client = Client(served(hold, answer, max_waiting_calls_per_tool=1))
-    async with client.open(client.call("hold")):
-        await until(lambda: len(client.app.mux.waiting_calls) == 1)
-
-        refused = await client.send(client.call("hold"))
-        called = await client.send(client.call("answer"))
-
-    assert [refused.status, called.status] == [429, 200]
-    assert "(limit: max_waiting_calls_per_tool)" in refused.json["error"]["message"]
-
-
 async def test_bounds_calls_that_wait_for_a_thread_are_counted() -> None:
     """One too many is rejected; the existing ones continue."""
     begun, go = threading.Semaphore(0), threading.Event()
@@ -323,17 +314,14 @@ async def test_bounds_result_that_is_too_large_is_a_tool_error(version: str) -> 
 
 @pytest.mark.parametrize("name", ["accept", "content-type", "host", "origin"])
 async def test_bounds_header_that_is_too_large_is_refused(name: str) -> None:
-    """431, with the limit and its name; headers that are not read may have any size."""
-    client = Client(served(answer, max_header_bytes=1000))
+    """431, with the limit; headers that are not read may have any size."""
+    client = Client(served(answer))
 
-    refused = await client.send(client.call("answer"), headers={name: "y" * 1001})
-    unread = await client.send(client.call("answer"), headers={"x-long": "y" * 1001})
+    refused = await client.send(client.call("answer"), headers={name: "y" * 8193})
+    unread = await client.send(client.call("answer"), headers={"x-long": "y" * 8193})
 
     assert [refused.status, unread.status] == [431, 200]
-    assert (
-        f"{name} header is larger than 1000 bytes (limit: max_header_bytes)"
-        in refused.json["error"]["message"]
-    )
+    assert f"{name} header is larger than 8192 bytes" in refused.json["error"]["message"]
 
 
 async def test_bounds_progress_in_between_gives_way_to_newer() -> None:
@@ -396,7 +384,7 @@ ONE, OTHER = ("192.0.2.1", 7), ("192.0.2.2", 7)
 
 async def test_bounds_address_leaves_places_for_others() -> None:
     """An anonymous client past its own share is refused with 429; other addresses are served."""
-    app = served(hold, answer, max_waiting_calls_per_address=1)
+    app = served(hold, answer, max_waiting_calls=4)
     one, other = Client(app, client=ONE), Client(app, client=OTHER)
     async with one.open(one.call("hold")):
         await until(lambda: len(app.mux.waiting_calls) == 1)
@@ -406,12 +394,15 @@ async def test_bounds_address_leaves_places_for_others() -> None:
         named = await one.send(one.call("answer"), headers={"x-user": "ada"})
 
     assert [refused.status, answered.status, named.status] == [429, 200, 200]
-    assert "(limit: max_waiting_calls_per_address)" in refused.json["error"]["message"]
+    assert (
+        "of one address: 1 (limit: client_share, of max_waiting_calls)"
+        in refused.json["error"]["message"]
+    )
 
 
 async def test_bounds_ipv6_network_is_one_client() -> None:
     """A client has a whole /64 to choose its addresses from."""
-    app = served(hold, answer, max_waiting_calls_per_address=1)
+    app = served(hold, answer, max_waiting_calls=4)
     one = Client(app, client=("2001:db8::1", 7))
     neighbour = Client(app, client=("2001:db8::2", 7))
     async with one.open(one.call("hold")):
@@ -420,25 +411,9 @@ async def test_bounds_ipv6_network_is_one_client() -> None:
         assert (await neighbour.send(neighbour.call("answer"))).status == 429
 
 
-async def test_bounds_session_leaves_places_for_others() -> None:
-    """One anonymous session does not take the share of its address."""
-    app = served(hold, answer, max_waiting_calls_per_session=1)
-    one = await Client.begin(app, "2025-11-25", client=ONE)
-    other = await Client.begin(app, "2025-11-25", client=ONE)
-    async with one.open(one.call("hold")):
-        await until(lambda: len(app.mux.waiting_calls) == 1)
-
-        refused = await one.send(one.call("answer"))
-        answered = await other.send(other.call("answer"))
-        await one.send(method="DELETE")  # cancels the call, which a disconnect does not
-
-    assert [refused.status, answered.status] == [429, 200]
-    assert "(limit: max_waiting_calls_per_session)" in refused.json["error"]["message"]
-
-
 async def test_bounds_sessions_share_their_address() -> None:
     """An anonymous client gains nothing by opening another session."""
-    app = served(hold, answer, max_waiting_calls_per_address=1)
+    app = served(hold, answer, max_waiting_calls=4)
     one = await Client.begin(app, "2025-11-25", client=ONE)
     async with one.open(one.call("hold")):
         await until(lambda: len(app.mux.waiting_calls) == 1)
@@ -466,7 +441,7 @@ async def test_bounds_anonymous_clients_leave_places_for_principals() -> None:
 
 async def test_bounds_streams_of_an_address_leave_places_for_others() -> None:
     """Listening streams have shares as calls have."""
-    app = served(answer, max_streams_per_address=1)
+    app = served(answer, max_streams=4)
     one = await Client.begin(app, "2025-11-25", client=ONE)
     other = await Client.begin(app, "2025-11-25", client=OTHER)
     async with one.listen() as stream, other.listen() as listener:
@@ -476,7 +451,7 @@ async def test_bounds_streams_of_an_address_leave_places_for_others() -> None:
         refused = await again.send(method="GET")
 
     assert refused.status == 429
-    assert "(limit: max_streams_per_address)" in refused.json["error"]["message"]
+    assert "(limit: client_share, of max_streams)" in refused.json["error"]["message"]
 
 
 async def test_bounds_client_key_replaces_the_peer_address() -> None:
@@ -488,7 +463,7 @@ async def test_bounds_client_key_replaces_the_peer_address() -> None:
 
     mux = Mux(
         Suite(name="test", version="1", tools=[hold, answer]),
-        limits=Limits(max_waiting_calls_per_address=1),
+        limits=Limits(max_waiting_calls=4),
     )
     client = Client(Endpoint(mux, client_key=of_proxy), client=ONE)
     headers = {"x-real-ip": "198.51.100.1"}
@@ -528,23 +503,27 @@ def test_endpoint_rejects_unknown_settings() -> None:
         Endpoint(Suite(name="test", version="1"), **wrong)
 
 
-def test_bounds_anonymous_part_is_at_most_everything() -> None:
+@pytest.mark.parametrize("setting", ["anonymous_share", "client_share"])
+def test_bounds_share_is_at_most_everything(setting: str) -> None:
     """It is a part of each total."""
-    with pytest.raises(ConfigurationError, match=r"Limits\.anonymous_share"):
-        Limits(anonymous_share=1.5)
+    wrong: dict[str, Any] = {setting: 1.5}
+    with pytest.raises(ConfigurationError, match=rf"Limits\.{setting} must be a number of"):
+        Limits(**wrong)
 
 
-def test_bounds_containers_are_not_fewer_than_levels() -> None:
-    """A body that nests as deep as allowed has as many objects and arrays."""
-    with pytest.raises(ConfigurationError, match=r"Limits\.max_containers must not be less"):
-        Limits(max_containers=10)
+def test_bounds_client_may_send_a_body_of_the_maximum_size() -> None:
+    """Its share of all bodies is never smaller."""
+    limits = Limits(max_body_bytes=100_000, max_total_body_bytes=100_000)
+    bodies = Mux(Suite(name="test", version="1"), limits=limits).body_bytes
+
+    bodies.check(ClientKey(address="192.0.2.1"), size=100_000)
 
 
 async def test_bounds_in_memory_client_keeps_to_the_total_only() -> None:
     """A client in the same process is the only one of its kind."""
     mux = Mux(
         Suite(name="test", version="1", tools=[hold, answer]),
-        limits=Limits(max_waiting_calls_per_address=1),
+        limits=Limits(max_waiting_calls=4),
     )
     async with McpClient(mux) as client:
         held = asyncio.create_task(client.call("hold"))
@@ -595,7 +574,7 @@ async def test_bounds_clients_take_turns_for_threads() -> None:
 async def test_bounds_one_client_leaves_threads_for_others() -> None:
     """However long its calls block, another client finds a thread at once."""
     blocking = Blocking()
-    client = Client(served(blocking.tool, max_threads=2, max_threads_per_client=1))
+    client = Client(served(blocking.tool, max_threads=2))
     ada, bob = {"x-user": "ada"}, {"x-user": "bob"}
 
     def called(name: str, id: int) -> Any:
@@ -619,7 +598,7 @@ async def test_bounds_one_client_leaves_threads_for_others() -> None:
 async def test_bounds_calls_that_wait_for_a_thread_count_per_client() -> None:
     """Past its own share it is refused with 429; another client may still wait."""
     blocking = Blocking()
-    app = served(blocking.tool, max_threads=1, max_thread_queue_per_client=1)
+    app = served(blocking.tool, max_threads=1, max_thread_queue=4)
     one, other = Client(app, client=ONE), Client(app, client=OTHER)
     call = one.call("block", {"name": "x"})
     async with one.open(call), one.open(call), other.open(call):
@@ -631,7 +610,7 @@ async def test_bounds_calls_that_wait_for_a_thread_count_per_client() -> None:
         await until(lambda: len(app.mux.waiting_calls) == 0)
 
     assert refused.status == 429
-    assert "(limit: max_thread_queue_per_client)" in refused.json["error"]["message"]
+    assert "(limit: client_share, of max_thread_queue)" in refused.json["error"]["message"]
 
 
 async def test_bounds_cancelled_call_does_not_keep_its_turn() -> None:

@@ -130,8 +130,11 @@ async def test_session_is_not_trusted_while_ends_cannot_be_read(
         assert (await ended.send(ended.call("mark"))).status == 404
 
 
-async def test_process_that_falls_behind_learns_of_every_end(tmp_path: Path) -> None:
+async def test_process_that_falls_behind_learns_of_every_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A reader at a dropped place of the log reads the remaining events."""
+    monkeypatch.setattr("genmcp._mux.sessions._MAX_ENDED", 20)
 
     class Slow(SQLiteStore):
         """A store that holds back the followers of logs until the test permits them."""
@@ -145,8 +148,8 @@ async def test_process_that_falls_behind_learns_of_every_end(tmp_path: Path) -> 
     released: list[bool] = []
     path = tmp_path / "store.db"
     async with (
-        process(Slow(path), max_revoked_sessions=20) as slow,
-        process(SQLiteStore(path), max_revoked_sessions=20) as other,
+        process(Slow(path)) as slow,
+        process(SQLiteStore(path)) as other,
     ):
         client = await Client.begin(slow, LEGACIES[0])
         assert (await client.send(client.call("mark"))).status == 200

@@ -27,7 +27,7 @@ from genmcp import (
     tool,
 )
 from genmcp._transports.pipe import PipedCall
-from genmcp._transports.stdio import DescriptorReader, Streams, serve_streams
+from genmcp._transports.stdio import DescriptorReader, serve_stdio
 from genmcp.errors import StoreUnavailable
 from tests.support.asgi import PATIENCE, TASKS, until
 from tests.support.pipes import Wires, cancelled, line, modern, piped, piped_mux, request
@@ -335,12 +335,10 @@ async def test_stdio_answers_a_batch_in_one_message() -> None:
 
 
 async def test_stdio_batch_has_a_bound() -> None:
-    """Past `Limits.max_batch_messages` nothing of it runs; a few requests run at a time."""
-    async with piped(
-        echo, max_batch_messages=3, batch_concurrency=1, max_result_bytes=3000
-    ) as wires:
+    """Past 100 messages nothing of it runs; a few requests run at a time."""
+    async with piped(echo, max_result_bytes=3000) as wires:
         await wires.initialize("2025-03-26")
-        wires.send([request("ping", id=number) for number in range(4)])
+        wires.send([request("ping", id=number) for number in range(101)])
         while "error" not in (refused := await wires.receive()):
             pass
         text = {"name": "echo", "arguments": {"text": "x" * 1500}}
@@ -348,7 +346,7 @@ async def test_stdio_batch_has_a_bound() -> None:
         while not isinstance(answers := await wires.receive(), list):
             assert "method" in answers
 
-    assert "more than 3 messages (limit: max_batch_messages)" in refused["error"]["message"]
+    assert "more than 100 messages" in refused["error"]["message"]
     first, *others = sorted(answers, key=lambda each: each["id"])
     assert text_of(first) == "x" * 1500
     assert len(others) == 2
@@ -665,8 +663,8 @@ async def test_streams_may_be_files(tmp_path: Path) -> None:
     asked, said = tmp_path / "asked", tmp_path / "said"
     asked.write_bytes(line(modern("server/discover", id=1)) + line(modern("tools/list", id=2)))
     with asked.open("rb") as its_input, said.open("wb") as its_output:
-        streams = Streams(its_input.fileno(), its_output.fileno())
-        await serve_streams(Suite(name="test", version="1", tools=[echo]), streams)
+        streams = its_input.fileno(), its_output.fileno()
+        await serve_stdio(Suite(name="test", version="1", tools=[echo]), streams=streams)
 
     assert [json.loads(each)["id"] for each in said.read_bytes().splitlines()] == [1, 2]
 
@@ -675,8 +673,8 @@ async def test_streams_may_be_sockets_that_are_reset() -> None:
     """That is an end like any other."""
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        streams = Streams(theirs.fileno(), theirs.fileno())
-        serving = asyncio.create_task(serve_streams(Suite(name="t", version="1"), streams))
+        streams = theirs.fileno(), theirs.fileno()
+        serving = asyncio.create_task(serve_stdio(Suite(name="t", version="1"), streams=streams))
         ours.send(line(modern("server/discover", id=1)))
         assert b'"id":1' in await asyncio.to_thread(ours.recv, 1 << 16)
         ours.close()
@@ -691,7 +689,7 @@ async def test_streams_may_be_such_as_do_not_block(kind: Any) -> None:
     for each in (its_input, its_output):
         os.set_blocking(each, False)
     serving = asyncio.create_task(
-        serve_streams(Suite(name="test", version="1", tools=[fill]), Streams(its_input, its_output))
+        serve_stdio(Suite(name="test", version="1", tools=[fill]), streams=(its_input, its_output))
     )
     wires = Wires(to_server, from_server, serving)
     try:
@@ -732,8 +730,10 @@ async def test_streams_read_by_another_process_are_not_at_their_end() -> None:
 async def test_streams_that_cannot_be_read_are_at_their_end(tmp_path: Path) -> None:
     """A file that is only written to, for one."""
     with (tmp_path / "said").open("wb") as file:
-        streams = Streams(file.fileno(), file.fileno())
-        await asyncio.wait_for(serve_streams(Suite(name="test", version="1"), streams), PATIENCE)
+        streams = file.fileno(), file.fileno()
+        await asyncio.wait_for(
+            serve_stdio(Suite(name="test", version="1"), streams=streams), PATIENCE
+        )
 
 
 class Faulty(Suite):

@@ -149,13 +149,16 @@ async def test_level_that_is_the_default_is_not_stored() -> None:
         assert f"<MemoryStore: {records} records" in repr(store)
 
 
-async def test_subscription_list_of_a_session_is_bounded() -> None:
+async def test_subscription_list_of_a_session_is_bounded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Each subscription writes the whole list of its session."""
-    client = await at(served(MemoryStore(), max_subscribed_bytes_per_session=30), "10.0.0.1")
+    monkeypatch.setattr("genmcp._mux.session_streams._MAX_SUBSCRIBED_BYTES", 30)
+    client = await at(served(MemoryStore()), "10.0.0.1")
     refused = [await subscribe(client, f"note://{n}") for n in (1, 2, 3, 1, 4)]
 
     assert refused[:4] == ["", "", "", ""]
-    assert "limit: max_subscribed_bytes_per_session" in refused[4]
+    assert "have more than 30 bytes" in refused[4]
 
 
 async def test_large_streams_of_a_client_drop_no_other_stream() -> None:
@@ -294,10 +297,13 @@ async def test_responses_over_sse_count_for_their_client() -> None:
         assert "x" * 10 in str(message["result"])
 
 
-async def test_log_of_an_sse_session_is_bounded_in_bytes() -> None:
+async def test_log_of_an_sse_session_is_bounded_in_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Messages are retained for readers that are slow, not for all that was ever sent."""
+    monkeypatch.setattr("genmcp._mux.limits.MAX_REPLAY_BYTES", 200_000)
     store = MemoryStore()
-    async with sse(served(store, max_replay_bytes=200_000), "10.0.0.1") as client:
+    async with sse(served(store), "10.0.0.1") as client:
         for number in range(10):
             await client.send(client.call("report", {"size": 100_000}, id=number))
             assert number == (await client.stream.message())["id"]

@@ -524,7 +524,7 @@ def notes(**limits: Any) -> Endpoint:
 @pytest.mark.parametrize(
     ("uris", "status", "setting"),
     [
-        (many(1, 2049), 400, "2048 bytes (limit: max_uri_bytes)"),
+        (many(1, 2049), 400, "2048 bytes"),
         (many(1001, 100), 429, "1000 resources (limit: max_subscriptions)"),
         (many(300, 2000), 429, "524288 bytes"),
     ],
@@ -543,7 +543,7 @@ async def test_listener_has_bounds(uris: list[str], status: int, setting: str) -
 
 async def test_listeners_of_one_client_have_a_share() -> None:
     """All streams of an address together; other addresses have their own, and it comes back."""
-    app = notes(max_subscribed_bytes_per_address=1000)
+    app = notes(client_share=1.5e-5, max_streams=10**6)  # 1006 bytes
     one, other = (Client(app, client=(f"192.0.2.{number}", 1)) for number in (1, 2))
     wanted: dict[str, Any] = {"resourceSubscriptions": many(1, 500)}
     async with listening(one, **wanted):
@@ -552,7 +552,10 @@ async def test_listeners_of_one_client_have_a_share() -> None:
             pass
 
     assert refused.status == 429
-    assert "(limit: max_subscribed_bytes_per_address)" in refused.json["error"]["message"]
+    assert (
+        "subscribed bytes of one address: 1006 (limit: client_share)"
+        in refused.json["error"]["message"]
+    )
     async with listening(one, **wanted):
         pass
 

@@ -320,7 +320,7 @@ def test_jsonrpc_containers_are_counted(inside: bytes) -> None:
     ).translate(bytes.maketrans(b"{", b"[")).count(b"[")
 
     one(body, containers=count)
-    with pytest.raises(TooLarge, match=rf"more than {count - 1} .*\(limit: max_containers\)"):
+    with pytest.raises(TooLarge, match=rf"more than {count - 1} objects and arrays"):
         jsonrpc.decode(body, containers=count - 1)
 
 
@@ -329,7 +329,7 @@ def test_jsonrpc_strings_in_large_bodies_are_left_out() -> None:
     body = within(b",".join([b'"' + b"[]" * 9000 + b'",[]'] * 100))
 
     one(body, max_depth=64, containers=102)
-    with pytest.raises(TooLarge, match="limit: max_containers"):
+    with pytest.raises(TooLarge, match="objects and arrays"):
         jsonrpc.decode(body, containers=101)
 
 
@@ -340,9 +340,7 @@ def test_jsonrpc_batch_has_a_bound(member: bytes) -> None:
     """Members past the bound are not read; faulty members count, too."""
     assert len(jsonrpc.decode(b" [" + b",".join([member] * 3) + b"]", batch=3)) == 3  # type: ignore[arg-type]
 
-    with pytest.raises(
-        TooLarge, match=r"more than 3 messages \(limit: max_batch_messages\)"
-    ) as raised:
+    with pytest.raises(TooLarge, match=r"more than 3 messages") as raised:
         jsonrpc.decode(b"[" + b",".join([member] * 4) + b"]", batch=3)
     assert (raised.value.code, raised.value.status) == (-32600, 413)
 

@@ -13,7 +13,7 @@ from genmcp.protocol.revisions import (
 )
 from genmcp.protocol.revisions.revision import Revision
 
-__all__ = ["LATEST", "LEGACY", "MODERN", "REVISIONS"]
+__all__ = ["LATEST", "LEGACY", "MODERN", "REVISIONS", "protocol_version"]
 
 
 #: Each revision by its version, newest first.
@@ -30,3 +30,8 @@ MODERN: Final = tuple(each for each in REVISIONS.values() if each.modern)
 LEGACY: Final = tuple(each for each in REVISIONS.values() if not each.modern)
 
 LATEST: Final = v2026_07_28.REVISION
+
+
+def protocol_version() -> str:
+    """Return the newest revision of MCP that genmcp speaks, as a date."""
+    return LATEST.version
