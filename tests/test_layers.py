@@ -52,7 +52,7 @@ LAYERS = [
 MUX = [
     *("threads", "limits", "deployment", "unsent", "gauges", "telemetry", "settings"),
     *("bus", "changes", "sessions", "session_streams", "replay"),
-    *("scopes", "responses", "performing", "waits", "sinks"),
+    *("scopes", "responses", "performing", "questions", "sinks"),
     *("tasks", "continuations", "stored_calls", "keyed"),
     *("builtin_methods", "mux"),
 ]

@@ -5,9 +5,11 @@ at the client (`requestState`), if it waits for an answer; in the store, if it w
 is a task.
 """
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Collection, Mapping
+from concurrent import futures
 from contextlib import aclosing
 from typing import Any
 
@@ -21,16 +23,16 @@ from genmcp._core.seal import Part, Purpose, Seal
 from genmcp._core.task import Task
 from genmcp._core.waiting import Asking, Continue, StoredWork, Suspended
 from genmcp._mux.performing import report
-from genmcp._mux.sinks import Services, forward_notification
-from genmcp._mux.tasks import Tasks, create_task_result, suspension_of, task_result
-from genmcp._mux.waits import (
-    Awaitables,
+from genmcp._mux.questions import (
     answers_outcome,
     ask_client,
     merge_answers,
     missing_capability,
     pending_requests,
 )
+from genmcp._mux.sinks import Services, forward_notification
+from genmcp._mux.tasks import Tasks, create_task_result, suspension_of, task_result
+from genmcp.cancellation import cancel_requested
 from genmcp.channel import Channel
 from genmcp.errors import (
     CapabilityMissing,
@@ -46,6 +48,7 @@ from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.value import Result
 from genmcp.stores.store import Put
+from genmcp.tasks.attempt import wait_error_of
 from genmcp.tasks.service import TaskMessage, TaskService
 from genmcp.tasks.values import restore_types, store_types
 
@@ -61,7 +64,6 @@ class Continuations:
         self._state_ttl = services.limits.input_timeout
         self._states = RequestStateCodec(services.seal, self._state_ttl)
         self._tasks = tasks
-        self._awaitables = Awaitables()
 
     async def advance(
         self, step: Any, channel: Channel, continuation: Continuation | None = None
@@ -80,7 +82,7 @@ class Continuations:
                         return outcome
                 else:
                     await report(channel, Suspend(continuation))
-                    outcome = await self._awaitables.outcome(step.take())
+                    outcome = await _outcome_of(step.take())
             finally:
                 step.close()
             step = await self._server.resume(continuation, outcome, channel)
@@ -262,6 +264,32 @@ class Continuations:
                 answers[each.name] = failed
         packed = {name: pack(each) for name, each in answers.items()}
         return await self._tasks.service.answer(continuation.task, channel.principal, packed)
+
+
+async def _outcome_of(on: Any) -> Outcome:
+    """Wait for *on*, an awaitable of this process, and return its outcome.
+
+    A coroutine runs here, and is cancelled with the call. A Task or future belongs to its creator,
+    and is not.
+
+    Raises:
+        ContractError: *on* is a future of another event loop.
+        asyncio.CancelledError: the call is cancelled.
+    """
+    if isinstance(on, futures.Future):
+        on = asyncio.wrap_future(on)
+    if isinstance(on, asyncio.Future):
+        if on.get_loop() is not asyncio.get_running_loop():
+            raise ContractError("the call waits for a future of another event loop")
+        on = asyncio.shield(on)
+    try:
+        return Done(await on)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and cancel_requested():
+            raise
+        return Failed(wait_error_of("what a call waited for", error))
 
 
 async def _end_of(

@@ -17,11 +17,11 @@ from genmcp._core.outcome import Failed, Outcome, unpack
 from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Continue, Finished, Suspended
 from genmcp._mux.continuations import Continuations
+from genmcp._mux.questions import answers_outcome
 from genmcp._mux.responses import Responses
 from genmcp._mux.sinks import Services, StoredRequest, TaskCaller, TaskSink
 from genmcp._mux.tasks import Tasks, flush, notify, to_finished
 from genmcp._mux.telemetry import OnStep
-from genmcp._mux.waits import answers_outcome
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import CallContext, CallServices, Channel
 from genmcp.errors import (

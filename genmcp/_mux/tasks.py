@@ -37,8 +37,8 @@ from genmcp._core.waiting import (
     scheduled,
 )
 from genmcp._mux.performing import report
+from genmcp._mux.questions import pending_requests
 from genmcp._mux.sinks import Services, StoredRequest, TaskSink
-from genmcp._mux.waits import pending_requests
 from genmcp._wire.encoder import EncodedResult
 from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.channel import Channel
