@@ -52,6 +52,9 @@ from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 _LOOK: Final = 1.0
 """Maximum seconds of silence after which a resumed stream checks whether its process is alive."""
 
+_MESSAGES: Final = 10_000
+"""The number of messages to one process, or to all, that are retained for a slow process."""
+
 
 class Mux:
     """Routes the requests of any number of transports to one server, and keeps its state.
@@ -142,8 +145,8 @@ class Mux:
         self.session_streams = SessionStreams(
             store, self.subscriptions, self.server, self.encoder, limits
         )
-        ttl, keep, keep_bytes = limits.replay_ttl, limits.max_replay_events, limits.max_replay_bytes
-        self.bus = MessageBus(store, audience, ttl, keep, keep_bytes)
+        ttl = max(limits.replay_ttl, limits.input_timeout)  # replies are of use for that long
+        self.bus = MessageBus(store, audience, ttl, _MESSAGES, limits.max_replay_bytes)
         self.server_requests = ServerRequests(
             self.seal, self.bus, self.encoder, limits.input_timeout
         )

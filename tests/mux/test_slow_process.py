@@ -1,4 +1,4 @@
-"""A process that fell behind: more messages were sent to it than the logs retain."""
+"""A process that fell behind: messages wait for it, and the log of changes has dropped some."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -106,7 +106,7 @@ class Pair:
 
     @asynccontextmanager
     async def held_up(self) -> AsyncIterator[None]:
-        """Hold up the slow process, and send it more messages than the logs retain."""
+        """Hold up the slow process, and send it more changes than their log retains."""
         self.stores[0].running.clear()
         await self._send_others(1)  # the follower holds the first message
         yield
@@ -165,7 +165,7 @@ async def test_slow_process_ends_sessions(pair: Pair) -> None:
 
 
 async def test_slow_process_gets_answers(pair: Pair) -> None:
-    """The answer to its question reached the other process. Its record is removed then."""
+    """The answer to its question reached the other process."""
     asked = await AnsweringClient.begin(pair.at_slow, LEGACY)
     async with asked.open(asked.call("runs", {"ask": True})) as call:
         while "method" not in (question := await call.message()):
@@ -176,8 +176,6 @@ async def test_slow_process_gets_answers(pair: Pair) -> None:
         answer = await call.message()
 
     assert answer["result"]["content"][0]["text"] == "Done"
-    record = f"inbox:{pair.slow.bus.node}#reply:0"
-    assert await pair.stores[1].get(record) is None
 
 
 async def test_slow_process_stops_cancelled_tasks(pair: Pair) -> None:
