@@ -44,10 +44,10 @@ class Faulty(MemoryStore):
 
     async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
         self.followers += 1
-        if self.faults:
-            raise self.faults.pop()
         async for event in super().follow(log, after):
             yield event
+            if self.faults:
+                raise self.faults.pop()
 
 
 def subscriptions(store: MemoryStore, keep: int = 100) -> Subscriptions:
@@ -111,6 +111,7 @@ async def test_listeners_of_a_lost_log_get_every_change(
     changes = subscriptions(store)
 
     async with changes.listening([TOOLS, updated("a:b")]) as subscription:
+        changes.announce(PROMPTS)  # the log fails after it
         assert {TOOLS, updated("a:b")} == {*await news(subscription)}
         changes.announce(TOOLS)
         assert await news(subscription) == [TOOLS]
@@ -180,8 +181,8 @@ async def test_change_after_the_store_was_closed_is_not_retried(caplog: Any) -> 
     heard = subscriptions(store)
     await store.aclose()
     heard.announce(TOOLS)
-    (writer,) = heard._writes
-    await asyncio.wait_for(writer, 5)
+    assert heard._writer is not None
+    await asyncio.wait_for(heard._writer, 5)
 
     assert not caplog.messages
 

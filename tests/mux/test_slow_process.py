@@ -122,7 +122,7 @@ class Pair:
 
     async def changes_written(self) -> None:
         """Wait until the other process has written its changes."""
-        await until(lambda: not self.other.subscriptions._writes, pause=0.001)
+        await until(lambda: self.other.subscriptions._writer is None, pause=0.001)
 
 
 @pytest.fixture
