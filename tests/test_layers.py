@@ -53,7 +53,7 @@ MUX = [
     *("threads", "limits", "deployment", "unsent", "gauges", "telemetry", "settings"),
     *("bus", "changes", "sessions", "session_streams", "replay"),
     *("scopes", "responses", "performing", "questions", "sinks"),
-    *("tasks", "continuations", "stored_calls", "keyed"),
+    *("tasks", "continuations", "keyed"),
     *("builtin_methods", "mux"),
 ]
 PRIVATE = 3.0  # accesses to private attributes of other objects, in 1,000 lines of code

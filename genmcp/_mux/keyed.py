@@ -27,11 +27,10 @@ from genmcp._core.outcome import digest
 from genmcp._core.request import Request
 from genmcp._core.seal import Purpose
 from genmcp._core.task import Task, replace_task
-from genmcp._mux.continuations import has_tasks
+from genmcp._mux.continuations import Continuations, has_tasks
 from genmcp._mux.limits import ConcurrencyLimit
 from genmcp._mux.performing import report
 from genmcp._mux.sinks import Services, StoredRequest
-from genmcp._mux.stored_calls import StoredCalls
 from genmcp._mux.tasks import create_task_result, task_result
 from genmcp.cancellation import run_to_completion
 from genmcp.channel import Channel
@@ -70,12 +69,12 @@ class KeyedCalls:
     """
 
     def __init__(
-        self, services: Services, stored_calls: StoredCalls, waiting_calls: ConcurrencyLimit
+        self, services: Services, continuations: Continuations, waiting_calls: ConcurrencyLimit
     ) -> None:
         self._services = services
-        self._stored_calls = stored_calls
-        self._tasks = stored_calls.tasks
-        self._service = stored_calls.tasks.service
+        self._continuations = continuations
+        self._tasks = continuations.tasks
+        self._service = continuations.tasks.service
         self._waiting_calls = waiting_calls
 
     def ids(self, channel: Channel, key: str | bytes) -> Sequence[str]:
@@ -129,7 +128,7 @@ class KeyedCalls:
     async def _result_of(self, task: Task, channel: Channel, known: Task | None = None) -> Result:
         if channel.request.policy.task == "always" and has_tasks(channel.request):
             return create_task_result(task, self._services.store.now())
-        return await self._stored_calls.continuations.followed(task.id, channel, known=known)
+        return await self._continuations.followed(task.id, channel, known=known)
 
     async def _begin(
         self, channel: Channel, free: Stored | None, id: str, arguments: bytes
@@ -171,7 +170,7 @@ class KeyedCalls:
         self._tasks.running.add(task.id, task.fencing_token, stop)
         slots = self._waiting_calls.acquire(channel.context.caller.client_key)
         try:
-            step = partial(self._stored_calls.begin, task, channel)
+            step = partial(self._continuations.begin, task, channel)
             await self._service.runner.run_call(task, step)
         finally:
             self._waiting_calls.release(slots)

@@ -21,7 +21,7 @@ from genmcp._core.waiting import Continue, ExternalJob, Suspended
 from genmcp._mux.builtin_methods import BuiltinMethods
 from genmcp._mux.bus import MessageBus, ServerRequests
 from genmcp._mux.changes import Subscriptions
-from genmcp._mux.continuations import has_tasks
+from genmcp._mux.continuations import Continuations, has_tasks
 from genmcp._mux.keyed import KeyedCalls, key_of
 from genmcp._mux.limits import ConcurrencyLimit, Limits
 from genmcp._mux.performing import report
@@ -32,7 +32,6 @@ from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import CallRegistry, SessionBroadcast, Sessions
 from genmcp._mux.settings import checked_server, chosen_clock, chosen_secret, chosen_store
 from genmcp._mux.sinks import Services
-from genmcp._mux.stored_calls import StoredCalls
 from genmcp._mux.tasks import new_id
 from genmcp._mux.telemetry import Observers, Telemetry
 from genmcp._mux.threads import ThreadPool
@@ -113,7 +112,7 @@ class Mux:
             server,
             self.sessions,
             self.session_streams,
-            self.stored_calls,
+            self.continuations,
             self.encoder,
             self.limits,
         )
@@ -170,12 +169,12 @@ class Mux:
             threads=self.threads,
             observers=self.observers,
         )
-        self.stored_calls = stored = StoredCalls(
+        self.continuations = Continuations(
             services, self.responses, audience, jobs=jobs, external=external
         )
-        self.tasks, self.continuations = stored.tasks, stored.continuations
-        self.call_services = stored.call_services
-        self.keyed = KeyedCalls(services, stored, self.waiting_calls)
+        self.tasks = self.continuations.tasks
+        self.call_services = self.continuations.call_services
+        self.keyed = KeyedCalls(services, self.continuations, self.waiting_calls)
         lives, look = self.tasks.service.heartbeats.is_alive, min(_LOOK, jobs.lease / 3)
         self.replay = Replay(self.store, self.limits, self.bus.node, lives, look)
 
