@@ -22,7 +22,7 @@ from genmcp._mux.limits import Limits
 from genmcp._mux.threads import Multimap
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Listener
-from genmcp.errors import StoreError
+from genmcp.errors import LogTruncated, StoreError
 from genmcp.stores.following import RETRY_DELAY
 from genmcp.stores.store import Append, LogEvent, Store
 
@@ -35,20 +35,32 @@ _decode_change: Final = msgspec.msgpack.Decoder(ServerChange).decode
 
 
 class Subscription(msgspec.Struct, eq=False):
-    """One subscriber, in one event loop: its wanted changes, and those it has not received yet."""
+    """One subscriber, in one event loop: its wanted changes, and those it has not received yet.
+
+    position: the id, in the log, of the last change that was received; None: not known.
+    """
 
     wanted: frozenset[ServerChange]
+    position: str | None = None
+    _pending_position: str | None = None
     _pending_changes: dict[ServerChange, None] = {}
     _pending_tasks: dict[str, Task] = {}
     _waiter: "asyncio.Future[None] | None" = None
 
-    def notify(self, changes: Iterable[ServerChange] = (), task: Task | None = None) -> None:
-        """Add *changes*, and the new state of *task*.
+    def notify(
+        self,
+        changes: Iterable[ServerChange] = (),
+        task: Task | None = None,
+        *,
+        position: str | None = None,
+    ) -> None:
+        """Add *changes*, up to *position* in the log, and the new state of *task*.
 
         A change that is pending already is received once. Only the newest state of a task is
         received.
         """
         self._pending_changes |= dict.fromkeys(changes)
+        self._pending_position = position or self._pending_position
         if task is not None:
             self._pending_tasks[task.id] = task
         if self._waiter is not None and not self._waiter.done():
@@ -61,6 +73,7 @@ class Subscription(msgspec.Struct, eq=False):
             await self._waiter
         changes, self._pending_changes = self._pending_changes, {}
         tasks, self._pending_tasks = self._pending_tasks, {}
+        self.position = self._pending_position or self.position
         return [*changes], [*tasks.values()]
 
 
@@ -142,6 +155,23 @@ class Subscriptions(Listener):
         """
         return self._here().listening(wanted)
 
+    async def notify_missed(self, subscription: Subscription, after: str) -> None:
+        """Notify *subscription* of its wanted changes after *after*, a position in the log.
+
+        Raises:
+            LogTruncated: some of them are no longer retained. It is notified of all.
+            StoreUnavailable: the store could not be reached.
+        """
+        try:
+            while events := await self._store.read(self._log, after):
+                for event in events:
+                    after, change = event.id, _change(event.data)
+                    if change in subscription.wanted or change == EVERYTHING:
+                        _notify(subscription, change, after)
+        except LogTruncated:
+            _notify(subscription, EVERYTHING)
+            raise
+
     def change(self, subscription: Subscription, wanted: Iterable[ServerChange]) -> None:
         """Replace the wanted changes of *subscription*, which belongs to this event loop."""
         self._here().change(subscription, frozenset(wanted))
@@ -165,6 +195,7 @@ class _LoopSubscriptions:
     def __init__(self, store: Store, log: str) -> None:
         self._follower = LogFollower(store, log, self._handle, partial(self._notify, EVERYTHING))
         self._listeners: Multimap[ServerChange, Subscription] = Multimap()
+        self._position: str | None = None
         self._open = 0
 
     @asynccontextmanager
@@ -174,6 +205,7 @@ class _LoopSubscriptions:
         try:
             self._follower.open()
             await self._follower.catch_up()  # changes from before are for earlier subscribers
+            subscription.position = self._position
             self._add(subscription)
             yield subscription
         finally:
@@ -196,11 +228,21 @@ class _LoopSubscriptions:
             self._listeners.discard(change, subscription)
 
     def _handle(self, event: LogEvent) -> None:
-        try:
-            self._notify(_decode_change(event.data))
-        except msgspec.DecodeError:
-            self._notify(EVERYTHING)  # another release has written it, in another format
+        self._position = event.id
+        self._notify(_change(event.data))
 
     def _notify(self, change: ServerChange) -> None:
         for subscription in self._listeners.of(change):
-            subscription.notify(subscription.wanted if change == EVERYTHING else (change,))
+            _notify(subscription, change, self._position)
+
+
+def _notify(subscription: Subscription, change: ServerChange, position: str | None = None) -> None:
+    changes = subscription.wanted if change == EVERYTHING else (change,)
+    subscription.notify(changes, position=position)
+
+
+def _change(data: bytes) -> ServerChange:
+    try:
+        return _decode_change(data)
+    except msgspec.DecodeError:
+        return EVERYTHING  # another release has written the change, in another format

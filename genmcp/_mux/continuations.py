@@ -151,7 +151,8 @@ class Continuations:
             return self._in_task(step, continuation, channel)
         if step.work is not None:
             return await self._work(step.work, continuation, channel)
-        return await self._asked(continuation, channel)
+        asked = await self._asked(continuation, channel)
+        return answers_outcome(asked) if isinstance(asked, Continuation) else asked
 
     def _in_task(
         self, step: Continue, continuation: Continuation, channel: Channel
@@ -176,17 +177,20 @@ class Continuations:
 
     async def _asked(
         self, continuation: Continuation, channel: Channel
-    ) -> Outcome | InputRequiredResult:
-        """Ask the client, by the method of its revision."""
+    ) -> Continuation | Failed | InputRequiredResult:
+        """Ask the client, by the method of its revision.
+
+        Return *continuation* with all answers, the failure to get them, or the result that asks.
+        """
         if failed := missing_capability(continuation, channel):
             return failed
         if channel.request.answers_by_retry:
             continuation = merge_answers(continuation, _unasked_answers(channel.request))
             if continuation.missing:
                 return self._input_required(continuation, channel)
-            return answers_outcome(continuation)
-        answered = await ask_client(continuation, channel)
-        return answered if isinstance(answered, Failed) else answers_outcome(answered)
+            return continuation
+        await channel.context.promotion_decided()
+        return await ask_client(continuation, channel)
 
     def _input_required(self, continuation: Continuation, channel: Channel) -> InputRequiredResult:
         """Return the questions, with the call as the state for the client to send in its retry.
@@ -245,7 +249,7 @@ class Continuations:
             return self._input_required(continuation, channel)
         await self._spend(channel, continuation)
         if continuation.task is not None:
-            task = await self._answer(continuation, channel, failed)
+            task = await self._answer(continuation, failed or continuation, channel)
             is_own = task.arguments_digest is None  # otherwise it continues without this client
             return await self.followed(task.id, channel, continuation.last_event, is_own=is_own)
         outcome = failed or answers_outcome(continuation)
@@ -306,34 +310,26 @@ class Continuations:
             asking = await _end_of(self.tasks.service, id, channel, after, known)
             if isinstance(asking, Result):
                 return asking
-            failed = missing_capability(asking, channel)
-            if failed is None and channel.request.answers_by_retry:
-                asking = merge_answers(asking, _unasked_answers(channel.request))
-                if asking.missing:
-                    return self._input_required(asking, channel)
-            elif failed is None:
-                await channel.context.promotion_decided()
-                answered = await ask_client(asking, channel)
-                if isinstance(answered, Failed):
-                    failed = answered
-                else:
-                    asking = answered
-            await self._answer(asking, channel, failed)
+            asked = await self._asked(asking, channel)
+            if isinstance(asked, Result):
+                return asked
+            await self._answer(asking, asked, channel)
             after, known = asking.last_event, None
 
     async def _answer(
-        self, continuation: Continuation, channel: Channel, failed: Failed | None
+        self, asking: Continuation, answered: Continuation | Failed, channel: Channel
     ) -> Task:
         """Write the client's answers, or the failure, to the task that waits for them."""
-        assert continuation.task is not None
+        assert asking.task is not None
+        given = asking.answers if isinstance(answered, Failed) else answered.answers
         answers: dict[str, Outcome] = {}
-        for each in continuation.asked:
-            if each.key in continuation.answers:
-                answers[each.name] = Done(msgspec.Raw(continuation.answers[each.key]))
-            elif failed is not None:
-                answers[each.name] = failed
+        for each in asking.asked:
+            if each.key in given:
+                answers[each.name] = Done(msgspec.Raw(given[each.key]))
+            elif isinstance(answered, Failed):
+                answers[each.name] = answered
         packed = {name: pack(each) for name, each in answers.items()}
-        return await self.tasks.service.answer(continuation.task, channel.principal, packed)
+        return await self.tasks.service.answer(asking.task, channel.principal, packed)
 
     # Calls that run without a request: after their job, or with the answers to their questions. The
     # request is stored beside the task, so that any process can continue it. Calls with idempotency
@@ -525,7 +521,8 @@ async def _end_of(
     Raises:
         McpError: it ended with an error.
     """
-    gets_handle = channel.request.policy.task != "never" and has_tasks(channel.request)
+    policy = channel.request.policy
+    gets_handle = policy.task != "never" and has_tasks(channel.request)
     async with aclosing(service.follow(id, channel.principal, after, known=known)) as changes:
         async for each in changes:
             if isinstance(each, TaskMessage):
@@ -536,10 +533,11 @@ async def _end_of(
                 await channel.progress(task.progress, task.total, task.message)
             if task.ended:
                 return task_result(task, channel.request.method)
-            if isinstance(task.work, Asking) and not task.settled:
+            asks = isinstance(task.work, Asking) and not task.settled
+            if asks and not (gets_handle and policy.task == "always"):
                 continuation = Continuation.unpack(task.continuation)
                 return msgspec.structs.replace(continuation, task=id, last_event=each.id)
-            if gets_handle and task.bound_node is None:
+            if gets_handle and (policy.task == "always" or task.bound_node is None):
                 return create_task_result(task, service.records.now())
     raise TaskNotFound(id)
 

@@ -2,14 +2,16 @@
 
 Such a stream has a log in the store, read by one connection at a time. 2025-11-25, transports,
 "Multiple Connections": each message is sent on one stream only. A new listener therefore appends an
-announcement to the log. The previous listener sends every message before the announcement, and ends
-when it reads that. The new listener sends every later message.
+announcement to the log. The previous listener ends when it reads that, and the new one begins.
+
+Changes are read from their own log (`genmcp._mux.changes`), whose positions are the ids of the
+events. Over HTTP+SSE (2024-11-05), the log of the session has the other messages to its client.
 """
 
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing, suppress
 from typing import Final
 
@@ -28,11 +30,9 @@ from genmcp.errors import (
     McpError,
     Overloaded,
     OverShare,
-    StoreError,
-    StoreFull,
 )
 from genmcp.server import Server
-from genmcp.stores.following import RETRY_DELAY, follow
+from genmcp.stores.following import follow
 from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
 
 logger = logging.getLogger("genmcp")
@@ -117,98 +117,86 @@ class SessionStreams(msgspec.Struct, eq=False):
     ) -> AsyncGenerator[LogEvent | bytes, None]:
         """Return the events for *session*, until another listener begins; see `to_wire`.
 
-        If *after*, the store's id of an event, is given, the retained events after it come first.
-        If events were dropped, a comment in the wire format states that. *opening*, in the wire
-        format, is sent as soon as no later message can be missed.
+        If *after*, the id of an event, is given, the changes after it come first. If some are no
+        longer retained, a comment in the wire format states that. *opening*, in the wire format, is
+        sent as soon as no later message can be missed.
 
-        Events of the session's log count towards *client*.
+        The event that announces the listener counts towards *client*.
 
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
         mine = _TAKEN + secrets.token_bytes(12)
         await self.append(session.key, mine, client)
-        return self._messages(session, after, mine, opening, client)
+        return self._messages(session, after, mine, opening)
 
     async def _messages(
-        self, session: Session, after: str | None, mine: bytes, opening: bytes, client: str
+        self, session: Session, after: str | None, mine: bytes, opening: bytes
     ) -> AsyncGenerator[LogEvent | bytes, None]:
-        sends, missed = after is not None, False
-        if after is not None:
-            try:
-                await self._store.read(_log(session.key), after, limit=1)
-            except LogTruncated:
-                after, missed = None, True
-                yield _MISSED
-        begun = False
-        unsent: set[bytes] = set()
-        wanted = await self._wanted(session)
-        async with self._subscriptions.listening(wanted) as subscription:
-            if missed:  # any of its subjects may have changed
-                subscription.notify(wanted)
-            following = asyncio.create_task(self._follow_resources(wanted))
-            relay = asyncio.create_task(self._relay(session, subscription, unsent, client))
-            try:
-                async with aclosing(follow(self._store, _log(session.key), after)) as events:
-                    async for event in events:
-                        if isinstance(event, LogTruncated):
-                            # This reader was so slow that the events at its position were dropped,
-                            # and perhaps the announcement of another listener with them. Therefore
-                            # this listener ends. The client reconnects, and gets the retained
-                            # events.
-                            yield _MISSED
-                            return
-                        if not isinstance(event, LogEvent):
-                            continue
-                        if event.data == mine:
-                            begun = sends = True
-                            if opening:
-                                yield opening
-                        elif event.data == _SUBSCRIBED:
-                            wanted = await self._wanted(session)
-                            self._subscriptions.change(subscription, wanted)
-                            # The new subscriptions begin before the old ones end: a resource in
-                            # both stays subscribed.
-                            before, following = (
-                                following,
-                                asyncio.create_task(self._follow_resources(wanted)),
-                            )
-                            await cancel_and_wait(before)
-                        elif event.data == _ENDED or event.data.startswith(_TAKEN):
-                            if begun:
-                                return
-                        elif sends:
-                            unsent.discard(event.data)
-                            yield event
-            finally:
-                await cancel_and_wait(relay, following)
-
-    async def _relay(
-        self, session: Session, subscription: Subscription, unsent: set[bytes], client: str
-    ) -> None:
-        """Append the changes to the log of the session, except those in *unsent*.
-
-        *unsent* has the changes that are in the log and were not sent yet. A client that does not
-        read would otherwise fill its log with repetitions of one change.
-        """
-        while True:
-            changes, _ = await subscription.receive()
-            for change in changes:
-                message = self._encoder.notification(
-                    session.revision, change.method, change.params()
-                )
-                if message in unsent:
-                    continue
+        begun, wanted = False, await self._wanted(session)
+        async with (
+            self._subscriptions.listening(wanted) as subscription,
+            aclosing(follow(self._store, _log(session.key))) as events,
+        ):
+            if after is not None:
                 try:
-                    await self.append(session.key, message, client)
-                except (OverShare, StoreFull) as error:
-                    logger.warning("a change does not reach its session: %s", error)
-                except StoreError as error:
-                    logger.warning("a change does not reach its session yet: %s", error)
-                    subscription.notify([change])
-                    await asyncio.sleep(RETRY_DELAY)
-                else:
-                    unsent.add(message)
+                    await self._subscriptions.notify_missed(subscription, after)
+                except LogTruncated:
+                    yield _MISSED
+            following = asyncio.create_task(self._follow_resources(wanted))
+            changing = asyncio.create_task(self._changes(session, subscription))
+            reading = asyncio.ensure_future(anext(events))
+            try:
+                while True:
+                    await asyncio.wait(
+                        {reading, changing} if begun else {reading},
+                        return_when=asyncio.FIRST_COMPLETED,
+                    )
+                    if begun and changing.done():
+                        for message in changing.result():
+                            yield message
+                        changing = asyncio.create_task(self._changes(session, subscription))
+                    if not reading.done():
+                        continue
+                    event = reading.result()
+                    reading = asyncio.ensure_future(anext(events))
+                    if isinstance(event, LogTruncated):
+                        # This reader was so slow that the events at its position were dropped, and
+                        # perhaps the announcement of another listener with them. Therefore this
+                        # listener ends. The client reconnects.
+                        yield _MISSED
+                        return
+                    if not isinstance(event, LogEvent):
+                        continue
+                    if event.data == mine:
+                        begun = True
+                        if opening:
+                            yield opening
+                    elif event.data == _SUBSCRIBED:
+                        wanted = await self._wanted(session)
+                        self._subscriptions.change(subscription, wanted)
+                        # The new subscriptions begin before the old ones end: a resource in both
+                        # stays subscribed.
+                        before = following
+                        following = asyncio.create_task(self._follow_resources(wanted))
+                        await cancel_and_wait(before)
+                    elif event.data == _ENDED or event.data.startswith(_TAKEN):
+                        if begun:
+                            return
+                    elif begun:
+                        yield event
+            finally:
+                await cancel_and_wait(reading, changing, following)
+
+    async def _changes(self, session: Session, subscription: Subscription) -> Sequence[LogEvent]:
+        """Wait for changes; return the notifications of them, with the position to resume from."""
+        before = subscription.position or ""
+        changes, _ = await subscription.receive()
+        encode = self._encoder.notification
+        messages = [encode(session.revision, each.method, each.params()) for each in changes]
+        # Only the last one has the new position: a client that loses others resumes before them.
+        last = LogEvent(subscription.position or "", messages.pop())
+        return [*(LogEvent(before, each) for each in messages), last]
 
     async def _follow_resources(self, wanted: Collection[ServerChange]) -> None:
         """Make the server follow the resources among *wanted*, until this is cancelled."""

@@ -229,39 +229,6 @@ def test_change_of_a_closed_loop_is_written_by_the_next() -> None:
     assert len(asyncio.run(store.read(LOG))) == 2
 
 
-class Refusing(MemoryStore):
-    """A store that refuses a number of events of sessions."""
-
-    refuses = 0
-
-    async def apply(self, *ops: Op) -> None:
-        events = [op for op in ops if isinstance(op, Append) and op.log.startswith("session:")]
-        if events and self.refuses:
-            self.refuses -= 1
-            raise StoreUnavailable("it is away")
-        await super().apply(*ops)
-
-
-async def test_change_reaches_a_session_after_a_failure(
-    caplog: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its event is written again: the session has no other way to learn of the change."""
-    monkeypatch.setattr("genmcp._mux.session_streams.RETRY_DELAY", 0)
-    mux = Mux(Suite(name="test", version="1"), store=(store := Refusing()))
-    session, _ = mux.sessions.open_new(PARAMS, None)
-    messages = await mux.session_streams.listen(session, opening=b"open")
-    async with aclosing(messages), asyncio.timeout(5):
-        assert await anext(messages) == b"open"
-        store.refuses = 2
-        mux.subscriptions.announce(TOOLS)
-        event = await anext(messages)
-        assert isinstance(event, LogEvent)
-        assert b"notifications/tools/list_changed" in event.data
-    await store.aclose()
-
-    assert caplog.text.count("does not reach its session yet: it is away") == 2
-
-
 class Restarting(MemoryStore):
     """A store that fails the followers of a session after each event."""
 
