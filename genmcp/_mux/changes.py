@@ -63,7 +63,8 @@ class Subscription(msgspec.Struct, eq=False):
         self._pending_position = position or self._pending_position
         if task is not None:
             self._pending_tasks[task.id] = task
-        if self._waiter is not None and not self._waiter.done():
+        is_pending = self._pending_changes or self._pending_tasks
+        if is_pending and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def receive(self) -> tuple[Sequence[ServerChange], Sequence[Task]]:
@@ -162,6 +163,7 @@ class Subscriptions(Listener):
             LogTruncated: some of them are no longer retained. It is notified of all.
             StoreUnavailable: the store could not be reached.
         """
+        subscription.position = after
         try:
             while events := await self._store.read(self._log, after):
                 for event in events:
@@ -169,6 +171,7 @@ class Subscriptions(Listener):
                     if change in subscription.wanted or change == EVERYTHING:
                         _notify(subscription, change, after)
         except LogTruncated:
+            subscription.position = None
             _notify(subscription, EVERYTHING)
             raise
 

@@ -20,7 +20,7 @@ import msgspec
 from genmcp._core.session import Session
 from genmcp._core.subscription import ServerChange, changes_of, session_filter
 from genmcp._mux.changes import Subscription, Subscriptions
-from genmcp._mux.limits import Limits, replay_append
+from genmcp._mux.limits import Limits, replayed
 from genmcp._wire import sse
 from genmcp._wire.encoder import Encoder
 from genmcp.cancellation import cancel_and_wait
@@ -68,10 +68,8 @@ class SessionStreams(msgspec.Struct, eq=False):
             Overloaded: the session is subscribed to the maximum number or size of URIs.
             StoreError: the list cannot be stored.
         """
-        key, event = (
-            _resources(session),
-            replay_append(self._limits, _log(session), _SUBSCRIBED, client),
-        )
+        key, log = _resources(session), _log(session)
+        event = replayed(self._limits)(log, _SUBSCRIBED, client=client)
         while True:
             entry = await self._store.get(key)
             uris = [] if entry is None else _decode_uris(entry.value)
@@ -223,7 +221,7 @@ class SessionStreams(msgspec.Struct, eq=False):
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
-        event = replay_append(self._limits, _log(session), message, client, new=new)
+        event = replayed(self._limits)(_log(session), message, client=client, new=new)
         await self._store.apply(event)
 
     async def end(self, session: str, client: str = "") -> None:
@@ -234,7 +232,7 @@ class SessionStreams(msgspec.Struct, eq=False):
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
-        event = replay_append(self._limits, _log(session), _ENDED, client)
+        event = replayed(self._limits)(_log(session), _ENDED, client=client)
         await self._give_back(Delete(_resources(session)), event)
 
     async def _give_back(self, record: Put | Delete, event: Append) -> None:

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from genmcp import Mux, Suite
-from genmcp._core.subscription import PROMPTS, TOOLS, ServerChange, updated
+from genmcp import Mux, Suite, prompt
+from genmcp._core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp._mux import changes as module
 from genmcp._mux.changes import Subscription, Subscriptions
 from genmcp._mux.limits import Limits
@@ -258,3 +258,41 @@ async def test_listening_stream_continues_after_failures_of_the_store(
     await store.aclose()
 
     assert found == [b"open", b"0", b"1", b"2"]
+
+
+async def test_session_resumes_after_any_of_several_changes() -> None:
+    """All but the last have the position before them: none is lost if the connection breaks."""
+
+    @prompt
+    def review() -> str:
+        return ""
+
+    mux = Mux(Suite(name="test", version="1", prompts=[review]))
+    session, _ = mux.sessions.open_new(PARAMS, None)
+    mux.subscriptions.announce(RESOURCES)
+    await asyncio.sleep(0)
+
+    async def listened(after: str | None = None, *announced: ServerChange) -> list[LogEvent]:
+        async with aclosing(await mux.session_streams.listen(session, after, opening=b":")) as got:
+            found = [await anext(got)]
+            for change in announced:
+                mux.subscriptions.announce(change)
+            found += [await asyncio.wait_for(anext(got), 5) for _ in range(2)]
+            return [each for each in found if isinstance(each, LogEvent)]
+
+    first, second = await listened(None, TOOLS, PROMPTS)
+    assert [each.data for each in await listened(first.id)] == [first.data, second.data]
+    prompts, _ = await listened(second.id, PROMPTS, TOOLS)
+    assert prompts.data == second.data
+    await mux.aclose()
+
+
+async def test_notification_of_nothing_ends_no_wait() -> None:
+    """A subscription may want no changes, and is notified of all that it wants."""
+    subscription = Subscription(frozenset())
+    receiving = asyncio.create_task(subscription.receive())
+    await asyncio.sleep(0)
+    subscription.notify(subscription.wanted)
+    subscription.notify([TOOLS])
+
+    assert await receiving == ([TOOLS], [])
