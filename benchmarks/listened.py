@@ -20,9 +20,9 @@ mux = Mux(
     Suite(name="listened", version="1", tools=[change]),
     limits=Limits(
         max_streams=COUNT,
-        max_streams_per_address=COUNT,
+        max_streams_per_client=COUNT,
         max_subscribed_bytes=COUNT * 1024,
-        max_subscribed_bytes_per_address=COUNT * 1024,
+        max_subscribed_bytes_per_client=COUNT * 1024,
         anonymous_share=1,
     ),
 )

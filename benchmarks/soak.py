@@ -59,7 +59,7 @@ class Client:
 
     async def end(self) -> None:
         """End the session, and open another."""
-        # 429: this address has ended `Limits.max_revoked_sessions_per_address` sessions; it opens
+        # 429: this address has ended `Limits.max_revoked_sessions_per_client` sessions; it opens
         # a new one.
         assert (await self._ask(http("DELETE", self._header()))).status in (204, 429)
         await self.begin()

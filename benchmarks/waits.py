@@ -96,9 +96,7 @@ class Release(Tool):
 
 
 MANY = 20_000
-limits = Limits(
-    max_waiting_calls=MANY, max_waiting_calls_per_principal=MANY, max_waiting_calls_per_tool=MANY
-)
+limits = Limits(max_waiting_calls=MANY, max_waiting_calls_per_client=MANY)
 suite = Suite(name="benchmark", version="1", tools=[Inline, Continued, Stamped, Wait, Release])
 # A server that leaves jobs to workers takes those of an unused queue.
 queues = ("none",) if "ONLY_SERVES" in os.environ else ("default",)

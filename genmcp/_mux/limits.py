@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from functools import partial
 from math import inf
 from threading import Lock
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -17,9 +17,8 @@ from genmcp.stores.store import Append
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """Limits on requests, responses and stored data of a mux. Sizes in bytes, times in seconds.
 
-    A client that exceeds a limit gets an error that names the setting. A share limits the part of
-    one client in a total: `..._per_principal` one principal, `..._per_session` one legacy session,
-    `..._per_address` one peer address without a principal.
+    A client that exceeds a limit gets an error that names the setting. `..._per_client` limits the
+    part of one client in a total: of one principal, or of one peer address without a principal.
 
     Args:
         max_header_bytes: the maximum size of a header that determines how a request is handled.
@@ -32,18 +31,14 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         batch_concurrency: the number of requests of a batch that run at once.
         body_timeout: the maximum time until a body has arrived.
         max_total_body_bytes: the total size of all bodies of more than 16 KiB that belong to
-            requests without a response. Shares: max_total_body_bytes_per_principal,
-            max_total_body_bytes_per_address.
+            requests without a response. Share: max_total_body_bytes_per_client.
         max_threads: the number of `def` hooks that run at once.
-        max_threads_per_client: the number of `def` hooks of one client that run at once. A client
-            is a principal, or a peer address without a principal.
+        max_threads_per_client: the number of `def` hooks of one client that run at once.
         max_thread_queue: the number of `def` hooks that wait for a thread. Threads are assigned to
             the waiting clients in rotation.
         max_thread_queue_per_client: the number of `def` hooks of one client that wait.
-        max_waiting_calls: the number of calls that wait for something at once. Shares:
-            max_waiting_calls_per_principal, max_waiting_calls_per_session,
-            max_waiting_calls_per_address.
-        max_waiting_calls_per_tool: the number of waiting calls of one tool.
+        max_waiting_calls: the number of calls that wait for something at once. Share:
+            max_waiting_calls_per_client.
         anonymous_share: the fraction of each total (`max_waiting_calls`, `max_streams`, and so on),
             from 0 to 1, that all clients without a principal may have together.
         max_result_bytes: the maximum size of a result, as JSON; for a batch, of all responses
@@ -52,13 +47,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             second. Of further notifications, only the newest is sent.
         logs_per_second: the number of log messages that a response sends per second; a hook that
             logs more waits.
-        max_streams: the number of open streams of sessions and subscriptions. Shares:
-            max_streams_per_principal, max_streams_per_session, max_streams_per_address.
+        max_streams: the number of open streams of sessions and subscriptions. Share:
+            max_streams_per_client.
         max_subscriptions: the maximum number of resources that one stream, or one session, is
             subscribed to.
         max_subscribed_bytes: the total size of the URIs and task ids that all open streams of
-            `subscriptions/listen` are subscribed to, plus 256 bytes each. Shares, of all streams
-            together: max_subscribed_bytes_per_principal, max_subscribed_bytes_per_address.
+            `subscriptions/listen` are subscribed to, plus 256 bytes each. Share, of all streams
+            together: max_subscribed_bytes_per_client.
         max_subscribed_bytes_per_stream: the same size for one stream.
         max_subscribed_bytes_per_session: the total size of the URIs that one legacy session is
             subscribed to.
@@ -75,8 +70,8 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         max_replay_bytes: the total size of the retained events of a stream; the newest event is
             retained in any case.
         max_revoked_sessions: the number of remembered sessions that were ended before they expire.
-            If so many are remembered, a client cannot end its session. Shares:
-            max_revoked_sessions_per_principal, max_revoked_sessions_per_address.
+            If so many are remembered, a client cannot end its session. Share:
+            max_revoked_sessions_per_client.
     """
 
     max_header_bytes: int = 8 * 1024
@@ -88,30 +83,23 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     batch_concurrency: int = 10
     body_timeout: float = 30.0
     max_total_body_bytes: int = 24 * 1024 * 1024
-    max_total_body_bytes_per_principal: int = 8 * 1024 * 1024
-    max_total_body_bytes_per_address: int = 8 * 1024 * 1024
+    max_total_body_bytes_per_client: int = 8 * 1024 * 1024
     max_threads: int = 32
     max_threads_per_client: int = 24
     max_thread_queue: int = 1_000
     max_thread_queue_per_client: int = 200
     max_waiting_calls: int = 10_000
-    max_waiting_calls_per_principal: int = 1_000
-    max_waiting_calls_per_session: int = 1_000
-    max_waiting_calls_per_address: int = 1_000
-    max_waiting_calls_per_tool: int = 10_000
+    max_waiting_calls_per_client: int = 1_000
     anonymous_share: float = 0.8
     max_result_bytes: int = 16 * 1024 * 1024
     progress_per_second: float = inf
     logs_per_second: float = inf
     max_streams: int = 10_000
-    max_streams_per_principal: int = 100
-    max_streams_per_session: int = 100
-    max_streams_per_address: int = 1_000
+    max_streams_per_client: int = 1_000
     max_subscriptions: int = 1_000
     max_subscribed_bytes: int = 64 * 1024 * 1024
     max_subscribed_bytes_per_stream: int = 512 * 1024
-    max_subscribed_bytes_per_principal: int = 8 * 1024 * 1024
-    max_subscribed_bytes_per_address: int = 8 * 1024 * 1024
+    max_subscribed_bytes_per_client: int = 8 * 1024 * 1024
     max_subscribed_bytes_per_session: int = 256 * 1024
     cursor_ttl: float = 3600.0
     input_timeout: float = 1200.0
@@ -122,8 +110,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     max_replay_events: int = 1000
     max_replay_bytes: int = 32 * 1024 * 1024
     max_revoked_sessions: int = 10_000
-    max_revoked_sessions_per_principal: int = 1_000
-    max_revoked_sessions_per_address: int = 1_000
+    max_revoked_sessions_per_client: int = 1_000
 
     def __post_init__(self) -> None:
         """Validate the bounds.
@@ -162,9 +149,6 @@ def replayed(limits: Limits) -> partial[Append]:
     )
 
 
-_KINDS: Final = ("principal", "session", "address", "tool")  # the kinds of shares
-
-
 class _Counter(msgspec.Struct, eq=False):
     """The number of open units of *share*, and their maximum. Exists while at least one is open."""
 
@@ -180,9 +164,9 @@ Slots: TypeAlias = Sequence[_Counter]
 class ConcurrencyLimit:
     """Limits open calls, streams or bodies, in total and per share. Owned by the mux. Thread-safe.
 
-    *setting* is the name of the setting in *limits* that bounds the total. The settings
-    `<setting>_per_<kind>` bound the shares of one principal, session, address or tool. All
-    anonymous clients together have `limits.anonymous_share` of the total.
+    *setting* is the name of the setting in *limits* that bounds the total; `<setting>_per_client`
+    bounds the share of one client. All anonymous clients together have `limits.anonymous_share` of
+    the total.
 
     full: whether some client may have reached a limit. noun: the counted things, for error
     messages. retry_after: the seconds after which a client may try again, for error responses.
@@ -201,13 +185,11 @@ class ConcurrencyLimit:
         self._noun = noun
         self._retry_after = retry_after
         self._most: int = getattr(limits, setting)
-        bounds = {kind: getattr(limits, f"{setting}_per_{kind}", None) for kind in _KINDS}
-        if limits.anonymous_share < 1:
-            bounds["anonymous"] = max(1, int(self._most * limits.anonymous_share))
+        of_client: int = getattr(limits, f"{setting}_per_client")
+        anonymous = max(1, int(self._most * limits.anonymous_share))
+        bounds = {"principal": of_client, "address": of_client, "anonymous": anonymous}
         # A share as large as the total needs no counting.
-        self._most_of: dict[str, int] = {
-            kind: most for kind, most in bounds.items() if most is not None and most < self._most
-        }
+        self._most_of = {kind: most for kind, most in bounds.items() if most < self._most}
         self._lock = Lock()
         self._total = 0
         self._counters: dict[Share, _Counter] = {}
@@ -216,14 +198,14 @@ class ConcurrencyLimit:
     def __len__(self) -> int:
         return self._total
 
-    def check(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> None:
+    def check(self, client: ClientKey, *, size: int = 1) -> None:
         """Check that *client* may open *size* more units.
 
         Raises:
-            Overloaded: with status 429 if the client or the tool has used up its own share, with
-                status 503 if the total, or the part of it for anonymous clients, is used up.
+            Overloaded: with status 429 if the client has used up its own share, with status 503 if
+                the total, or the part of it for anonymous clients, is used up.
         """
-        for share in _shares(client, tool):
+        for share in client.shares:
             most, counter = self._most_of.get(share[0]), self._counters.get(share)
             used = counter.count if counter else 0
             if most is not None and used + size > most:
@@ -232,8 +214,8 @@ class ConcurrencyLimit:
                         f" of clients without authentication: {most}",
                         f"anonymous_share, of {self._setting}",
                     )
-                setting = f"{self._setting}_per_{share[0]}"
-                raise self._overloaded(f" of one {share[0]}: {most}", setting, status=429)
+                setting = f"{self._setting}_per_client"
+                raise self._overloaded(f" of one client: {most}", setting, status=429)
         if self._total + size > self._most:
             raise self._overloaded(f": {self._most}", self._setting)
 
@@ -241,7 +223,7 @@ class ConcurrencyLimit:
         message = f"Too many {self._noun}{bound} (limit: {setting})"
         return Overloaded(message, status=status, retry_after=self._retry_after)
 
-    def acquire(self, client: ClientKey, tool: str | None = None, *, size: int = 1) -> Slots:
+    def acquire(self, client: ClientKey, *, size: int = 1) -> Slots:
         """Count *size* more units without a check, and return the argument of `release`.
 
         Call `check` first. The returned counters spare `release` a second look-up of each share,
@@ -249,7 +231,7 @@ class ConcurrencyLimit:
         """
         slots: list[_Counter] = []
         with self._lock:
-            for share in _shares(client, tool):
+            for share in client.shares:
                 counter = self._counters.get(share)
                 if counter is None:
                     most = self._most_of.get(share[0])
@@ -290,7 +272,3 @@ class ConcurrencyLimit:
             counter.count += size
             self._full_ones += (counter.count >= counter.most) - was_full
         self.full = self._total >= self._most or self._full_ones > 0
-
-
-def _shares(client: ClientKey, tool: str | None) -> Sequence[Share]:
-    return client.shares if tool is None else (*client.shares, ("tool", tool))

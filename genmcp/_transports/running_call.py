@@ -38,7 +38,6 @@ from genmcp._transports.timers import drive, run_at_once
 from genmcp.channel import CallContext, Caller, Channel
 from genmcp.errors import McpError, Overloaded
 from genmcp.log_handler import ClientLogHandler, forwarding
-from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Value
 
 logger = logging.getLogger("genmcp")
@@ -201,7 +200,7 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
     def _check_shares(self) -> None:
         mux, client, method = self.caller.mux, self.caller.client_key, self.request.method
         if method not in AT_ONCE:
-            mux.waiting_calls.check(client, _tool_of(self.request))
+            mux.waiting_calls.check(client)
         if method not in SMALL:
             mux.unsent_bytes.check(client)
 
@@ -215,7 +214,7 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
         self.channel = channel
         self._task = task = asyncio.current_task()
         self._counted = task.cancelling() if task is not None else 0
-        self._slots = caller.mux.waiting_calls.acquire(caller.client_key, _tool_of(request))
+        self._slots = caller.mux.waiting_calls.acquire(caller.client_key)
         if request.session is not None:
             caller.mux.calls.add(request.session, self)
 
@@ -354,11 +353,6 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
         """Return the asyncio.Tasks of a promotion that still run after the call."""
         promotion, self._promotion = self._promotion, None
         return [] if promotion is None else promotion.working
-
-
-def _tool_of(request: Request) -> str | None:
-    params = request.params
-    return params.name if isinstance(params, CallToolRequestParams) else None
 
 
 def unfinished(call: RunningCall[C], channel: Channel | None, reason: str) -> EncodedResponse:

@@ -514,7 +514,7 @@ async def endless(channel: Channel) -> str:
 
 async def test_limits_count_by_issuer_and_subject() -> None:
     """A client that registers again has no new share; the same name elsewhere has its own."""
-    mux = Mux(suite(endless), limits=Limits(max_waiting_calls_per_principal=1))
+    mux = Mux(suite(endless), limits=Limits(max_waiting_calls_per_client=1))
     app = Endpoint(mux)
     first, again, elsewhere = (
         Client(app, user=user)

@@ -88,7 +88,7 @@ async def endpoint() -> Any:
         tools=[whoami, other, Holds(), Works(), Counts(), Asks()],
         page_size=2,
     )
-    mux = Mux(suite, limits=Limits(max_waiting_calls_per_principal=1))
+    mux = Mux(suite, limits=Limits(max_waiting_calls_per_client=1))
     yield Endpoint(mux, auth=Bearer(RESOURCE, issuers=[ISSUER], verify=tokens))
     await mux.aclose()
 

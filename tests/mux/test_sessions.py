@@ -78,7 +78,7 @@ async def test_ended_sessions_are_forgotten_after_their_lifetime(clock: Clock) -
 
 async def test_ended_sessions_have_shares(clock: Clock) -> None:
     """A client past its own ends no more: neither its sessions nor those of others."""
-    mux = made(clock, max_revoked_sessions_per_address=2, session_ttl=1000)
+    mux = made(clock, max_revoked_sessions_per_client=2, session_ttl=1000)
     one, other = ClientKey(None, None, "192.0.2.1"), ClientKey(None, None, "192.0.2.2")
     oldest, oldest_id = begin(mux, clock)
     others, _ = begin(mux, clock)
@@ -86,7 +86,7 @@ async def test_ended_sessions_have_shares(clock: Clock) -> None:
     for session, _ in ended:
         await mux.end_session(session, one)
 
-    with pytest.raises(Overloaded, match=r"limit: max_revoked_sessions_per_address") as raised:
+    with pytest.raises(Overloaded, match=r"limit: max_revoked_sessions_per_client") as raised:
         await mux.end_session(oldest, one)
     await mux.end_session(others, other)
 
@@ -99,7 +99,7 @@ async def test_ended_sessions_have_shares(clock: Clock) -> None:
 
 async def test_session_that_is_ended_twice_is_counted_once(clock: Clock) -> None:
     """Another process may send its end again."""
-    mux = made(clock, max_revoked_sessions_per_address=2)
+    mux = made(clock, max_revoked_sessions_per_client=2)
     session, _ = begin(mux, clock)
     for _ in range(3):
         await mux.end_session(session, ClientKey(None, None, ""))

@@ -249,7 +249,7 @@ async def test_batch_of_one_client_leaves_places_for_others() -> None:
     async def hold() -> None:
         await asyncio.Event().wait()
 
-    app = bounded(hold, say, batch_concurrency=100, max_waiting_calls_per_address=10)
+    app = bounded(hold, say, batch_concurrency=100, max_waiting_calls_per_client=10)
     client = await Client.begin(app, BATCHES, client=("192.0.2.1", 1))
     other = Client(app, client=("192.0.2.2", 1))
     batch = [client.call("hold", id=number) for number in range(50)]

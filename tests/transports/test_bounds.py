@@ -58,7 +58,7 @@ async def test_bounds_calls_that_wait_are_counted() -> None:
 
 async def test_bounds_calls_of_one_principal_do_not_take_others_places() -> None:
     """One principal is refused with 429, another is served."""
-    client = Client(served(hold, answer, max_waiting_calls_per_principal=1))
+    client = Client(served(hold, answer, max_waiting_calls_per_client=1))
     ada, bob = {"x-user": "ada"}, {"x-user": "bob"}
     async with client.open(client.call("hold"), headers=ada):
         await until(lambda: len(client.app.mux.waiting_calls) == 1)
@@ -67,7 +67,7 @@ async def test_bounds_calls_of_one_principal_do_not_take_others_places() -> None
         served_ = await client.send(client.call("answer"), headers=bob)
 
     assert [refused.status, served_.status] == [429, 200]
-    assert "(limit: max_waiting_calls_per_principal)" in refused.json["error"]["message"]
+    assert "(limit: max_waiting_calls_per_client)" in refused.json["error"]["message"]
 
 
 async def test_bounds_streams_are_counted() -> None:
@@ -265,19 +265,6 @@ async def test_bounds_hook_that_cancels_itself_cancels_its_request() -> None:
     assert "cancelled" in connection.json["error"]["message"]
 
 
-async def test_bounds_calls_of_one_tool_leave_places_for_others() -> None:
-    """One tool has taken all of its own; another one is called."""
-    client = Client(served(hold, answer, max_waiting_calls_per_tool=1))
-    async with client.open(client.call("hold")):
-        await until(lambda: len(client.app.mux.waiting_calls) == 1)
-
-        refused = await client.send(client.call("hold"))
-        called = await client.send(client.call("answer"))
-
-    assert [refused.status, called.status] == [429, 200]
-    assert "(limit: max_waiting_calls_per_tool)" in refused.json["error"]["message"]
-
-
 async def test_bounds_calls_that_wait_for_a_thread_are_counted() -> None:
     """One too many is rejected; the existing ones continue."""
     begun, go = threading.Semaphore(0), threading.Event()
@@ -396,7 +383,7 @@ ONE, OTHER = ("192.0.2.1", 7), ("192.0.2.2", 7)
 
 async def test_bounds_address_leaves_places_for_others() -> None:
     """An anonymous client past its own share is refused with 429; other addresses are served."""
-    app = served(hold, answer, max_waiting_calls_per_address=1)
+    app = served(hold, answer, max_waiting_calls_per_client=1)
     one, other = Client(app, client=ONE), Client(app, client=OTHER)
     async with one.open(one.call("hold")):
         await until(lambda: len(app.mux.waiting_calls) == 1)
@@ -406,12 +393,12 @@ async def test_bounds_address_leaves_places_for_others() -> None:
         named = await one.send(one.call("answer"), headers={"x-user": "ada"})
 
     assert [refused.status, answered.status, named.status] == [429, 200, 200]
-    assert "(limit: max_waiting_calls_per_address)" in refused.json["error"]["message"]
+    assert "(limit: max_waiting_calls_per_client)" in refused.json["error"]["message"]
 
 
 async def test_bounds_ipv6_network_is_one_client() -> None:
     """A client has a whole /64 to choose its addresses from."""
-    app = served(hold, answer, max_waiting_calls_per_address=1)
+    app = served(hold, answer, max_waiting_calls_per_client=1)
     one = Client(app, client=("2001:db8::1", 7))
     neighbour = Client(app, client=("2001:db8::2", 7))
     async with one.open(one.call("hold")):
@@ -420,25 +407,9 @@ async def test_bounds_ipv6_network_is_one_client() -> None:
         assert (await neighbour.send(neighbour.call("answer"))).status == 429
 
 
-async def test_bounds_session_leaves_places_for_others() -> None:
-    """One anonymous session does not take the share of its address."""
-    app = served(hold, answer, max_waiting_calls_per_session=1)
-    one = await Client.begin(app, "2025-11-25", client=ONE)
-    other = await Client.begin(app, "2025-11-25", client=ONE)
-    async with one.open(one.call("hold")):
-        await until(lambda: len(app.mux.waiting_calls) == 1)
-
-        refused = await one.send(one.call("answer"))
-        answered = await other.send(other.call("answer"))
-        await one.send(method="DELETE")  # cancels the call, which a disconnect does not
-
-    assert [refused.status, answered.status] == [429, 200]
-    assert "(limit: max_waiting_calls_per_session)" in refused.json["error"]["message"]
-
-
 async def test_bounds_sessions_share_their_address() -> None:
     """An anonymous client gains nothing by opening another session."""
-    app = served(hold, answer, max_waiting_calls_per_address=1)
+    app = served(hold, answer, max_waiting_calls_per_client=1)
     one = await Client.begin(app, "2025-11-25", client=ONE)
     async with one.open(one.call("hold")):
         await until(lambda: len(app.mux.waiting_calls) == 1)
@@ -466,7 +437,7 @@ async def test_bounds_anonymous_clients_leave_places_for_principals() -> None:
 
 async def test_bounds_streams_of_an_address_leave_places_for_others() -> None:
     """Listening streams have shares as calls have."""
-    app = served(answer, max_streams_per_address=1)
+    app = served(answer, max_streams_per_client=1)
     one = await Client.begin(app, "2025-11-25", client=ONE)
     other = await Client.begin(app, "2025-11-25", client=OTHER)
     async with one.listen() as stream, other.listen() as listener:
@@ -476,7 +447,7 @@ async def test_bounds_streams_of_an_address_leave_places_for_others() -> None:
         refused = await again.send(method="GET")
 
     assert refused.status == 429
-    assert "(limit: max_streams_per_address)" in refused.json["error"]["message"]
+    assert "(limit: max_streams_per_client)" in refused.json["error"]["message"]
 
 
 async def test_bounds_client_key_replaces_the_peer_address() -> None:
@@ -488,7 +459,7 @@ async def test_bounds_client_key_replaces_the_peer_address() -> None:
 
     mux = Mux(
         Suite(name="test", version="1", tools=[hold, answer]),
-        limits=Limits(max_waiting_calls_per_address=1),
+        limits=Limits(max_waiting_calls_per_client=1),
     )
     client = Client(Endpoint(mux, client_key=of_proxy), client=ONE)
     headers = {"x-real-ip": "198.51.100.1"}
@@ -544,7 +515,7 @@ async def test_bounds_in_memory_client_keeps_to_the_total_only() -> None:
     """A client in the same process is the only one of its kind."""
     mux = Mux(
         Suite(name="test", version="1", tools=[hold, answer]),
-        limits=Limits(max_waiting_calls_per_address=1),
+        limits=Limits(max_waiting_calls_per_client=1),
     )
     async with McpClient(mux) as client:
         held = asyncio.create_task(client.call("hold"))

@@ -502,7 +502,7 @@ async def test_legacy_client_ends_no_sessions_of_others() -> None:
     """However many sessions it begins and ends; past its share its DELETE is 429."""
     mux = Mux(
         Suite(name="test", version="1"),
-        limits=Limits(max_revoked_sessions=10, max_revoked_sessions_per_address=5),
+        limits=Limits(max_revoked_sessions=10, max_revoked_sessions_per_client=5),
     )
     app = Endpoint(mux)
     victim = await Client.begin(app, "2025-11-25", client=("192.0.2.2", 1))
@@ -518,12 +518,12 @@ async def test_legacy_client_ends_no_sessions_of_others() -> None:
 
 async def test_legacy_session_that_cannot_be_ended_goes_on() -> None:
     """429 names the setting and when to try again; the session and its calls are as before."""
-    mux = Mux(Suite(name="test", version="1"), limits=Limits(max_revoked_sessions_per_address=1))
+    mux = Mux(Suite(name="test", version="1"), limits=Limits(max_revoked_sessions_per_client=1))
     for expected in (204, 429):
         client = await Client.begin(Endpoint(mux), "2025-11-25")
         ended = await client.send(method="DELETE")
         assert expected == ended.status
 
-    assert "(limit: max_revoked_sessions_per_address)" in ended.json["error"]["message"]
+    assert "(limit: max_revoked_sessions_per_client)" in ended.json["error"]["message"]
     assert ended.headers["retry-after"] == "3600"
     assert (await client.send(client.request("ping"))).status == 200

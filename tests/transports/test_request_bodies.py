@@ -245,7 +245,7 @@ async def test_bodies_of_one_client_have_a_share() -> None:
 
     mux = Mux(
         Suite(name="test", version="1", tools=[hold, echo]),
-        limits=Limits(max_total_body_bytes_per_address=100_000),
+        limits=Limits(max_total_body_bytes_per_client=100_000),
     )
     app = Endpoint(mux)
     one, other = (Client(app, client=(f"192.0.2.{number}", 1)) for number in (1, 2))
@@ -257,7 +257,7 @@ async def test_bodies_of_one_client_have_a_share() -> None:
         answered = await other.send(other.call("echo", text))
 
     assert [refused.status, small.status, answered.status] == [429, 200, 200]
-    assert "(limit: max_total_body_bytes_per_address)" in refused.json["error"]["message"]
+    assert "(limit: max_total_body_bytes_per_client)" in refused.json["error"]["message"]
     assert len(mux.body_bytes) == 0
     assert (await one.send(one.call("echo", text))).status == 200
 
@@ -266,7 +266,7 @@ async def test_bodies_that_arrive_in_parts_are_counted() -> None:
     """Each part counts when it arrives; a client that is refused, or leaves, holds nothing."""
     mux = Mux(
         Suite(name="test", version="1", tools=[echo]),
-        limits=Limits(max_total_body_bytes_per_address=50_000),
+        limits=Limits(max_total_body_bytes_per_client=50_000),
     )
     client = Client(Endpoint(mux))
     refused = await client.send(body=[b" " * 20_000] * 4)
@@ -288,23 +288,3 @@ async def test_bodies_that_arrive_in_parts_are_counted() -> None:
     assert refused.status == 429
     assert connection.status == 499
     assert len(mux.body_bytes) == 0
-
-
-async def test_bodies_count_within_a_session() -> None:
-    """A session's share includes a large body that was read before the session was known."""
-
-    @tool
-    async def hold(text: str) -> None:
-        await asyncio.Event().wait()
-
-    mux = Mux(
-        Suite(name="test", version="1", tools=[hold, echo]),
-        limits=Limits(max_waiting_calls_per_session=1),
-    )
-    client = await Client.begin(Endpoint(mux), "2025-11-25")
-    async with client.open(client.call("hold", {"text": "x" * 60_000})):
-        await until(lambda: len(mux.waiting_calls) == 1)
-        refused = await client.send(client.call("echo", {"text": "x"}))
-        await client.send(method="DELETE")
-
-    assert "(limit: max_waiting_calls_per_session)" in refused.json["error"]["message"]

@@ -448,7 +448,7 @@ async def test_pair_survives_a_store_that_fails(caplog: pytest.LogCaptureFixture
 
 async def test_ended_streams_take_no_place_of_ended_sessions() -> None:
     """A client that reconnects often can still end its sessions with DELETE."""
-    endpoint = serving(limits=Limits(max_revoked_sessions_per_address=2))
+    endpoint = serving(limits=Limits(max_revoked_sessions_per_client=2))
     client = await Client.begin(endpoint, "2025-11-25", client=("10.0.0.1", 5000))
     for _ in range(5):
         async with connected(app_of(endpoint), client=("10.0.0.1", 5000)):

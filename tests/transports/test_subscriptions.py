@@ -543,7 +543,7 @@ async def test_listener_has_bounds(uris: list[str], status: int, setting: str) -
 
 async def test_listeners_of_one_client_have_a_share() -> None:
     """All streams of an address together; other addresses have their own, and it comes back."""
-    app = notes(max_subscribed_bytes_per_address=1000)
+    app = notes(max_subscribed_bytes_per_client=1000)
     one, other = (Client(app, client=(f"192.0.2.{number}", 1)) for number in (1, 2))
     wanted: dict[str, Any] = {"resourceSubscriptions": many(1, 500)}
     async with listening(one, **wanted):
@@ -552,7 +552,7 @@ async def test_listeners_of_one_client_have_a_share() -> None:
             pass
 
     assert refused.status == 429
-    assert "(limit: max_subscribed_bytes_per_address)" in refused.json["error"]["message"]
+    assert "(limit: max_subscribed_bytes_per_client)" in refused.json["error"]["message"]
     async with listening(one, **wanted):
         pass
 
