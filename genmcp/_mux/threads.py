@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter, OrderedDict
-from collections.abc import Callable, Coroutine, Hashable, Iterator
+from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -206,11 +206,6 @@ class Multimap(Generic[K, V]):
 
     def __contains__(self, key: K) -> bool:
         return key in self._values
-
-    def __iter__(self) -> Iterator[K]:
-        """Iterate over the keys of this moment."""
-        with self._lock:
-            return iter([*self._values])
 
     def of(self, key: K) -> list[V]:
         """Return the values of *key*, in the order in which they were added."""
