@@ -29,7 +29,7 @@ BUDGETS = {
     "client/ core/client/": 6_800,
     "tasks/": 4_370,
     "stores/": 3_330,
-    "mux/": 3_340,
+    "mux/": 3_360,
     "transports/": 3_450,
     "cli/": 4_710,
     "testing/": 400,

@@ -196,8 +196,9 @@ class _LoopSubscriptions:
     """
 
     def __init__(self, store: Store, log: str) -> None:
-        self._follower = LogFollower(store, log, self._handle, partial(self._notify, EVERYTHING))
+        self._follower = LogFollower(store, log, self._handle, self._caught_up)
         self._listeners: Multimap[ServerChange, Subscription] = Multimap()
+        self._starting: dict[Subscription, None] = {}
         self._position: str | None = None
         self._open = 0
 
@@ -207,11 +208,13 @@ class _LoopSubscriptions:
         self._open += 1
         try:
             self._follower.open()
-            await self._follower.catch_up()  # changes from before are for earlier subscribers
-            subscription.position = self._position
-            self._add(subscription)
+            self._starting[subscription] = None
+            if self._follower.current:
+                self._start()
+            await self._follower.catch_up()
             yield subscription
         finally:
+            self._starting.pop(subscription, None)
             self._remove(subscription)
             self._open -= 1
             if not self._open:
@@ -229,6 +232,17 @@ class _LoopSubscriptions:
     def _remove(self, subscription: Subscription) -> None:
         for change in (EVERYTHING, *subscription.wanted):
             self._listeners.discard(change, subscription)
+
+    def _start(self) -> None:
+        """Register the new subscriptions: the changes from before are for earlier ones."""
+        for subscription in self._starting:
+            subscription.position = self._position
+            self._add(subscription)
+        self._starting = {}
+
+    def _caught_up(self) -> None:
+        self._notify(EVERYTHING)
+        self._start()
 
     def _handle(self, event: LogEvent) -> None:
         self._position = event.id

@@ -11,9 +11,9 @@ events. Over HTTP+SSE (2024-11-05), the log of the session has the other message
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing, suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
@@ -131,45 +131,49 @@ class SessionStreams(msgspec.Struct, eq=False):
     async def _messages(
         self, session: Session, after: str | None, mine: bytes, opening: bytes
     ) -> AsyncGenerator[LogEvent | bytes, None]:
-        begun, wanted = False, await self._wanted(session)
-        async with (
-            self._subscriptions.listening(wanted) as subscription,
-            aclosing(follow(self._store, _log(session.key))) as events,
-        ):
+        async with self._subscriptions.listening(await self._wanted(session)) as subscription:
             if after is not None:
                 try:
                     await self._subscriptions.notify_missed(subscription, after)
                 except LogTruncated:
                     yield _MISSED
-            following = asyncio.create_task(self._follow_resources(wanted))
-            changing = asyncio.create_task(self._changes(session, subscription))
-            reading = asyncio.ensure_future(anext(events))
+            messages: _Messages = asyncio.Queue()
+            reader = asyncio.create_task(self._read(session, subscription, mine, opening, messages))
+            reader.add_done_callback(lambda _: messages.put_nowait(None))
             try:
-                while True:
-                    await asyncio.wait(
-                        {reading, changing} if begun else {reading},
-                        return_when=asyncio.FIRST_COMPLETED,
-                    )
-                    if begun and changing.done():
-                        for message in changing.result():
-                            yield message
-                        changing = asyncio.create_task(self._changes(session, subscription))
-                    if not reading.done():
-                        continue
-                    event = reading.result()
-                    reading = asyncio.ensure_future(anext(events))
+                while (message := await messages.get()) is not None:
+                    yield message
+                    messages.task_done()
+                await reader  # it may have failed
+            finally:
+                await cancel_and_wait(reader)
+
+    async def _read(
+        self,
+        session: Session,
+        subscription: Subscription,
+        mine: bytes,
+        opening: bytes,
+        messages: "_Messages",
+    ) -> None:
+        """Put the events for *session* into *messages*, as fast as its client reads them."""
+        following = asyncio.create_task(self._follow_resources(subscription.wanted))
+        relay: asyncio.Task[None] | None = None  # from when this listener has begun
+        try:
+            async with aclosing(follow(self._store, _log(session.key))) as events:
+                async for event in events:
                     if isinstance(event, LogTruncated):
                         # This reader was so slow that the events at its position were dropped, and
                         # perhaps the announcement of another listener with them. Therefore this
                         # listener ends. The client reconnects.
-                        yield _MISSED
+                        await _put(messages, _MISSED)
                         return
                     if not isinstance(event, LogEvent):
                         continue
                     if event.data == mine:
-                        begun = True
                         if opening:
-                            yield opening
+                            await _put(messages, opening)
+                        relay = asyncio.create_task(self._relay(session, subscription, messages))
                     elif event.data == _SUBSCRIBED:
                         wanted = await self._wanted(session)
                         self._subscriptions.change(subscription, wanted)
@@ -179,22 +183,26 @@ class SessionStreams(msgspec.Struct, eq=False):
                         following = asyncio.create_task(self._follow_resources(wanted))
                         await cancel_and_wait(before)
                     elif event.data == _ENDED or event.data.startswith(_TAKEN):
-                        if begun:
+                        if relay is not None:
                             return
-                    elif begun:
-                        yield event
-            finally:
-                await cancel_and_wait(reading, changing, following)
+                    elif relay is not None:
+                        await _put(messages, event)
+        finally:
+            await cancel_and_wait(following, *([] if relay is None else [relay]))
 
-    async def _changes(self, session: Session, subscription: Subscription) -> Sequence[LogEvent]:
-        """Wait for changes; return the notifications of them, with the position to resume from."""
-        before = subscription.position or ""
-        changes, _ = await subscription.receive()
-        encode = self._encoder.notification
-        messages = [encode(session.revision, each.method, each.params()) for each in changes]
-        # Only the last one has the new position: a client that loses others resumes before them.
-        last = LogEvent(subscription.position or "", messages.pop())
-        return [*(LogEvent(before, each) for each in messages), last]
+    async def _relay(
+        self, session: Session, subscription: Subscription, messages: "_Messages"
+    ) -> None:
+        """Put the notifications of changes into *messages*, with the positions to resume from."""
+        while True:
+            before = subscription.position or ""
+            changes, _ = await subscription.receive()
+            # Only the last one has the new position: a client that loses others resumes before it.
+            for number, change in enumerate(changes, 1):
+                position = before if number < len(changes) else subscription.position or ""
+                params = change.params()
+                message = self._encoder.notification(session.revision, change.method, params)
+                await _put(messages, LogEvent(position, message))
 
     async def _follow_resources(self, wanted: Collection[ServerChange]) -> None:
         """Make the server follow the resources among *wanted*, until this is cancelled."""
@@ -243,6 +251,15 @@ class SessionStreams(msgspec.Struct, eq=False):
             # A client that has used up its share must still be able to free room. Without a client
             # the event is not checked against the client's share of the store.
             await self._store.apply(record, msgspec.structs.replace(event, client=""))
+
+
+_Messages: TypeAlias = "asyncio.Queue[LogEvent | bytes | None]"
+
+
+async def _put(messages: _Messages, message: LogEvent | bytes) -> None:
+    """Put *message* into *messages*, and wait until it is sent."""
+    messages.put_nowait(message)
+    await messages.join()
 
 
 async def to_wire(messages: AsyncGenerator[LogEvent | bytes, None]) -> AsyncGenerator[bytes, None]:
