@@ -275,7 +275,6 @@ async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) 
         ("mirrors", "title", {"page": "a page"}, "A Page, from here"),
         ("outcomes", "look_up", {"ends": "hidden"}, "Nothing was found: it failed unexpectedly"),
         ("outcomes", "look_up", {"ends": "late"}, "Try again later."),
-        ("outcomes", "look_up", {"ends": "dropped"}, "Try again: the work was lost."),
         ("countdown", "countdown", {"seconds": 3}, "Lift-off."),
         ("billing", "charge", {"account": "Ada", "cents": 3}, "Charged 3 cents."),
         ("scanning", "archive", {}, "4 pages archived."),

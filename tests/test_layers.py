@@ -50,10 +50,10 @@ LAYERS = [
 # Each module of the mux imports those before it: what a client has open, what is sent between
 # processes, the waits of a call, its record, and the methods.
 MUX = [
-    *("threads", "limits", "deployment", "unsent", "gauges", "telemetry", "settings"),
+    *("threads", "limits", "deployment", "unsent", "telemetry", "settings"),
     *("bus", "changes", "sessions", "session_streams", "replay"),
-    *("scopes", "responses", "performing", "waits", "sinks"),
-    *("tasks", "continuations", "stored_calls", "keyed"),
+    *("scopes", "responses", "performing", "questions", "sinks"),
+    *("tasks", "continuations", "keyed"),
     *("builtin_methods", "mux"),
 ]
 PRIVATE = 3.0  # accesses to private attributes of other objects, in 1,000 lines of code

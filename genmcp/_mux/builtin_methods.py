@@ -18,12 +18,11 @@ from genmcp._core.subscription import supported_subset
 from genmcp._core.task import Task
 from genmcp._core.waiting import Asking
 from genmcp._mux.changes import Subscription
-from genmcp._mux.continuations import has_tasks
+from genmcp._mux.continuations import Continuations, has_tasks
 from genmcp._mux.limits import Limits
 from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.sinks import StoredRequest
-from genmcp._mux.stored_calls import StoredCalls
 from genmcp._mux.tasks import task_fields, task_result
 from genmcp._wire.encoder import Encoder
 from genmcp._wire.jsonrpc import ErrorBody
@@ -73,7 +72,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
     _server: Server
     _sessions: Sessions
     _session_streams: SessionStreams
-    _stored_calls: StoredCalls
+    _continuations: Continuations
     _encoder: Encoder
     _limits: Limits
 
@@ -112,9 +111,9 @@ class BuiltinMethods(msgspec.Struct, eq=False):
         self, request: Request, params: TaskParams | UpdateTaskParams, channel: Channel
     ) -> Result:
         _check_tasks(request)
-        service, principal = self._stored_calls.tasks.service, channel.principal
+        service, principal = self._continuations.tasks.service, channel.principal
         if request.method == "tasks/cancel":  # a task that has ended stays as it is
-            await self._stored_calls.cancel(params.task_id, principal)
+            await self._continuations.cancel(params.task_id, principal)
             return Result()
         task = await service.get(params.task_id, principal)
         if isinstance(params, TaskParams):
@@ -130,7 +129,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
 
     async def _scopes_of(self, task: str) -> Sequence[str]:
         """Return the scopes of the component that *task* runs, as far as they are known here."""
-        packed = await self._stored_calls.tasks.service.records.call(task)
+        packed = await self._continuations.tasks.service.records.call(task)
         if packed is None:  # it has just ended
             return ()
         try:
@@ -164,7 +163,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
         principal = None if access is None else access.principal
         for id in dict.fromkeys(tasks):
             with suppress(TaskNotFound):
-                known.append((await self._stored_calls.tasks.service.get(id, principal)).id)
+                known.append((await self._continuations.tasks.service.get(id, principal)).id)
         exists = partial(self._has, access)
         honored = supported_subset(wanted, self._server.capabilities, exists)
         return msgspec.structs.replace(honored, task_ids=known or None)

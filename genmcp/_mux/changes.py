@@ -8,7 +8,7 @@ has not received yet are a set: a slow subscriber delays no other and needs boun
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -17,12 +17,13 @@ import msgspec
 
 from genmcp._core.subscription import EVERYTHING, ServerChange
 from genmcp._core.task import Task
+from genmcp._mux.bus import LogFollower
 from genmcp._mux.limits import Limits
 from genmcp._mux.threads import Multimap
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Listener
-from genmcp.errors import StoreError, StoreUnavailable
-from genmcp.stores.following import RETRY_DELAY, follow
+from genmcp.errors import LogTruncated, StoreError
+from genmcp.stores.following import RETRY_DELAY
 from genmcp.stores.store import Append, LogEvent, Store
 
 logger = logging.getLogger("genmcp")
@@ -34,23 +35,36 @@ _decode_change: Final = msgspec.msgpack.Decoder(ServerChange).decode
 
 
 class Subscription(msgspec.Struct, eq=False):
-    """One subscriber, in one event loop: its wanted changes, and those it has not received yet."""
+    """One subscriber, in one event loop: its wanted changes, and those it has not received yet.
+
+    position: the id, in the log, of the last change that was received; None: not known.
+    """
 
     wanted: frozenset[ServerChange]
+    position: str | None = None
+    _pending_position: str | None = None
     _pending_changes: dict[ServerChange, None] = {}
     _pending_tasks: dict[str, Task] = {}
     _waiter: "asyncio.Future[None] | None" = None
 
-    def notify(self, changes: Iterable[ServerChange] = (), task: Task | None = None) -> None:
-        """Add *changes*, and the new state of *task*.
+    def notify(
+        self,
+        changes: Iterable[ServerChange] = (),
+        task: Task | None = None,
+        *,
+        position: str | None = None,
+    ) -> None:
+        """Add *changes*, up to *position* in the log, and the new state of *task*.
 
         A change that is pending already is received once. Only the newest state of a task is
         received.
         """
         self._pending_changes |= dict.fromkeys(changes)
+        self._pending_position = position or self._pending_position
         if task is not None:
             self._pending_tasks[task.id] = task
-        if self._waiter is not None and not self._waiter.done():
+        is_pending = self._pending_changes or self._pending_tasks
+        if is_pending and self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
     async def receive(self) -> tuple[Sequence[ServerChange], Sequence[Task]]:
@@ -60,6 +74,7 @@ class Subscription(msgspec.Struct, eq=False):
             await self._waiter
         changes, self._pending_changes = self._pending_changes, {}
         tasks, self._pending_tasks = self._pending_tasks, {}
+        self.position = self._pending_position or self.position
         return [*changes], [*tasks.values()]
 
 
@@ -77,66 +92,59 @@ class Subscriptions(Listener):
         self._keep = limits.max_replay_events
         self._lock = Lock()
         self._unwritten: dict[ServerChange, None] = {}
-        self._written_in: asyncio.AbstractEventLoop | None = None
-        self._writes: set[asyncio.Task[None]] = set()
-        self._followers: dict[asyncio.AbstractEventLoop, _Follower] = {}
+        self._writer: asyncio.Task[None] | None = None
+        self._followers: dict[asyncio.AbstractEventLoop, _LoopSubscriptions] = {}
 
     def announce(self, change: ServerChange) -> None:
         """Schedule the write of *change*. If no event loop runs, write it before returning."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            loop = None
         with self._lock:
-            if len(self._unwritten) >= self._keep:
-                self._unwritten = {EVERYTHING: None}  # more than the log retains
-            self._unwritten[change] = None
-            is_coming = loop is self._written_in
-            self._written_in = loop
-        if loop is None:
-            asyncio.run(self._write(once=True))
-        elif not is_coming:
-            writer = loop.create_task(self._write())
-            self._writes.add(writer)
-            writer.add_done_callback(self._writes.discard)
+            self._take_back({change: None})
+            writer = self._writer
+            if writer is not None and not writer.done() and not writer.get_loop().is_closed():
+                return  # it writes this change as well
+            try:
+                self._writer = asyncio.get_running_loop().create_task(self._write())
+                return
+            except RuntimeError:
+                pass
+        asyncio.run(self._write(once=True))
+
+    def _take_back(self, changes: dict[ServerChange, None]) -> None:
+        """Add *changes* to the unwritten ones, in the order in which they were announced."""
+        self._unwritten = {**self._unwritten, **changes}
+        if len(self._unwritten) > self._keep:
+            self._unwritten = {EVERYTHING: None}  # more than the log retains
 
     async def _write(self, *, once: bool = False) -> None:
         """Write all changes that are not written yet. Unless *once*, retry until they are."""
         while True:
             with self._lock:
                 changes, self._unwritten = self._unwritten, {}
-                self._written_in = None
-            if not changes:
-                return  # another event loop has written the changes of all loops
+                if not changes:
+                    self._writer = None
+                    return
             try:
                 await self._store.apply(*(self._append(_encode(change)) for change in changes))
-                return
             except StoreError as error:
                 if self._store.outages.closed:  # no process will learn of them from this one
                     return
                 logger.warning("%d changes cannot be announced yet: %s", len(changes), error)
                 with self._lock:
-                    unwritten = {**changes, **self._unwritten}
-                    too_many = len(unwritten) >= self._keep
-                    self._unwritten = {EVERYTHING: None} if too_many else unwritten
-                    # The changes of other event loops wait for this write, or for their own.
-                    self._written_in = None if once else asyncio.get_running_loop()
+                    later, self._unwritten = self._unwritten, changes
+                    self._take_back(later)
                 if once:  # the next change is written together with these
                     return
                 await asyncio.sleep(RETRY_DELAY)
 
     async def aclose(self) -> None:
-        """Cancel the pending writes of this event loop, after one more second.
+        """Cancel the pending write of this event loop, after one more second.
 
-        Their changes are written with the next change, if there is one.
+        Its changes are written with the next change, if there is one.
         """
-        here = asyncio.get_running_loop()
-        if own := [each for each in [*self._writes] if each.get_loop() is here]:
-            await asyncio.wait(own, timeout=_CLOSE_TIMEOUT)
-            await cancel_and_wait(*own)
-            with self._lock:
-                if self._written_in is here:
-                    self._written_in = None
+        writer = self._writer
+        if writer is not None and writer.get_loop() is asyncio.get_running_loop():
+            await asyncio.wait({writer}, timeout=_CLOSE_TIMEOUT)
+            await cancel_and_wait(writer)
 
     def listening(
         self, wanted: Iterable[ServerChange]
@@ -146,49 +154,71 @@ class Subscriptions(Listener):
         Raises:
             StoreUnavailable: the store could not be reached.
         """
-        return self._follower().listening(wanted)
+        return self._here().listening(wanted)
+
+    async def notify_missed(self, subscription: Subscription, after: str) -> None:
+        """Notify *subscription* of its wanted changes after *after*, a position in the log.
+
+        Raises:
+            LogTruncated: some of them are no longer retained. It is notified of all.
+            StoreUnavailable: the store could not be reached.
+        """
+        subscription.position = after
+        try:
+            while events := await self._store.read(self._log, after):
+                for event in events:
+                    after, change = event.id, _change(event.data)
+                    if change in subscription.wanted or change == EVERYTHING:
+                        _notify(subscription, change, after)
+        except LogTruncated:
+            subscription.position = None
+            _notify(subscription, EVERYTHING)
+            raise
 
     def change(self, subscription: Subscription, wanted: Iterable[ServerChange]) -> None:
         """Replace the wanted changes of *subscription*, which belongs to this event loop."""
-        self._follower().change(subscription, frozenset(wanted))
+        self._here().change(subscription, frozenset(wanted))
 
-    def _follower(self) -> "_Follower":
+    def _here(self) -> "_LoopSubscriptions":
         loop = asyncio.get_running_loop()
         with self._lock:
-            follower = self._followers.get(loop)
-            if follower is None:
+            if loop not in self._followers:
                 for closed in [each for each in self._followers if each.is_closed()]:
                     del self._followers[closed]
-                follower = self._followers[loop] = _Follower(self._store, self._log)
-            return follower
+                self._followers[loop] = _LoopSubscriptions(self._store, self._log)
+            return self._followers[loop]
 
 
-class _Follower(msgspec.Struct, eq=False):
-    """The reader of the log in an event loop. Runs while there are subscribers."""
+class _LoopSubscriptions:
+    """The subscribers in an event loop, and the reader of the log, which runs while there are any.
 
-    _store: Store
-    _log: str
-    # Each listener is registered for its wanted changes, and for EVERYTHING.
-    _listeners: Multimap[ServerChange, Subscription] = msgspec.field(default_factory=Multimap)
-    _lock: asyncio.Lock = msgspec.field(default_factory=asyncio.Lock)
-    _following: "asyncio.Task[None] | None" = None
+    Each subscription is registered for its wanted changes, and for EVERYTHING.
+    """
+
+    def __init__(self, store: Store, log: str) -> None:
+        self._follower = LogFollower(store, log, self._handle, self._caught_up)
+        self._listeners: Multimap[ServerChange, Subscription] = Multimap()
+        self._starting: dict[Subscription, None] = {}
+        self._position: str | None = None
+        self._open = 0
 
     @asynccontextmanager
     async def listening(self, wanted: Iterable[ServerChange]) -> AsyncIterator[Subscription]:
-        # Several subscribers may begin while the first of them waits for the store.
-        async with self._lock:
-            if self._following is None:
-                after = await self._end()
-                self._following = asyncio.get_running_loop().create_task(self._follow(after))
         subscription = Subscription(frozenset(wanted))
-        self._add(subscription)
+        self._open += 1
         try:
+            self._follower.open()
+            self._starting[subscription] = None
+            if self._follower.current:
+                self._start()
+            await self._follower.catch_up()
             yield subscription
         finally:
+            self._starting.pop(subscription, None)
             self._remove(subscription)
-            if not self._listeners and self._following is not None:
-                task, self._following = self._following, None
-                await cancel_and_wait(task)
+            self._open -= 1
+            if not self._open:
+                await self._follower.aclose()
 
     def change(self, subscription: Subscription, wanted: frozenset[ServerChange]) -> None:
         self._remove(subscription)
@@ -203,37 +233,29 @@ class _Follower(msgspec.Struct, eq=False):
         for change in (EVERYTHING, *subscription.wanted):
             self._listeners.discard(change, subscription)
 
+    def _start(self) -> None:
+        """Register the new subscriptions: the changes from before are for earlier ones."""
+        for subscription in self._starting:
+            subscription.position = self._position
+            self._add(subscription)
+        self._starting = {}
+
+    def _caught_up(self) -> None:
+        self._notify(EVERYTHING)
+        self._start()
+
+    def _handle(self, event: LogEvent) -> None:
+        self._position = event.id
+        self._notify(_change(event.data))
+
     def _notify(self, change: ServerChange) -> None:
         for subscription in self._listeners.of(change):
-            subscription.notify(subscription.wanted if change == EVERYTHING else (change,))
+            _notify(subscription, change, self._position)
 
-    async def _follow(self, after: str | None) -> None:
-        missed = False
-        with suppress(StoreUnavailable):  # the store was closed
-            async with aclosing(follow(self._store, self._log, after)) as items:
-                async for item in items:
-                    if isinstance(item, LogEvent):
-                        if not missed:
-                            self._notify(_change(item.data))
-                    elif item is None:
-                        # Only now: a change that is stored meanwhile is announced twice, but never
-                        # lost.
-                        missed = False
-                        self._notify(EVERYTHING)
-                    else:
-                        missed = True
 
-    async def _end(self) -> str | None:
-        """Return the id of the last change, after which a new subscriber starts."""
-        after: str | None = None
-        async with aclosing(follow(self._store, self._log, catch_up=True)) as items:
-            async for item in items:
-                if isinstance(item, StoreUnavailable):
-                    raise item
-                if item is None:
-                    break
-                after = item.id if isinstance(item, LogEvent) else None
-        return after
+def _notify(subscription: Subscription, change: ServerChange, position: str | None = None) -> None:
+    changes = subscription.wanted if change == EVERYTHING else (change,)
+    subscription.notify(changes, position=position)
 
 
 def _change(data: bytes) -> ServerChange:

@@ -5,63 +5,108 @@ at the client (`requestState`), if it waits for an answer; in the store, if it w
 is a task.
 """
 
+import asyncio
 import logging
 import secrets
-from collections.abc import Collection, Mapping
-from contextlib import aclosing
-from typing import Any
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from concurrent import futures
+from contextlib import aclosing, suppress
+from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.call import AccessRecord, Follow, Suspend
+from genmcp._core.call import AccessRecord, CallPhase, CancelTask, Follow, Suspend
 from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Done, Failed, Outcome, digest, pack
+from genmcp._core.outcome import Done, Failed, Outcome, digest, pack, unpack
 from genmcp._core.request import Request
-from genmcp._core.seal import Part, Purpose, Seal
-from genmcp._core.task import Task
-from genmcp._core.waiting import Asking, Continue, StoredWork, Suspended
+from genmcp._core.seal import Part, Purpose
+from genmcp._core.task import Task, run_id
+from genmcp._core.waiting import Asking, Continue, Finished, StoredWork, Suspended
 from genmcp._mux.performing import report
-from genmcp._mux.sinks import Services, forward_notification
-from genmcp._mux.tasks import Tasks, create_task_result, suspension_of, task_result
-from genmcp._mux.waits import (
-    Awaitables,
+from genmcp._mux.questions import (
     answers_outcome,
     ask_client,
     merge_answers,
     missing_capability,
     pending_requests,
 )
-from genmcp.channel import Channel
+from genmcp._mux.responses import Responses
+from genmcp._mux.sinks import Services, StoredRequest, TaskCaller, TaskSink, forward_notification
+from genmcp._mux.tasks import (
+    Tasks,
+    create_task_result,
+    flush,
+    notify,
+    suspension_of,
+    task_result,
+    to_finished,
+)
+from genmcp._mux.telemetry import OnStep
+from genmcp.cancellation import cancel_requested
+from genmcp.channel import CallContext, CallServices, Channel
 from genmcp.errors import (
     CapabilityMissing,
+    ConfigurationError,
     Conflict,
     ContractError,
     ForeignSeal,
+    IllegalTransition,
+    InvalidArguments,
     InvalidParams,
+    McpError,
     SealError,
     SealExpired,
+    StoreError,
     TaskNotFound,
+    ToolError,
 )
+from genmcp.hook import UnknownTag
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.value import Result
+from genmcp.server import resolve_route
 from genmcp.stores.store import Put
+from genmcp.tasks.attempt import NotRunnableHere, wait_error_of
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import TaskMessage, TaskService
 from genmcp.tasks.values import restore_types, store_types
+from genmcp.tasks.writes import ProcessStops
 
 logger = logging.getLogger("genmcp")
 
+_NO_CODE: Final = "No process of the server can continue the call"
+
 
 class Continuations:
-    """The calls of one mux that continue in steps. Owned by the mux."""
+    """The calls of one mux that continue in steps. Owned by the mux.
 
-    def __init__(self, services: Services, tasks: Tasks) -> None:
+    tasks: their records. call_services: for their channels.
+    """
+
+    def __init__(
+        self,
+        services: Services,
+        responses: Responses,
+        namespace: str,
+        *,
+        jobs: JobOptions,
+        external: Sequence[ExternalQueue],
+    ) -> None:
+        self._services = services
+        self._responses = responses
         self._server = services.server
         self._store = services.store
         self._state_ttl = services.limits.input_timeout
-        self._states = RequestStateCodec(services.seal, self._state_ttl)
-        self._tasks = tasks
-        self._awaitables = Awaitables()
+        self.tasks = Tasks(services, namespace, jobs=jobs, external=external, resume=self.resume)
+        self.call_services = CallServices(
+            services.changes,
+            services.sessions.level_of,
+            self.tasks.result_of,
+            services.threads.run,
+        )
+
+    # Calls of a client that waits for the result.
 
     async def advance(
         self, step: Any, channel: Channel, continuation: Continuation | None = None
@@ -80,7 +125,7 @@ class Continuations:
                         return outcome
                 else:
                     await report(channel, Suspend(continuation))
-                    outcome = await self._awaitables.outcome(step.take())
+                    outcome = await _outcome_of(step.take())
             finally:
                 step.close()
             step = await self._server.resume(continuation, outcome, channel)
@@ -106,7 +151,8 @@ class Continuations:
             return self._in_task(step, continuation, channel)
         if step.work is not None:
             return await self._work(step.work, continuation, channel)
-        return await self._asked(continuation, channel)
+        asked = await self._asked(continuation, channel)
+        return answers_outcome(asked) if isinstance(asked, Continuation) else asked
 
     def _in_task(
         self, step: Continue, continuation: Continuation, channel: Channel
@@ -120,34 +166,64 @@ class Continuations:
 
     async def _work(self, work: StoredWork, continuation: Continuation, channel: Channel) -> Result:
         """Start a job. Return the handle of the task, or the result of the call."""
-        id = self._tasks.id_of_work(continuation)
+        id = self.tasks.id_of_work(continuation)
         # A promotion waits from here on, because it could write a second record of the call.
         await report(channel, AccessRecord(id))
         channel.context.sink.watch_client()
-        task = await self._tasks.begin(channel, id, suspension_of(continuation, work))
+        task = await self.tasks.begin(channel, id, suspension_of(continuation, work))
         if channel.request.policy.task != "never" and has_tasks(channel.request):
             return create_task_result(task, self._store.now())
         return await self.followed(task.id, channel, known=task)
 
     async def _asked(
         self, continuation: Continuation, channel: Channel
-    ) -> Outcome | InputRequiredResult:
-        """Ask the client, by the method of its revision."""
+    ) -> Continuation | Failed | InputRequiredResult:
+        """Ask the client, by the method of its revision.
+
+        Return *continuation* with all answers, the failure to get them, or the result that asks.
+        """
         if failed := missing_capability(continuation, channel):
             return failed
         if channel.request.answers_by_retry:
             continuation = merge_answers(continuation, _unasked_answers(channel.request))
             if continuation.missing:
                 return self._input_required(continuation, channel)
-            return answers_outcome(continuation)
-        answered = await ask_client(continuation, channel)
-        return answered if isinstance(answered, Failed) else answers_outcome(answered)
+            return continuation
+        await channel.context.promotion_decided()
+        return await ask_client(continuation, channel)
 
     def _input_required(self, continuation: Continuation, channel: Channel) -> InputRequiredResult:
-        state = self._states.seal(continuation, channel.request, channel.principal)
+        """Return the questions, with the call as the state for the client to send in its retry.
+
+        Raises:
+            ContractError: the state is too large; the message contains its size.
+        """
+        bound, ttl = _bound(channel), self._state_ttl
+        seal, packed = self._services.seal, continuation.pack()
+        state = seal.seal(Purpose.REQUEST_STATE, packed, *bound, ttl=ttl)
         return InputRequiredResult(
             input_requests=pending_requests(continuation), request_state=state
         )
+
+    def _opened(self, channel: Channel) -> Continuation:
+        """Return the continuation in the state that the request of *channel* repeats.
+
+        Raises:
+            InvalidParams: it was not issued for this request, or has expired.
+        """
+        seal, state = self._services.seal, channel.request.request_state or ""
+        try:
+            packed = seal.open(Purpose.REQUEST_STATE, state, *_bound(channel))
+            continuation = Continuation.unpack(packed)
+            key_id = continuation.key_id or seal.key_id_of(state)
+            return msgspec.structs.replace(continuation, key_id=key_id)
+        except SealExpired:
+            message = "requestState has expired: send the request again without it"
+        except (SealError, msgspec.MsgspecError) as error:
+            message = "Invalid requestState: it was not issued for this request"
+            hint = ", or by a process with another secret" if isinstance(error, ForeignSeal) else ""
+            logger.warning("a requestState was rejected: %s%s", error, hint)
+        raise InvalidParams(message)
 
     async def retried(
         self, request: Request, channel: Channel, keyed: Collection[str]
@@ -159,7 +235,7 @@ class Continuations:
         Raises:
             InvalidParams: the state was not issued for this request.
         """
-        continuation = self._states.open(request, channel.principal)
+        continuation = self._opened(channel)
         if keyed and continuation.task not in keyed:
             raise InvalidParams("requestState belongs to a call with another idempotency key")
         if continuation.task is not None:
@@ -173,7 +249,7 @@ class Continuations:
             return self._input_required(continuation, channel)
         await self._spend(channel, continuation)
         if continuation.task is not None:
-            task = await self._answer(continuation, channel, failed)
+            task = await self._answer(continuation, failed or continuation, channel)
             is_own = task.arguments_digest is None  # otherwise it continues without this client
             return await self.followed(task.id, channel, continuation.last_event, is_own=is_own)
         outcome = failed or answers_outcome(continuation)
@@ -231,37 +307,210 @@ class Continuations:
         await channel.context.promotion_decided()
         await report(channel, Follow(id, id if is_own else channel.task))
         while True:
-            asking = await _end_of(self._tasks.service, id, channel, after, known)
+            asking = await _end_of(self.tasks.service, id, channel, after, known)
             if isinstance(asking, Result):
                 return asking
-            failed = missing_capability(asking, channel)
-            if failed is None and channel.request.answers_by_retry:
-                asking = merge_answers(asking, _unasked_answers(channel.request))
-                if asking.missing:
-                    return self._input_required(asking, channel)
-            elif failed is None:
-                await channel.context.promotion_decided()
-                answered = await ask_client(asking, channel)
-                if isinstance(answered, Failed):
-                    failed = answered
-                else:
-                    asking = answered
-            await self._answer(asking, channel, failed)
+            asked = await self._asked(asking, channel)
+            if isinstance(asked, Result):
+                return asked
+            await self._answer(asking, asked, channel)
             after, known = asking.last_event, None
 
     async def _answer(
-        self, continuation: Continuation, channel: Channel, failed: Failed | None
+        self, asking: Continuation, answered: Continuation | Failed, channel: Channel
     ) -> Task:
         """Write the client's answers, or the failure, to the task that waits for them."""
-        assert continuation.task is not None
+        assert asking.task is not None
+        given = asking.answers if isinstance(answered, Failed) else answered.answers
         answers: dict[str, Outcome] = {}
-        for each in continuation.asked:
-            if each.key in continuation.answers:
-                answers[each.name] = Done(msgspec.Raw(continuation.answers[each.key]))
-            elif failed is not None:
-                answers[each.name] = failed
+        for each in asking.asked:
+            if each.key in given:
+                answers[each.name] = Done(msgspec.Raw(given[each.key]))
+            elif isinstance(answered, Failed):
+                answers[each.name] = answered
         packed = {name: pack(each) for name, each in answers.items()}
-        return await self._tasks.service.answer(continuation.task, channel.principal, packed)
+        return await self.tasks.service.answer(asking.task, channel.principal, packed)
+
+    # Calls that run without a request: after their job, or with the answers to their questions. The
+    # request is stored beside the task, so that any process can continue it. Calls with idempotency
+    # keys begin here, too: no client ends them by leaving.
+
+    async def resume(
+        self, task: Task, packed_request: bytes, outcome: Outcome
+    ) -> Suspended | Finished:
+        """Continue the call of *task* with the *outcome* of its wait.
+
+        Raises:
+            ProcessStops: this process stops; the step is repeated elsewhere.
+            IllegalTransition: another process continues it.
+            NotRunnableHere: this process lacks the code that continues it.
+        """
+        try:
+            continuation = Continuation.unpack(task.continuation)
+            channel = self._channel(task, packed_request, continuation.assigns)
+            if continuation.asked:
+                outcome = _read(continuation, outcome)
+        except (ConfigurationError, msgspec.MsgspecError) as error:
+            unknown = f"a continuation of {task.tool} was stored by another release: {error}"
+            raise NotRunnableHere(unknown, _NO_CODE) from error
+        with self._services.observers.resuming(channel, continuation.tag, task.trace) as report:
+            return await self._step(
+                task,
+                channel,
+                lambda: self._server.resume(continuation, outcome, channel),
+                continuation,
+                report,
+            )
+
+    async def begin(self, task: Task, request_channel: Channel) -> Suspended | Finished:
+        """Run `call` for the request of *request_channel*, which is *task* from its beginning.
+
+        Raises:
+            ProcessStops, IllegalTransition: as for `resume`.
+        """
+        caller = request_channel.context.caller
+        context = self._context(task, TaskCaller(caller.client_key, caller.copied))
+        context.restore(request_channel.context.own_assigns)
+        channel = Channel(request_channel.request, context, request_channel.access)
+
+        def report(*_: object) -> None:
+            """Do nothing: the request that waits for the result reports it to the telemetry."""
+
+        finished = await self._step(
+            task, channel, lambda: self._server.handle(channel.request, channel), None, report
+        )
+        if cancel_requested():  # the hook has a result nevertheless
+            await self._stopped(task, channel)
+        return finished
+
+    async def _step(
+        self,
+        task: Task,
+        channel: Channel,
+        hook: Callable[[], Awaitable[Result | Continue]],
+        continuation: Continuation | None,
+        report: OnStep,
+    ) -> Suspended | Finished:
+        """Run *hook*, and what follows in this process; *continuation* is None for `call`."""
+        raised: BaseException | None = None
+        try:
+            await resolve_route(channel)
+            result: Any = await self.advance(await hook(), channel, continuation)
+        except (ProcessStops, IllegalTransition, KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # any exception of a hook ends only its own call
+            if isinstance(error, asyncio.CancelledError) and cancel_requested():
+                report(None, error)
+                await self._stopped(task, channel)
+                raise
+            latest = channel.context.continuation or continuation
+            release = self._server.info.version
+            if isinstance(error, UnknownTag) and latest and latest.release != release:
+                report(None, error)
+                unknown = f"{error} (of a call of release {latest.release!r})"
+                raise NotRunnableHere(unknown, _NO_CODE) from error
+            result, raised = self._responses.result_of(channel.request, error), error
+        finally:
+            await flush(channel)
+        if isinstance(result, Suspended):
+            report(result)
+            return result
+        finished = to_finished(result, raised)
+        if continuation is None and isinstance(raised, InvalidArguments):  # `call` did not begin
+            finished = msgspec.structs.replace(finished, frees_key=True)
+        limits = self._services.limits
+        if finished.result is not None and len(finished.result) > limits.max_result_bytes:
+            raised = limits.too_large()
+            if await self.tasks.service.values.store(task):
+                raised = ToolError(f"{raised}. The value of its job is kept by the server")
+            result = self._responses.result_of(channel.request, raised)
+            finished = to_finished(result)
+        report(result, raised)
+        del raised  # its traceback refers to this frame: a reference cycle
+        return finished
+
+    async def cancel(self, id: str, owner: str | None) -> None:
+        """Cancel a task in any process, and notify its tool. Does nothing if it has ended.
+
+        Raises:
+            TaskNotFound: the task does not exist.
+        """
+        task = await self.tasks.cancel(id, owner)
+        # The process that a task is bound to cancels its hook, and notifies the tool after that.
+        if task is not None and task.bound_node is None:
+            packed_request = await self.tasks.service.records.call(id)
+            if packed_request is not None:
+                await notify(self._cancelled(task, packed_request))
+
+    async def _cancelled(self, task: Task, packed_request: bytes) -> None:
+        """Notify the tool of *task* that it was cancelled."""
+        assigns = Continuation.unpack(task.continuation).assigns if task.continuation else {}
+        channel = self._channel(task, packed_request, assigns)
+        with suppress(McpError):  # the tool may be hidden from its client now: notify it anyway
+            await resolve_route(channel)
+        await self._server.cancelled(channel)
+
+    async def _stopped(self, task: Task, channel: Channel) -> None:
+        """Notify the tool of a task that was cancelled while its step ran in this process.
+
+        The process that has cancelled the task does not notify the tool, because `on_cancel` must
+        run after the end of the hook, which only this process knows.
+        """
+        channel.context.advance(CancelTask())  # without its action: the hook has ended
+        if task.bound_node is not None or channel.context.continuation is not None:
+            stored = None
+            with suppress(StoreError):  # the record of a cancelled task was written before
+                stored = await self.tasks.service.records.find(task.id)
+            # The token differs if the key of the cancelled call is in use again.
+            if stored is not None and (
+                stored.task.end == "cancelled" or stored.task.fencing_token != task.fencing_token
+            ):
+                await self._server.cancelled(channel)
+
+    def _channel(self, task: Task, packed_request: bytes, own: Mapping[str, Any]) -> Channel:
+        stored = StoredRequest.unpack(packed_request)
+        context = self._context(task, TaskCaller(stored.client_key, restore_types(stored.kept)))
+        return stored.channel(self._server, context, own)
+
+    def _context(self, task: Task, caller: TaskCaller) -> CallContext:
+        token = task.fencing_token
+        return CallContext(
+            phase=CallPhase.TASK,
+            task=task.id,
+            run=run_id(task),
+            fencing_token=token,
+            sink=TaskSink(self.tasks.service, task.id, token),
+            caller=caller,
+            performer=self.tasks,
+            services=self.call_services,
+            static=self._services.assigns,
+        )
+
+
+async def _outcome_of(on: Any) -> Outcome:
+    """Wait for *on*, an awaitable of this process, and return its outcome.
+
+    A coroutine runs here, and is cancelled with the call. A Task or future belongs to its creator,
+    and is not.
+
+    Raises:
+        ContractError: *on* is a future of another event loop.
+        asyncio.CancelledError: the call is cancelled.
+    """
+    if isinstance(on, futures.Future):
+        on = asyncio.wrap_future(on)
+    if isinstance(on, asyncio.Future):
+        if on.get_loop() is not asyncio.get_running_loop():
+            raise ContractError("the call waits for a future of another event loop")
+        on = asyncio.shield(on)
+    try:
+        return Done(await on)
+    except (KeyboardInterrupt, GeneratorExit):
+        raise
+    except BaseException as error:
+        if isinstance(error, asyncio.CancelledError) and cancel_requested():
+            raise
+        return Failed(wait_error_of("what a call waited for", error))
 
 
 async def _end_of(
@@ -272,7 +521,8 @@ async def _end_of(
     Raises:
         McpError: it ended with an error.
     """
-    gets_handle = channel.request.policy.task != "never" and has_tasks(channel.request)
+    policy = channel.request.policy
+    gets_handle = policy.task != "never" and has_tasks(channel.request)
     async with aclosing(service.follow(id, channel.principal, after, known=known)) as changes:
         async for each in changes:
             if isinstance(each, TaskMessage):
@@ -283,12 +533,29 @@ async def _end_of(
                 await channel.progress(task.progress, task.total, task.message)
             if task.ended:
                 return task_result(task, channel.request.method)
-            if isinstance(task.work, Asking) and not task.settled:
+            asks = isinstance(task.work, Asking) and not task.settled
+            if asks and not (gets_handle and policy.task == "always"):
                 continuation = Continuation.unpack(task.continuation)
                 return msgspec.structs.replace(continuation, task=id, last_event=each.id)
-            if gets_handle and task.bound_node is None:
+            if gets_handle and (policy.task == "always" or task.bound_node is None):
                 return create_task_result(task, service.records.now())
     raise TaskNotFound(id)
+
+
+def _read(continuation: Continuation, outcome: Outcome) -> Outcome:
+    """Return the outcome of the questions, with the answers decoded from *outcome*.
+
+    *outcome* has the answers by their keys in the protocol message.
+    """
+    if isinstance(outcome, Failed):
+        return outcome
+    answers: dict[str, bytes] = {}
+    for each in continuation.asked:
+        answer = unpack(msgspec.json.encode(outcome.value[each.name]))
+        if isinstance(answer, Failed):
+            return answer
+        answers[each.key] = msgspec.json.encode(answer.value)
+    return answers_outcome(continuation.answered(answers))
 
 
 def has_tasks(request: Request) -> bool:
@@ -328,47 +595,12 @@ def _next(
     return continuation
 
 
-class RequestStateCodec(msgspec.Struct, eq=False):
-    """Encodes and decodes the request states of one mux, each valid for *ttl* seconds.
-
-    The `requestState` of a question holds the continuation of the call (2026-07-28, basic/patterns,
-    MRTR, "Server Requirements", points 4 and 5): it is encrypted and authenticated, expires, and
-    opens only for the same principal and the same request.
-    """
-
-    _seal: Seal
-    _ttl: float
-
-    def seal(self, continuation: Continuation, request: Request, principal: str | None) -> str:
-        """Return a `requestState` with *continuation*, for the client to send in its retry.
-
-        Raises:
-            ContractError: it is too large; the message contains its size.
-        """
-        bound = _bound(request, principal)
-        return self._seal.seal(Purpose.REQUEST_STATE, continuation.pack(), *bound, ttl=self._ttl)
-
-    def open(self, request: Request, principal: str | None) -> Continuation:
-        """Return the continuation in the `requestState` of *request*.
-
-        Raises:
-            InvalidParams: it was not issued for this request, or has expired.
-        """
-        state = request.request_state or ""
-        try:
-            packed = self._seal.open(Purpose.REQUEST_STATE, state, *_bound(request, principal))
-            continuation = Continuation.unpack(packed)
-            key_id = continuation.key_id or self._seal.key_id_of(state)
-            return msgspec.structs.replace(continuation, key_id=key_id)
-        except SealExpired:
-            message = "requestState has expired: send the request again without it"
-        except (SealError, msgspec.MsgspecError) as error:
-            message = "Invalid requestState: it was not issued for this request"
-            hint = ", or by a process with another secret" if isinstance(error, ForeignSeal) else ""
-            logger.warning("a requestState was rejected: %s%s", error, hint)
-        raise InvalidParams(message)
+# The `requestState` of a question holds the continuation of the call (2026-07-28, basic/patterns,
+# MRTR, "Server Requirements", points 4 and 5): it is encrypted and authenticated, expires, and
+# opens only for the same principal and the same request.
 
 
-def _bound(request: Request, principal: str | None) -> tuple[Part, ...]:
-    """Return the parts that the state of *request* is bound to: a retry must repeat all of them."""
-    return request.method, request.key, principal, digest(request.raw_arguments or {})
+def _bound(channel: Channel) -> tuple[Part, ...]:
+    """Return the parts that a state is bound to: a retry must repeat all of them."""
+    request = channel.request
+    return request.method, request.key, channel.principal, digest(request.raw_arguments or {})

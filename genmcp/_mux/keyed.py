@@ -27,12 +27,11 @@ from genmcp._core.outcome import digest
 from genmcp._core.request import Request
 from genmcp._core.seal import Purpose
 from genmcp._core.task import Task, replace_task
-from genmcp._mux.continuations import has_tasks
+from genmcp._mux.continuations import Continuations
 from genmcp._mux.limits import ConcurrencyLimit
 from genmcp._mux.performing import report
 from genmcp._mux.sinks import Services, StoredRequest
-from genmcp._mux.stored_calls import StoredCalls
-from genmcp._mux.tasks import create_task_result, task_result
+from genmcp._mux.tasks import task_result
 from genmcp.cancellation import run_to_completion
 from genmcp.channel import Channel
 from genmcp.errors import InvalidParams, Overloaded, StoreError
@@ -70,12 +69,12 @@ class KeyedCalls:
     """
 
     def __init__(
-        self, services: Services, stored_calls: StoredCalls, waiting_calls: ConcurrencyLimit
+        self, services: Services, continuations: Continuations, waiting_calls: ConcurrencyLimit
     ) -> None:
         self._services = services
-        self._stored_calls = stored_calls
-        self._tasks = stored_calls.tasks
-        self._service = stored_calls.tasks.service
+        self._continuations = continuations
+        self._tasks = continuations.tasks
+        self._service = continuations.tasks.service
         self._waiting_calls = waiting_calls
 
     def ids(self, channel: Channel, key: str | bytes) -> Sequence[str]:
@@ -109,7 +108,7 @@ class KeyedCalls:
             if stored is None or stored.task.frees_key:
                 new = await self._begin(channel, stored, ids[0], arguments)
                 if new is not None:
-                    return await self._result_of(new, channel, known=new)
+                    return await self._continuations.followed(new.id, channel, known=new)
                 continue  # a copy was faster
             task = await self._service.recover(stored.task)
             if task.frees_key:
@@ -118,18 +117,13 @@ class KeyedCalls:
                 raise InvalidParams("This idempotency key was used for a call with other arguments")
             if task.ended:
                 return task_result(task, request.method)
-            return await self._result_of(task, channel)
+            return await self._continuations.followed(task.id, channel)
 
     async def _find(self, ids: Sequence[str]) -> Stored | None:
         for id in ids:
             if (stored := await self._service.records.find(id)) is not None:
                 return stored
         return None
-
-    async def _result_of(self, task: Task, channel: Channel, known: Task | None = None) -> Result:
-        if channel.request.policy.task == "always" and has_tasks(channel.request):
-            return create_task_result(task, self._services.store.now())
-        return await self._stored_calls.continuations.followed(task.id, channel, known=known)
 
     async def _begin(
         self, channel: Channel, free: Stored | None, id: str, arguments: bytes
@@ -171,7 +165,7 @@ class KeyedCalls:
         self._tasks.running.add(task.id, task.fencing_token, stop)
         slots = self._waiting_calls.acquire(channel.context.caller.client_key)
         try:
-            step = partial(self._stored_calls.begin, task, channel)
+            step = partial(self._continuations.begin, task, channel)
             await self._service.runner.run_call(task, step)
         finally:
             self._waiting_calls.release(slots)

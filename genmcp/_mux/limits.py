@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import inf
 from threading import Lock
 from typing import Annotated, Final, TypeAlias
@@ -117,28 +118,13 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def replay_append(
-    limits: Limits,
-    log: str,
-    data: bytes,
-    client: str = "",
-    *,
-    new: bool = False,
-    optional: bool = False,
-) -> Append:
-    """Return the append of an event to *log*, retained within *limits* for a client that resumes.
-
-    *client*, *new* and *optional* are as for Append.
-    """
-    return Append(
-        log,
-        data,
-        limits.replay_ttl,
-        limits.max_replay_events,
-        client,
-        new,
-        MAX_REPLAY_BYTES,
-        optional,
+def replayed(limits: Limits) -> partial[Append]:
+    """Return the append, of a log and data, of an event that is retained for a client to resume."""
+    return partial(
+        Append,
+        ttl=limits.replay_ttl,
+        keep=limits.max_replay_events,
+        keep_bytes=MAX_REPLAY_BYTES,
     )
 
 

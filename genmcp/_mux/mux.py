@@ -21,7 +21,7 @@ from genmcp._core.waiting import Continue, ExternalJob, Suspended
 from genmcp._mux.builtin_methods import BuiltinMethods
 from genmcp._mux.bus import MessageBus, ServerRequests
 from genmcp._mux.changes import Subscriptions
-from genmcp._mux.continuations import has_tasks
+from genmcp._mux.continuations import Continuations, has_tasks
 from genmcp._mux.keyed import KeyedCalls, key_of
 from genmcp._mux.limits import (
     MAX_REPLAY_BYTES,
@@ -37,7 +37,6 @@ from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import CallRegistry, SessionBroadcast, Sessions
 from genmcp._mux.settings import checked_server, chosen_clock, chosen_secret, chosen_store
 from genmcp._mux.sinks import Services
-from genmcp._mux.stored_calls import StoredCalls
 from genmcp._mux.tasks import new_id
 from genmcp._mux.telemetry import Observers, Telemetry
 from genmcp._mux.threads import ThreadPool
@@ -56,6 +55,9 @@ from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 
 _LOOK: Final = 1.0
 """Maximum seconds of silence after which a resumed stream checks whether its process is alive."""
+
+_MESSAGES: Final = 10_000
+"""The number of messages to one process, or to all, that are retained for a slow process."""
 
 
 class Mux:
@@ -114,7 +116,7 @@ class Mux:
             server,
             self.sessions,
             self.session_streams,
-            self.stored_calls,
+            self.continuations,
             self.encoder,
             self.limits,
         )
@@ -156,9 +158,8 @@ class Mux:
         self.session_streams = SessionStreams(
             store, self.subscriptions, self.server, self.encoder, limits
         )
-        self.bus = MessageBus(
-            store, audience, limits.replay_ttl, limits.max_replay_events, MAX_REPLAY_BYTES
-        )
+        ttl = max(limits.replay_ttl, limits.input_timeout)  # replies are of use for that long
+        self.bus = MessageBus(store, audience, ttl, _MESSAGES, MAX_REPLAY_BYTES)
         self.server_requests = ServerRequests(
             self.seal, self.bus, self.encoder, limits.input_timeout
         )
@@ -182,12 +183,12 @@ class Mux:
             threads=self.threads,
             observers=self.observers,
         )
-        self.stored_calls = stored = StoredCalls(
+        self.continuations = Continuations(
             services, self.responses, audience, jobs=jobs, external=external
         )
-        self.tasks, self.continuations = stored.tasks, stored.continuations
-        self.call_services = stored.call_services
-        self.keyed = KeyedCalls(services, stored, self.waiting_calls)
+        self.tasks = self.continuations.tasks
+        self.call_services = self.continuations.call_services
+        self.keyed = KeyedCalls(services, self.continuations, self.waiting_calls)
         lives, look = self.tasks.service.heartbeats.is_alive, min(_LOOK, jobs.lease / 3)
         self.replay = Replay(self.store, self.limits, self.bus.node, lives, look)
 

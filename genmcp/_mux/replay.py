@@ -8,13 +8,14 @@ import asyncio
 import logging
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
 from genmcp._core.exchange import ExchangeAction, StreamRecord
 from genmcp._core.request import Request
-from genmcp._mux.limits import Limits, replay_append
+from genmcp._mux.limits import Limits, replayed
 from genmcp._mux.threads import Multimap
 from genmcp._wire import sse
 from genmcp.cancellation import cancel_and_wait
@@ -281,13 +282,9 @@ class StoredStream(msgspec.Struct, eq=False):
 
     async def _append(self, *events: StoredEvent, optional: bool = False) -> None:
         # Optional: a server sends so much that its replays alone would fill the store.
-        limits, log, client = self._replay.limits, self._log, self._client
-        await self._replay.store.apply(
-            *(
-                replay_append(limits, log, _encode(each), client, optional=optional)
-                for each in events
-            )
-        )
+        append = partial(replayed(self._replay.limits), self._log, client=self._client)
+        packed = (append(data=_encode(each), optional=optional) for each in events)
+        await self._replay.store.apply(*packed)
 
     def _is_open(self, request: Request) -> bool:
         """Return whether the response to *request* is not among the events given to the store."""

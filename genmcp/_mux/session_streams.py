@@ -2,8 +2,10 @@
 
 Such a stream has a log in the store, read by one connection at a time. 2025-11-25, transports,
 "Multiple Connections": each message is sent on one stream only. A new listener therefore appends an
-announcement to the log. The previous listener sends every message before the announcement, and ends
-when it reads that. The new listener sends every later message.
+announcement to the log. The previous listener ends when it reads that, and the new one begins.
+
+Changes are read from their own log (`genmcp._mux.changes`), whose positions are the ids of the
+events. Over HTTP+SSE (2024-11-05), the log of the session has the other messages to its client.
 """
 
 import asyncio
@@ -11,14 +13,14 @@ import logging
 import secrets
 from collections.abc import AsyncGenerator, Collection
 from contextlib import aclosing, suppress
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from genmcp._core.session import Session
 from genmcp._core.subscription import ServerChange, changes_of, session_filter
 from genmcp._mux.changes import Subscription, Subscriptions
-from genmcp._mux.limits import Limits, replay_append
+from genmcp._mux.limits import Limits, replayed
 from genmcp._wire import sse
 from genmcp._wire.encoder import Encoder
 from genmcp.cancellation import cancel_and_wait
@@ -28,11 +30,9 @@ from genmcp.errors import (
     McpError,
     Overloaded,
     OverShare,
-    StoreError,
-    StoreFull,
 )
 from genmcp.server import Server
-from genmcp.stores.following import RETRY_DELAY, follow
+from genmcp.stores.following import follow
 from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
 
 logger = logging.getLogger("genmcp")
@@ -72,10 +72,8 @@ class SessionStreams(msgspec.Struct, eq=False):
             Overloaded: the session is subscribed to the maximum number or size of URIs.
             StoreError: the list cannot be stored.
         """
-        key, event = (
-            _resources(session),
-            replay_append(self._limits, _log(session), _SUBSCRIBED, client),
-        )
+        key, log = _resources(session), _log(session)
+        event = replayed(self._limits)(log, _SUBSCRIBED, client=client)
         while True:
             entry = await self._store.get(key)
             uris = [] if entry is None else _decode_uris(entry.value)
@@ -119,98 +117,94 @@ class SessionStreams(msgspec.Struct, eq=False):
     ) -> AsyncGenerator[LogEvent | bytes, None]:
         """Return the events for *session*, until another listener begins; see `to_wire`.
 
-        If *after*, the store's id of an event, is given, the retained events after it come first.
-        If events were dropped, a comment in the wire format states that. *opening*, in the wire
-        format, is sent as soon as no later message can be missed.
+        If *after*, the id of an event, is given, the changes after it come first. If some are no
+        longer retained, a comment in the wire format states that. *opening*, in the wire format, is
+        sent as soon as no later message can be missed.
 
-        Events of the session's log count towards *client*.
+        The event that announces the listener counts towards *client*.
 
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
         mine = _TAKEN + secrets.token_bytes(12)
         await self.append(session.key, mine, client)
-        return self._messages(session, after, mine, opening, client)
+        return self._messages(session, after, mine, opening)
 
     async def _messages(
-        self, session: Session, after: str | None, mine: bytes, opening: bytes, client: str
+        self, session: Session, after: str | None, mine: bytes, opening: bytes
     ) -> AsyncGenerator[LogEvent | bytes, None]:
-        sends, missed = after is not None, False
-        if after is not None:
+        async with self._subscriptions.listening(await self._wanted(session)) as subscription:
+            if after is not None:
+                try:
+                    await self._subscriptions.notify_missed(subscription, after)
+                except LogTruncated:
+                    yield _MISSED
+            messages: _Messages = asyncio.Queue()
+            reader = asyncio.create_task(self._read(session, subscription, mine, opening, messages))
+            reader.add_done_callback(lambda _: messages.put_nowait(None))
             try:
-                await self._store.read(_log(session.key), after, limit=1)
-            except LogTruncated:
-                after, missed = None, True
-                yield _MISSED
-        begun = False
-        unsent: set[bytes] = set()
-        wanted = await self._wanted(session)
-        async with self._subscriptions.listening(wanted) as subscription:
-            if missed:  # any of its subjects may have changed
-                subscription.notify(wanted)
-            following = asyncio.create_task(self._follow_resources(wanted))
-            relay = asyncio.create_task(self._relay(session, subscription, unsent, client))
-            try:
-                async with aclosing(follow(self._store, _log(session.key), after)) as events:
-                    async for event in events:
-                        if isinstance(event, LogTruncated):
-                            # This reader was so slow that the events at its position were dropped,
-                            # and perhaps the announcement of another listener with them. Therefore
-                            # this listener ends. The client reconnects, and gets the retained
-                            # events.
-                            yield _MISSED
-                            return
-                        if not isinstance(event, LogEvent):
-                            continue
-                        if event.data == mine:
-                            begun = sends = True
-                            if opening:
-                                yield opening
-                        elif event.data == _SUBSCRIBED:
-                            wanted = await self._wanted(session)
-                            self._subscriptions.change(subscription, wanted)
-                            # The new subscriptions begin before the old ones end: a resource in
-                            # both stays subscribed.
-                            before, following = (
-                                following,
-                                asyncio.create_task(self._follow_resources(wanted)),
-                            )
-                            await cancel_and_wait(before)
-                        elif event.data == _ENDED or event.data.startswith(_TAKEN):
-                            if begun:
-                                return
-                        elif sends:
-                            unsent.discard(event.data)
-                            yield event
+                while (message := await messages.get()) is not None:
+                    yield message
+                    messages.task_done()
+                await reader  # it may have failed
             finally:
-                await cancel_and_wait(relay, following)
+                await cancel_and_wait(reader)
+
+    async def _read(
+        self,
+        session: Session,
+        subscription: Subscription,
+        mine: bytes,
+        opening: bytes,
+        messages: "_Messages",
+    ) -> None:
+        """Put the events for *session* into *messages*, as fast as its client reads them."""
+        following = asyncio.create_task(self._follow_resources(subscription.wanted))
+        relay: asyncio.Task[None] | None = None  # from when this listener has begun
+        try:
+            async with aclosing(follow(self._store, _log(session.key))) as events:
+                async for event in events:
+                    if isinstance(event, LogTruncated):
+                        # This reader was so slow that the events at its position were dropped, and
+                        # perhaps the announcement of another listener with them. Therefore this
+                        # listener ends. The client reconnects.
+                        await _put(messages, _MISSED)
+                        return
+                    if not isinstance(event, LogEvent):
+                        continue
+                    if event.data == mine:
+                        if opening:
+                            await _put(messages, opening)
+                        relay = asyncio.create_task(self._relay(session, subscription, messages))
+                    elif event.data == _SUBSCRIBED:
+                        wanted = await self._wanted(session)
+                        self._subscriptions.change(subscription, wanted)
+                        # The new subscriptions begin before the old ones end: a resource in both
+                        # stays subscribed.
+                        before = following
+                        following = asyncio.create_task(self._follow_resources(wanted))
+                        await cancel_and_wait(before)
+                    elif event.data == _ENDED or event.data.startswith(_TAKEN):
+                        if relay is not None:
+                            return
+                    elif relay is not None:
+                        await _put(messages, event)
+        finally:
+            await cancel_and_wait(following, *([] if relay is None else [relay]))
 
     async def _relay(
-        self, session: Session, subscription: Subscription, unsent: set[bytes], client: str
+        self, session: Session, subscription: Subscription, messages: "_Messages"
     ) -> None:
-        """Append the changes to the log of the session, except those in *unsent*.
-
-        *unsent* has the changes that are in the log and were not sent yet. A client that does not
-        read would otherwise fill its log with repetitions of one change.
-        """
+        """Put the notifications of changes into *messages*, with the positions to resume from."""
         while True:
+            before = subscription.position or ""
             changes, _ = await subscription.receive()
-            for change in changes:
-                message = self._encoder.notification(
-                    session.revision, change.method, change.params()
-                )
-                if message in unsent:
-                    continue
-                try:
-                    await self.append(session.key, message, client)
-                except (OverShare, StoreFull) as error:
-                    logger.warning("a change does not reach its session: %s", error)
-                except StoreError as error:
-                    logger.warning("a change does not reach its session yet: %s", error)
-                    subscription.notify([change])
-                    await asyncio.sleep(RETRY_DELAY)
-                else:
-                    unsent.add(message)
+            # Only the last one has the new position: a client that loses others resumes before it.
+            for number, change in enumerate(changes, 1):
+                position = before if number < len(changes) else subscription.position or ""
+                params = change.params()
+                message = self._encoder.notification(session.revision, change.method, params)
+                await _put(messages, LogEvent(position, message))
 
     async def _follow_resources(self, wanted: Collection[ServerChange]) -> None:
         """Make the server follow the resources among *wanted*, until this is cancelled."""
@@ -237,7 +231,7 @@ class SessionStreams(msgspec.Struct, eq=False):
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
-        event = replay_append(self._limits, _log(session), message, client, new=new)
+        event = replayed(self._limits)(_log(session), message, client=client, new=new)
         await self._store.apply(event)
 
     async def end(self, session: str, client: str = "") -> None:
@@ -248,7 +242,7 @@ class SessionStreams(msgspec.Struct, eq=False):
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
-        event = replay_append(self._limits, _log(session), _ENDED, client)
+        event = replayed(self._limits)(_log(session), _ENDED, client=client)
         await self._give_back(Delete(_resources(session)), event)
 
     async def _give_back(self, record: Put | Delete, event: Append) -> None:
@@ -259,6 +253,15 @@ class SessionStreams(msgspec.Struct, eq=False):
             # A client that has used up its share must still be able to free room. Without a client
             # the event is not checked against the client's share of the store.
             await self._store.apply(record, msgspec.structs.replace(event, client=""))
+
+
+_Messages: TypeAlias = "asyncio.Queue[LogEvent | bytes | None]"
+
+
+async def _put(messages: _Messages, message: LogEvent | bytes) -> None:
+    """Put *message* into *messages*, and wait until it is sent."""
+    messages.put_nowait(message)
+    await messages.join()
 
 
 async def to_wire(messages: AsyncGenerator[LogEvent | bytes, None]) -> AsyncGenerator[bytes, None]:

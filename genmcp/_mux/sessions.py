@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Callable
 from functools import cached_property, lru_cache
 from heapq import heappop, heappush
-from typing import ClassVar, Final, Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -25,14 +25,13 @@ from genmcp._mux.threads import Multimap
 from genmcp.errors import (
     ForeignSeal,
     InvalidParams,
-    OverShare,
     SealError,
     SealExpired,
     SessionNotFound,
 )
 from genmcp.protocol.params import SEVERITY, LoggingLevel, RequestId
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
-from genmcp.stores.store import Append, Delete, Put, Store
+from genmcp.stores.store import Delete, Put, Store
 
 logger = logging.getLogger("genmcp")
 
@@ -183,21 +182,15 @@ class CancelInSession(msgspec.Struct, frozen=True, array_like=True, tag="cancel"
     id_json: the id of the call as JSON, because msgpack has no integers of more than 64 bits.
     """
 
-    bus_name: ClassVar[str] = "Cancel"
-
     session: str
     id_json: bytes
 
 
-_encode: Final = msgspec.msgpack.Encoder().encode
-_decode_cancel: Final = msgspec.msgpack.Decoder(CancelInSession).decode
 _decode_id: Final = msgspec.json.Decoder(RequestId).decode
 
 
 class EndSession(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
     """Ends the session of *principal* or *address* that was opened at *issued* (Unix time)."""
-
-    bus_name: ClassVar[str] = "Ended"
 
     session: str
     issued: float
@@ -213,8 +206,7 @@ class SessionBroadcast:
 
     Args:
         calls: the calls of this process.
-        bus: carries the cancellations of calls. Each session has a log of them as well, which a
-            process reads if the bus has dropped messages.
+        bus: carries the cancellations of calls.
         store: has the log of ended sessions. They are retained for the lifetime of a session.
         audience: the name of the log.
         limits: the lifetime of sessions, and the share of a client in those that are remembered.
@@ -241,8 +233,6 @@ class SessionBroadcast:
         self._ends = MessageBus(
             store, f"ended:{audience}", ttl=limits.session_ttl, keep=keep, addressed=False
         )
-        self._store = store
-        self._limits = limits
         self._lifetime = limits.session_ttl
         self._now = now
         self.places = ConcurrencyLimit(
@@ -250,7 +240,7 @@ class SessionBroadcast:
         )
         self._slots: dict[str, Slots] = {}
         self._until: list[tuple[float, str]] = []  # a heap
-        bus.subscribe(CancelInSession, self._on_cancel, self._recover_cancelled)
+        bus.subscribe(CancelInSession, self._on_cancel)
         self._ends.subscribe(EndSession, self._on_end)
 
     def __contains__(self, session: str | None) -> bool:
@@ -276,42 +266,17 @@ class SessionBroadcast:
         self.open()
         await self._ends.catch_up()
 
-    async def cancel(self, session: str, id: RequestId, client: str = "") -> None:
+    async def cancel(self, session: str, id: RequestId) -> None:
         """Cancel the call *id* of *session*, wherever it runs.
-
-        The record of the cancellation, for processes that fell behind, counts towards
-        *client*.
 
         Raises:
             StoreError: other processes cannot be notified; the call is cancelled if it runs here.
         """
-        message, limits = CancelInSession(session, msgspec.json.encode(id)), self._limits
-        record = Append(
-            self._cancelled(session),
-            _encode(message),
-            limits.session_ttl,
-            limits.max_replay_events,
-            client,
-        )
-        try:
-            await self._bus.send(EVERYBODY, message, record)
-        except OverShare:  # a client that has used its share must still be able to cancel
-            await self._bus.send(EVERYBODY, message)
-
-    def _cancelled(self, session: str) -> str:
-        return f"{self._bus.log_of(EVERYBODY)}#cancelled:{session}"
+        # It counts towards no client: one that has used up its share must be able to cancel.
+        await self._bus.send(EVERYBODY, CancelInSession(session, msgspec.json.encode(id)))
 
     def _on_cancel(self, message: "CancelInSession") -> None:
         self._calls.cancel(message.session, _decode_id(message.id_json))
-
-    async def _recover_cancelled(self) -> None:
-        """Cancel the calls in this process that were cancelled by messages that it did not read."""
-        for session in self._calls:
-            log, after = self._cancelled(session), None
-            while events := await self._store.read(log, after):
-                for event in events:
-                    self._on_cancel(_decode_cancel(event.data))
-                after = events[-1].id
 
     async def end(self, session: Session, client: ClientKey) -> None:
         """End *session* of *client*: cancel its calls in every process, and revoke its id.

@@ -49,40 +49,14 @@ class Services(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     observers: Observers
 
 
-class StoredAccess(msgspec.Struct, frozen=True, array_like=True):
-    """The stored part of an `Access`: no claims, which may be private, and no time of expiry.
-
-    A call that was authorized when it began continues after its token has expired.
-    """
-
-    issuer: str
-    subject: str | None
-    client_id: str | None
-    scopes: Sequence[str]
-
-    @classmethod
-    def of(cls, access: Access) -> "StoredAccess":
-        """Return the part of *access* to store."""
-        return cls(access.issuer, access.subject, access.client_id, sorted(access.scopes))
-
-    def restored(self) -> Access:
-        """Return the access, without claims."""
-        return Access(
-            issuer=self.issuer,
-            subject=self.subject,
-            client_id=self.client_id,
-            scopes=frozenset(self.scopes),
-        )
-
-
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     """The stored form of a request, with everything needed to continue it.
 
     params: the params as received, JSON; *whole*: the message with them. kept: the assigns copied
     from the host's request whose keys are in the endpoint's `keep_assigns`. gone: the keys of the
     other copied assigns, which are not stored. address: the peer address that an anonymous request
-    counts towards. granted: the access of the client; in a record of a release before it, only
-    *principal* identifies the client.
+    counts towards. access: that of the client, without its claims, which may be private, and its
+    time of expiry: a call that was authorized when it began continues after that.
     """
 
     id: RequestId
@@ -92,32 +66,25 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     info: Implementation | None
     capabilities: ClientCapabilities
     session: str | None
-    principal: str | None
     kept: Mapping[str, Any]
     gone: Collection[str]
-    address: str | None = None
-    # Earlier releases skip these, and read the rest, while both run side by side. They leave the
-    # step of a whole message, which they cannot read, to other processes.
-    granted: StoredAccess | None = None
-    whole: bool = False
-
-    @property
-    def access(self) -> Access | None:
-        """The access of the client that sent the request."""
-        if self.granted is not None:
-            return self.granted.restored()
-        return None if self.principal is None else Access(subject=self.principal)
+    address: str | None
+    access: Access | None
+    whole: bool
 
     @property
     def client_key(self) -> ClientKey:
         """The client that sent the request."""
-        return ClientKey(self.principal, self.session, self.address)
+        principal = None if self.access is None else self.access.principal
+        return ClientKey(principal, self.session, self.address)
 
     @classmethod
     def of(cls, channel: Channel) -> "StoredRequest":
         """Return the request of *channel*, with those copied assigns that the endpoint keeps."""
         request, caller = channel.request, channel.context.caller
-        copied, keep = caller.copied or {}, caller.keep
+        copied, keep, access = caller.copied or {}, caller.keep, channel.access
+        if access is not None:
+            access = msgspec.structs.replace(access, claims={}, expires=None)
         raw = request.raw
         return cls(
             id=request.id,
@@ -127,13 +94,12 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             info=request.client.info,
             capabilities=request.client.capabilities,
             session=request.session,
-            principal=channel.principal,
             kept=store_types(
                 "keep_assigns", {key: value for key, value in copied.items() if key in keep}
             ),
             gone=[key for key in copied if key not in keep],
             address=caller.client_key.address,
-            granted=None if channel.access is None else StoredAccess.of(channel.access),
+            access=access,
             whole=isinstance(raw, bytes),
         )
 

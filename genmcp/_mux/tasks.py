@@ -11,7 +11,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from math import ceil, inf
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -37,8 +37,8 @@ from genmcp._core.waiting import (
     scheduled,
 )
 from genmcp._mux.performing import report
+from genmcp._mux.questions import pending_requests
 from genmcp._mux.sinks import Services, StoredRequest, TaskSink
-from genmcp._mux.waits import pending_requests
 from genmcp._wire.encoder import EncodedResult
 from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.channel import Channel
@@ -65,8 +65,6 @@ logger = logging.getLogger("genmcp")
 
 class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
     """Cancels the call that runs as *task*, with *fencing_token*, in the recipient's process."""
-
-    bus_name: ClassVar[str] = "Stop"
 
     task: str
     fencing_token: int
@@ -104,9 +102,7 @@ class Tasks:
         )
         self.worker = self.service.worker
         self.running = running = self.service.running
-        services.bus.subscribe(
-            StopTask, lambda each: running.stop(each.task, each.fencing_token), running.stop_ended
-        )
+        services.bus.subscribe(StopTask, lambda each: running.stop(each.task, each.fencing_token))
 
     # Calls that become tasks.
 

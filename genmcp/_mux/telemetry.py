@@ -3,11 +3,12 @@
 Implementations are in `genmcp.telemetry`.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -17,14 +18,15 @@ from genmcp._core.request import Request
 from genmcp._core.session import Session
 from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Suspended, Working
-from genmcp._mux.gauges import Gauges
 from genmcp._wire.encoder import EncodedResult
 from genmcp.channel import Channel
-from genmcp.errors import ConfigurationError, McpError
+from genmcp.errors import ConfigurationError, McpError, StoreError
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
+from genmcp.stores.clocks import steady
+from genmcp.stores.deliveries import Backlog
 from genmcp.stores.outages import StoreFailure
 from genmcp.stores.store import Store
 from genmcp.tasks.options import StepObserver
@@ -108,6 +110,85 @@ class EndedSession(msgspec.Struct, frozen=True, kw_only=True):
     key: str
     version: str
     seconds: float
+
+
+PROBE_KEY: Final = "health:probe"
+"""No record has this key, but reading it needs the store like any other read."""
+
+_CACHE: Final = 1.0  # seconds: one collection of metrics calls several methods
+_TIMEOUT: Final = 1.0  # seconds for the store to respond to a collection
+
+Backlogs: TypeAlias = Mapping[str, Backlog | None]
+
+
+class _Reading(NamedTuple):
+    up: bool
+    backlogs: Backlogs
+    valid_until: float = 0.0
+
+
+class Gauges(msgspec.Struct, eq=False):
+    """Numbers of one mux, in this process. Owned by the mux, and read from any thread."""
+
+    _open_calls: Sized
+    _open_streams: Sized
+    _worker: TaskWorker
+    _store: Store
+    _collected: _Reading = _Reading(True, {})
+
+    @property
+    def open_calls(self) -> int:
+        """The number of calls that wait now. Calls that end at once are not counted."""
+        return len(self._open_calls)
+
+    @property
+    def open_streams(self) -> int:
+        """The number of streams that are open now."""
+        return len(self._open_streams)
+
+    def backlogs(self) -> Backlogs:
+        """Return the backlog of each queue that this process serves, by its name.
+
+        None: the store does not respond within a second. In a thread that runs an event loop,
+        return the previous result: waiting would block the loop.
+        """
+        return self._read().backlogs
+
+    def is_store_up(self) -> bool:
+        """Return whether the store responds, and no operation fails that has not succeeded since.
+
+        Like `backlogs`, it reads from the store, so that an idle process notices an outage.
+        """
+        return self._read().up and not self._store.outages.failing
+
+    def _read(self) -> _Reading:
+        loop = self._worker.loop
+        if loop is None:
+            return _Reading(True, {})
+        if steady() >= self._collected.valid_until:
+            reading = asyncio.run_coroutine_threadsafe(self._collect(), loop)
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                try:
+                    return reading.result(3 * _TIMEOUT)
+                except (TimeoutError, asyncio.CancelledError):  # the loop is blocked, or was closed
+                    return _Reading(True, dict.fromkeys(self._worker.options.queues))
+        return self._collected
+
+    async def _collect(self) -> _Reading:
+        up = False
+        found: dict[str, Backlog | None] = dict.fromkeys(self._worker.options.queues)
+        try:  # the readiness of the process has the reason of a failure
+            async with asyncio.timeout(_TIMEOUT):
+                await self._store.get(PROBE_KEY)
+                for queue in found:
+                    found[queue] = await self._worker.backlog(queue)
+            up = True
+        except (TimeoutError, StoreError, ConfigurationError) as error:
+            logger.debug("the gauges are not known: %s", error)
+        self._collected = _Reading(up, found, steady() + _CACHE)
+        return self._collected
 
 
 class Telemetry:

@@ -1,8 +1,8 @@
 """Threads: the pool for `def` hooks, shared fairly between clients, and a thread-safe table."""
 
 import asyncio
-from collections import Counter, OrderedDict, deque
-from collections.abc import Callable, Coroutine, Hashable, Iterator
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Coroutine, Hashable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
@@ -36,7 +36,7 @@ class ThreadTurns(msgspec.Struct, eq=False):
     waiting: int = 0
     _running: Counter[Hashable] = msgspec.field(default_factory=Counter)
     # Ordered by the next turn of each client; no queue is empty.
-    _queues: OrderedDict[Hashable, deque["asyncio.Future[None]"]] = msgspec.field(
+    _queues: OrderedDict[Hashable, dict["asyncio.Future[None]", None]] = msgspec.field(
         default_factory=OrderedDict
     )
 
@@ -46,21 +46,25 @@ class ThreadTurns(msgspec.Struct, eq=False):
         Raises:
             Overloaded: 429, too many calls of *client* wait already; 503, too many in total.
         """
-        if self._free and client not in self._queues and self._may_run(client):
+        if self._free and self._may_run(client):  # then no call of the client waits
             self._begin(client)
             return
         self._check(client)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._queues.setdefault(client, deque()).append(turn)
+        queue = self._queues.setdefault(client, {})
+        queue[turn] = None
         self.waiting += 1
         try:
             await turn
         except asyncio.CancelledError:
-            if turn.cancelled():
-                self._forget(client, turn)
-            else:  # the call got a thread in the same iteration of the loop: return it unused
+            if not turn.cancelled():  # it got a thread in the same iteration: return it unused
                 self.release(client)
             raise
+        finally:
+            self.waiting -= 1
+            del queue[turn]
+            if not queue:
+                del self._queues[client]
 
     def release(self, client: Hashable) -> None:
         """Return the thread of a call of *client*; the next client in turn gets it."""
@@ -71,16 +75,13 @@ class ThreadTurns(msgspec.Struct, eq=False):
         # One thread is free, and every call that could run before is running. The first client in
         # the order that is below its bound gets the thread, and moves to the end of the order. Many
         # queued calls of one client therefore delay a call of another client by one call at most.
-        for other in [*self._queues]:
-            if self._may_run(other):
+        for other, queue in self._queues.items():
+            turn = next((each for each in queue if not each.done()), None)
+            if turn is not None and self._may_run(other):
                 self._queues.move_to_end(other)
-                while queue := self._queues.get(other):
-                    turn = queue[0]
-                    self._forget(other, turn)
-                    if not turn.done():  # otherwise it is being cancelled
-                        self._begin(other)
-                        turn.set_result(None)
-                        return
+                self._begin(other)
+                turn.set_result(None)
+                return
 
     def _may_run(self, client: Hashable) -> bool:
         return client is None or self._running[client] < self._most_of_client
@@ -101,14 +102,6 @@ class ThreadTurns(msgspec.Struct, eq=False):
                 f"(limit: client_share, of max_thread_queue)",
                 status=429,
             )
-
-    def _forget(self, client: Hashable, turn: "asyncio.Future[None]") -> None:
-        queue = self._queues.get(client)
-        if queue is not None and turn in queue:  # otherwise its cancellation was handled before
-            queue.remove(turn)
-            self.waiting -= 1
-            if not queue:
-                del self._queues[client]
 
 
 class ThreadPool:
@@ -213,11 +206,6 @@ class Multimap(Generic[K, V]):
 
     def __contains__(self, key: K) -> bool:
         return key in self._values
-
-    def __iter__(self) -> Iterator[K]:
-        """Iterate over the keys of this moment."""
-        with self._lock:
-            return iter([*self._values])
 
     def of(self, key: K) -> list[V]:
         """Return the values of *key*, in the order in which they were added."""

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
-from genmcp._mux.gauges import PROBE_KEY
 from genmcp._mux.mux import Mux
+from genmcp._mux.telemetry import PROBE_KEY
 from genmcp._transports.endpoint import Endpoint, route_to
 from genmcp._transports.request import Receive, Scope, Send
 from genmcp._transports.shutdown import is_exiting, uvicorn_server

@@ -111,7 +111,7 @@ async def perform(http: HttpRequest, action: ServerAction) -> None:
             await asked.deliver(session.key, http.principal, response, http.client_key.client)
         case CancelRequest(id=id):
             assert http.session is not None
-            await http.mux.broadcast.cancel(http.session, id, http.client_key.client)
+            await http.mux.broadcast.cancel(http.session, id)
 
 
 async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidRequest]) -> None:

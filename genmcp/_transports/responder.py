@@ -169,7 +169,14 @@ class Responder(RunningCall[HttpRequest], eq=False):
         if self._timers is not None:
             self._timers.discard(self, TICK)
             self._timers = None
-        super().end(cancelled)
+        try:
+            super().end(cancelled)
+        except asyncio.CancelledError:
+            # The host waits for the end of the request. The call may have an end of its stream to
+            # send, if its client had cancelled it before, and that client may not read.
+            if self.batch_limits is None:
+                self.caller.hasten()
+            raise
 
     def expire(self) -> None:
         """Open the call: it has been pending for a tick."""

@@ -122,7 +122,7 @@ async def _open(
         mux = load_mux(options.app)
         _check_shared(mux.store)
         try:
-            inspector = TaskInspector(mux.tasks.service, mux.stored_calls.cancel)
+            inspector = TaskInspector(mux.tasks.service, mux.continuations.cancel)
             yield Deployment(mux.store, [inspector])
         finally:
             await mux.aclose()

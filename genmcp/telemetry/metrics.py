@@ -12,8 +12,14 @@ from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
 from genmcp._core.request import Request
-from genmcp._mux.gauges import Gauges
-from genmcp._mux.telemetry import EndedSession, JobAttempt, Rejection, RequestFailure, Telemetry
+from genmcp._mux.telemetry import (
+    EndedSession,
+    Gauges,
+    JobAttempt,
+    Rejection,
+    RequestFailure,
+    Telemetry,
+)
 from genmcp.channel import Channel
 from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.protocol.prompts import GetPromptRequestParams

@@ -22,7 +22,7 @@ from genmcp.stores.store import Append, LogEvent
 from tests.support.asgi import PATIENCE, until
 
 
-class Word(msgspec.Struct, frozen=True, array_like=True):
+class Word(msgspec.Struct, frozen=True, array_like=True, tag="word"):
     text: str
 
 
@@ -104,7 +104,7 @@ async def test_bus_skips_unreadable_messages(caplog: Any) -> None:
     """Another release may have another format: it is logged, and the next message is handled."""
     store = Shared()
     one, two = Process(store), Process(store)
-    for letter in (b"\xc1", msgspec.msgpack.encode([two.node, "Word", b"\x93"])):
+    for letter in (b"\xc1", msgspec.msgpack.encode([two.node, "word", b"\x93"])):
         await store.apply(Append("inbox:audience", letter, ttl=60))
     await store.apply(
         Append("inbox:audience", msgspec.msgpack.encode([two.node, "New", b""]), ttl=60)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from genmcp import Mux, Suite
-from genmcp._core.subscription import PROMPTS, TOOLS, ServerChange, updated
+from genmcp import Mux, Suite, prompt
+from genmcp._core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp._mux import changes as module
 from genmcp._mux.changes import Subscription, Subscriptions
 from genmcp._mux.limits import Limits
@@ -44,10 +44,10 @@ class Faulty(MemoryStore):
 
     async def follow(self, log: str, after: str | None = None) -> AsyncGenerator[LogEvent, None]:
         self.followers += 1
-        if self.faults:
-            raise self.faults.pop()
         async for event in super().follow(log, after):
             yield event
+            if self.faults:
+                raise self.faults.pop()
 
 
 def subscriptions(store: MemoryStore, keep: int = 100) -> Subscriptions:
@@ -111,6 +111,7 @@ async def test_listeners_of_a_lost_log_get_every_change(
     changes = subscriptions(store)
 
     async with changes.listening([TOOLS, updated("a:b")]) as subscription:
+        changes.announce(PROMPTS)  # the log fails after it
         assert {TOOLS, updated("a:b")} == {*await news(subscription)}
         changes.announce(TOOLS)
         assert await news(subscription) == [TOOLS]
@@ -180,8 +181,8 @@ async def test_change_after_the_store_was_closed_is_not_retried(caplog: Any) -> 
     heard = subscriptions(store)
     await store.aclose()
     heard.announce(TOOLS)
-    (writer,) = heard._writes
-    await asyncio.wait_for(writer, 5)
+    assert heard._writer is not None
+    await asyncio.wait_for(heard._writer, 5)
 
     assert not caplog.messages
 
@@ -228,39 +229,6 @@ def test_change_of_a_closed_loop_is_written_by_the_next() -> None:
     assert len(asyncio.run(store.read(LOG))) == 2
 
 
-class Refusing(MemoryStore):
-    """A store that refuses a number of events of sessions."""
-
-    refuses = 0
-
-    async def apply(self, *ops: Op) -> None:
-        events = [op for op in ops if isinstance(op, Append) and op.log.startswith("session:")]
-        if events and self.refuses:
-            self.refuses -= 1
-            raise StoreUnavailable("it is away")
-        await super().apply(*ops)
-
-
-async def test_change_reaches_a_session_after_a_failure(
-    caplog: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its event is written again: the session has no other way to learn of the change."""
-    monkeypatch.setattr("genmcp._mux.session_streams.RETRY_DELAY", 0)
-    mux = Mux(Suite(name="test", version="1"), store=(store := Refusing()))
-    session, _ = mux.sessions.open_new(PARAMS, None)
-    messages = await mux.session_streams.listen(session, opening=b"open")
-    async with aclosing(messages), asyncio.timeout(5):
-        assert await anext(messages) == b"open"
-        store.refuses = 2
-        mux.subscriptions.announce(TOOLS)
-        event = await anext(messages)
-        assert isinstance(event, LogEvent)
-        assert b"notifications/tools/list_changed" in event.data
-    await store.aclose()
-
-    assert caplog.text.count("does not reach its session yet: it is away") == 2
-
-
 class Restarting(MemoryStore):
     """A store that fails the followers of a session after each event."""
 
@@ -290,3 +258,41 @@ async def test_listening_stream_continues_after_failures_of_the_store(
     await store.aclose()
 
     assert found == [b"open", b"0", b"1", b"2"]
+
+
+async def test_session_resumes_after_any_of_several_changes() -> None:
+    """All but the last have the position before them: none is lost if the connection breaks."""
+
+    @prompt
+    def review() -> str:
+        return ""
+
+    mux = Mux(Suite(name="test", version="1", prompts=[review]))
+    session, _ = mux.sessions.open_new(PARAMS, None)
+    mux.subscriptions.announce(RESOURCES)
+    await asyncio.sleep(0)
+
+    async def listened(after: str | None = None, *announced: ServerChange) -> list[LogEvent]:
+        async with aclosing(await mux.session_streams.listen(session, after, opening=b":")) as got:
+            found = [await anext(got)]
+            for change in announced:
+                mux.subscriptions.announce(change)
+            found += [await asyncio.wait_for(anext(got), 5) for _ in range(2)]
+            return [each for each in found if isinstance(each, LogEvent)]
+
+    first, second = await listened(None, TOOLS, PROMPTS)
+    assert [each.data for each in await listened(first.id)] == [first.data, second.data]
+    prompts, _ = await listened(second.id, PROMPTS, TOOLS)
+    assert prompts.data == second.data
+    await mux.aclose()
+
+
+async def test_notification_of_nothing_ends_no_wait() -> None:
+    """A subscription may want no changes, and is notified of all that it wants."""
+    subscription = Subscription(frozenset())
+    receiving = asyncio.create_task(subscription.receive())
+    await asyncio.sleep(0)
+    subscription.notify(subscription.wanted)
+    subscription.notify([TOOLS])
+
+    assert await receiving == ([TOOLS], [])

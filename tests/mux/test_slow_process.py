@@ -1,4 +1,4 @@
-"""A process that fell behind: more messages were sent to it than the logs retain."""
+"""A process that fell behind: messages wait for it, and the log of changes has dropped some."""
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator
@@ -21,7 +21,7 @@ from genmcp import (
     elicit,
 )
 from genmcp._core.outcome import Outcome
-from genmcp._core.subscription import TOOLS, updated
+from genmcp._core.subscription import TOOLS, ServerChange, updated
 from genmcp._mux.bus import EVERYBODY
 from genmcp._mux.sessions import CancelInSession
 from genmcp._mux.tasks import StopTask
@@ -106,7 +106,7 @@ class Pair:
 
     @asynccontextmanager
     async def held_up(self) -> AsyncIterator[None]:
-        """Hold up the slow process, and send it more messages than the logs retain."""
+        """Hold up the slow process, and send it more changes than their log retains."""
         self.stores[0].running.clear()
         await self._send_others(1)  # the follower holds the first message
         yield
@@ -122,7 +122,7 @@ class Pair:
 
     async def changes_written(self) -> None:
         """Wait until the other process has written its changes."""
-        await until(lambda: not self.other.subscriptions._writes, pause=0.001)
+        await until(lambda: self.other.subscriptions._writer is None, pause=0.001)
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ async def test_slow_process_ends_sessions(pair: Pair) -> None:
 
 
 async def test_slow_process_gets_answers(pair: Pair) -> None:
-    """The answer to its question reached the other process. Its record is removed then."""
+    """The answer to its question reached the other process."""
     asked = await AnsweringClient.begin(pair.at_slow, LEGACY)
     async with asked.open(asked.call("runs", {"ask": True})) as call:
         while "method" not in (question := await call.message()):
@@ -176,8 +176,6 @@ async def test_slow_process_gets_answers(pair: Pair) -> None:
         answer = await call.message()
 
     assert answer["result"]["content"][0]["text"] == "Done"
-    record = f"inbox:{pair.slow.bus.node}#reply:0"
-    assert await pair.stores[1].get(record) is None
 
 
 async def test_slow_process_stops_cancelled_tasks(pair: Pair) -> None:
@@ -220,16 +218,16 @@ async def test_hook_stops_without_a_message(pair: Pair) -> None:
 
 
 async def test_listeners_of_a_slow_process_get_all_changes(pair: Pair) -> None:
-    """Each gets all of its changes once, since any may be among those that were not read."""
+    """Each gets all of its changes, since any may be among those that were not read."""
     changes = {TOOLS, updated("note://mine")}
+    received: set[ServerChange] = set()
     async with pair.slow.subscriptions.listening(changes) as subscription:
         async with pair.held_up():
             pair.other.changes.resource_updated("note://mine")
             await pair.changes_written()
         async with asyncio.timeout(PATIENCE):
-            received, _ = await subscription.receive()
-
-    assert {*received} == changes
+            while received != changes:
+                received.update((await subscription.receive())[0])
 
 
 async def test_session_stays_open_if_its_end_cannot_be_written(pair: Pair) -> None:

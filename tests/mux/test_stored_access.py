@@ -8,8 +8,6 @@ import msgspec
 import pytest
 
 from genmcp import Access, Channel, Continue, Endpoint, Mux, Run, Suite, Tool, job
-from genmcp._mux.sinks import StoredRequest
-from genmcp.protocol.capabilities import ClientCapabilities
 from tests.support.asgi import PATIENCE, TASKS, Client
 
 ANN = Access(
@@ -79,28 +77,6 @@ async def test_task_is_unknown_to_another_issuers_user(mux: Mux) -> None:
     answer = await stranger.send(stranger.request("tasks/get", {"taskId": id}))
 
     assert answer.json["error"]["code"] == -32602
-
-
-def packed(*more: Any) -> bytes:
-    """Return the record of a request as the release before this one wrote it, and *more*."""
-    fields = [1, "ping", b"", "2025-11-25", None, ClientCapabilities(), None, "ann", {}, [], None]
-    return msgspec.msgpack.encode([*fields, *more])
-
-
-async def test_request_of_an_earlier_release_has_its_principal() -> None:
-    stored = StoredRequest.unpack(packed())
-
-    assert stored.access == Access(subject="ann")
-    assert stored.client_key.principal == "ann"
-
-
-async def test_earlier_release_reads_a_record_with_more_members() -> None:
-    """Two releases run side by side during a deploy: msgspec skips members at the end."""
-    granted = ["https://login.example.com", "ann", None, ["parts:read"]]
-    stored = StoredRequest.unpack(packed(granted, False, "of a later release"))
-
-    assert stored.access is not None
-    assert stored.access.scopes == {"parts:read"}
 
 
 async def test_whole_message_of_a_call_is_its_request_again(mux: Mux) -> None:

@@ -227,7 +227,7 @@ async def test_call_that_came_to_nothing_says_why() -> None:
             await until(lambda call=call: call.complete, pause=0.01)  # type: ignore[misc]
             ids.append(id_in(read(call)[1]))
             if cancels:
-                await app.mux.stored_calls.cancel(ids[-1], None)
+                await app.mux.continuations.cancel(ids[-1], None)
             else:
                 tool.go.set()
 

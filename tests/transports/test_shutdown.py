@@ -497,3 +497,36 @@ async def test_shutdown_ends_a_stream_that_its_client_does_not_read(
         await connection.over()
 
     assert "has read nothing (shutdown)" in caplog.text
+
+
+async def test_host_does_not_wait_for_a_client_that_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The stream of a cancelled call has no response, but an end, which its client does not read.
+
+    `Limits.write_timeout` would hold the host for 60 s.
+    """
+    monkeypatch.setattr("genmcp._transports.request.LAST_WORDS", 0.01)
+    cancelled = asyncio.Event()
+
+    @tool
+    async def cleans_up(channel: Channel) -> str:
+        """Begins its stream, and cleans up for ever when it is cancelled."""
+        channel.start_stream()
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            cancelled.set()
+            await asyncio.Event().wait()
+        return ""
+
+    client = await Client.begin(serving(cleans_up), "2025-11-25")
+    async with client.open(client.call("cleans_up", id=7)) as connection:
+        await connection.started()
+        connection.reading.clear()
+        await client.send(client.notification("notifications/cancelled", requestId=7))
+        await cancelled.wait()
+        connection.task.cancel()
+        await asyncio.wait([connection.task])
+
+    assert connection.task.cancelled()

@@ -1,0 +1,98 @@
+"""The questions of calls, and their answers."""
+
+import asyncio
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from genmcp._core.call import AskClient, ClientAnswered
+from genmcp._core.continuation import AskedQuestion, Continuation
+from genmcp._core.outcome import Done, Failed, Outcome
+from genmcp._mux.performing import report
+from genmcp.cancellation import cancel_and_wait
+from genmcp.channel import Channel
+from genmcp.errors import (
+    ArgumentFaults,
+    CapabilityMissing,
+    MissingCapability,
+    WaitError,
+    WorkRaised,
+)
+from genmcp.protocol.client_features import InputRequest, ListRootsRequestParams
+from genmcp.question.packing import unpack
+
+_decode = msgspec.json.Decoder().decode
+
+
+def pending_requests(continuation: Continuation) -> dict[str, InputRequest]:
+    """Return the unanswered questions, by their keys in the protocol message."""
+    return {each.name: unpack(each.question).request for each in continuation.missing}
+
+
+def missing_capability(continuation: Continuation, channel: Channel) -> Failed | None:
+    """Return the outcome of questions that the client does not support; None if it supports all."""
+    lacking: dict[str, Any] = {}
+    for each in continuation.missing:
+        for name, parts in (
+            unpack(each.question).missing_capabilities(channel.client.capabilities).items()
+        ):
+            lacking[name] = {**lacking.get(name, {}), **parts}
+    return Failed(CapabilityMissing(lacking)) if lacking else None
+
+
+def merge_answers(continuation: Continuation, responses: Mapping[str, Any]) -> Continuation:
+    """Return *continuation* with the valid answers among *responses*.
+
+    *responses* has the keys of the protocol message. Unknown keys are ignored, and the question of
+    an invalid answer is sent again (2026-07-28, basic/patterns,
+    MRTR, "Error Handling").
+    """
+    good: dict[str, bytes] = {}
+    for each in continuation.missing:
+        if each.name in responses:
+            answer = responses[each.name]
+            try:
+                unpack(each.question).read(answer)
+            except ArgumentFaults:
+                continue
+            good[each.key] = msgspec.json.encode(answer)
+    return continuation.answered(good)
+
+
+def answers_outcome(continuation: Continuation) -> Outcome:
+    """Return the outcome of questions, all of which are answered."""
+    values: dict[str, Any] = {}
+    for each in continuation.asked:
+        try:
+            values[each.key] = unpack(each.question).read(_decode(continuation.answers[each.key]))
+        except ArgumentFaults as error:
+            return Failed(WorkRaised(secrets.token_hex(6), type(error).__name__, str(error)))
+    if continuation.alone:
+        (value,) = values.values()
+        return Done(value)
+    return Done(values)
+
+
+async def ask_client(continuation: Continuation, channel: Channel) -> Continuation | Failed:
+    """Ask the client by requests of the server (legacy); return the answers, or the failure."""
+    asking = [asyncio.ensure_future(_ask(each, channel)) for each in continuation.missing]
+    await report(channel, AskClient(continuation))
+    try:
+        answers = await asyncio.gather(*asking)
+    except WaitError as failure:
+        return Failed(failure)
+    finally:
+        await report(channel, ClientAnswered())
+        await cancel_and_wait(*asking)
+    return continuation.answered(dict(answers))
+
+
+async def _ask(asked: AskedQuestion, channel: Channel) -> tuple[str, bytes]:
+    question = unpack(asked.question)
+    params = question.request.params or ListRootsRequestParams()
+    try:
+        return asked.key, await channel.context.sink.ask(channel.request, question.method, params)
+    except MissingCapability as error:
+        raise CapabilityMissing(error.data["requiredCapabilities"]) from error
