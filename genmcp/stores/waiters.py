@@ -11,14 +11,13 @@ ANY_QUEUE: Final = "n"
 """The name under which a worker of all queues waits; each change of a queue wakes it."""
 
 
-def log_name(log: str) -> str:
-    """Return the name under which followers of *log* wait."""
-    return f"w:{log}"
+log_name: Final[Callable[[str], str]] = "w:{}".format
+"""Return the name under which followers of a log wait."""
 
 
 def queue_names(queues: Iterable[str]) -> Collection[str]:
     """Return the names under which a worker of *queues* waits; without any: of all queues."""
-    return [f"{ANY_QUEUE}:{queue}" for queue in queues] or [ANY_QUEUE]
+    return [*map("n:{}".format, queues)] or [ANY_QUEUE]
 
 
 def changed_names(logs: Iterable[str], queues: Iterable[str]) -> Collection[str]:

@@ -81,7 +81,8 @@ class Database(ABC):
         try:
             capacity, now = self.capacity, self.now()
             transaction = Transaction(connection, now, capacity, limits_file=self.limits_file)
-            self._sweep_if_due(transaction)
+            if now >= self._next_sweep:
+                self._sweep(transaction)
             if len(changes) == 1:
                 outcomes = [changes[0](transaction)]
             else:
@@ -94,21 +95,21 @@ class Database(ABC):
             if isinstance(error, StoreError):
                 return [error]
             raise
-        self.committed(transaction)
+        if transaction.logs or transaction.queues:
+            self.committed(transaction)
         return outcomes
 
     def committed(self, transaction: Transaction) -> None:
         """Wake the waiters that *transaction* concerns."""
         self.waiters.wake(changed_names(transaction.logs, transaction.queues))
 
-    def _sweep_if_due(self, transaction: Transaction) -> None:
-        if transaction.now >= self._next_sweep:
-            # Set first: a sweep that fails (on a full disk) must not fail each write after it.
-            self._next_sweep = transaction.now + _SWEEP_INTERVAL
-            self.is_behind = sweep(transaction)
-            transaction.save_accounts()
-            if self.is_behind:
-                self._next_sweep = transaction.now
+    def _sweep(self, transaction: Transaction) -> None:
+        # Set first: a sweep that fails (on a full disk) must not fail each write after it.
+        self._next_sweep = transaction.now + _SWEEP_INTERVAL
+        self.is_behind = sweep(transaction)
+        transaction.save_accounts()
+        if self.is_behind:
+            self._next_sweep = transaction.now
 
 
 def _separated(transaction: Transaction, change: Callable[[Transaction], Any]) -> Any:
