@@ -10,7 +10,7 @@ The path of a job in a queue with an engine (`JobOptions.queues`):
   continuation of its call by a process of the server.
 
 What an engine loses, repeats, or cannot know is in the record: a repetition finds it claimed; a job
-that no process has claimed is submitted again (`TaskScheduler.recover`); a process that dies stops
+that no process has claimed is submitted again (`TaskWriter.recover`); a process that dies stops
 renewing its heartbeat, and its job is submitted again; a process that is cancelled by the engine
 hands its job over.
 """

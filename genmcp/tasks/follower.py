@@ -1,6 +1,6 @@
 """Following tasks: their changes and messages, in order, until they end."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 
@@ -42,7 +42,11 @@ class TaskFollower:
         self._records = records
 
     async def follow(
-        self, id: str, after: str | None = None, known: Task | None = None
+        self,
+        id: str,
+        after: str | None = None,
+        known: Task | None = None,
+        read: Callable[[], Awaitable[Task]] | None = None,
     ) -> AsyncGenerator[TaskChange | TaskMessage, None]:
         """Yield the changes of the task and the messages on it, in order, until it has ended.
 
@@ -55,6 +59,7 @@ class TaskFollower:
             after: the position of the last item that the caller has seen; None: from the first
                 event that is stored.
             known: the task as the caller has just written it.
+            read: reads the task for the first time, if it is not *known*.
 
         Raises:
             TaskNotFound: the task does not exist, or was deleted.
@@ -62,11 +67,12 @@ class TaskFollower:
         followed = self._records.followed.setdefault(id, FollowedTask())
         followed.count += 1
         try:
-            task, reported = known or await self._read(id), -1
+            new = known is not None and known.changes == 0
+            read, reported = read or partial(self._records.get, id), -1
+            task = await retry_read(self._records.store, read) if known is None else known
             # The present state is reported at the position of its event, if that is still stored.
             # `owed`: the state must be reported even if its event is not stored any more, after the
             # stored events were read. False for a new task, whose event was just written.
-            new = known is not None and known.changes == 0
             owed = not new and (task.ended or after is None)
             store, log = self._records.store, self._records.key(id)
             async with aclosing(follow(store, log, after, catch_up=owed)) as events:

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -54,7 +54,7 @@ class JobRunner:
         self._options = options
         self._environment = environment
         self._threads = AbandonedThreads()
-        self.limits = JobLimits(writer.records, writer.scheduler.heartbeats, options)
+        self.limits = JobLimits(writer.records, writer.heartbeats, options)
         self.schedules = ScheduledJobs(writer, options.schedules)
 
     async def attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
@@ -175,5 +175,5 @@ def _after_attempt(result: AttemptResult, task: Task, now: float) -> Task:
     return task.settle(result.outcome, now)
 
 
-async def _reject_state(error: StoreUnavailable) -> Task:
+def _reject_state(error: StoreUnavailable) -> Callable[[], Awaitable[Task]]:
     raise StoreError(f"run.save: the state was not stored: {error}") from error

@@ -74,12 +74,7 @@ class TaskParts:
         parts = {each.id: each for each in new_parts(task, task.node, self._records.now())}
 
         async def start(id: str) -> None:
-            part = parts[id]
-            # The part exists if this step is repeated. It may not have been submitted then.
-            if not await self._writer.create(part, None):
-                stored = await self._records.find(id)
-                if stored is not None and not stored.task.ended:
-                    await self._writer.scheduler.submit(stored.task)
+            await self._writer.create_once(parts[id])
 
         try:
             await self._retry(partial(self._each, [*parts], start))
@@ -150,7 +145,7 @@ class TaskParts:
                 return None
             # Also if it was counted before: the process that counted it may have died since then.
             if not parent.ended and parent.needs_delivery:
-                await self._writer.scheduler.submit(parent)
+                await self._writer.submit(parent)
             return parent
 
         await self._retry(lambda: run_to_completion(count()))

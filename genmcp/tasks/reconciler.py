@@ -2,7 +2,7 @@
 
 A record and its submission are two writes. If a process dies between the two, or an id is lost, a
 queued task waits without a delivery, and a call that ran in the process stays `working`. A reader
-of the task repairs that (`TaskScheduler.recover`), but a client need not read it: it may wait for a
+of the task repairs that (`TaskWriter.recover`), but a client need not read it: it may wait for a
 notification, or may not have got the id. One process of a service therefore examines the open tasks
 in turn.
 """
@@ -15,8 +15,7 @@ from genmcp._core.task import Task
 from genmcp.errors import Conflict, StoreError, UnknownFormat
 from genmcp.stores.store import Put
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.transitions import TaskScheduler
+from genmcp.tasks.transitions import TaskWriter
 
 logger = logging.getLogger("genmcp")
 
@@ -33,14 +32,13 @@ class TaskReconciler:
     repeated submission of a task that the queue still has does nothing.
 
     Args:
-        records: the tasks.
-        scheduler: submits a task whose next step is overdue, and gives up one whose process died.
+        writer: submits a task whose next step is overdue, and gives up one whose process died.
         node: the name of this process.
     """
 
-    def __init__(self, records: TaskRecords, scheduler: TaskScheduler, node: str) -> None:
-        self._records = records
-        self._scheduler = scheduler
+    def __init__(self, writer: TaskWriter, node: str) -> None:
+        self._writer = writer
+        self._records = writer.records
         self._node = node.encode()
         # By state: the key of the last task that was examined.
         self._after: dict[str, str | None] = dict.fromkeys(_STATES)
@@ -74,7 +72,7 @@ class TaskReconciler:
                 task = Task.unpack(found.value)
             except UnknownFormat:  # of another release, which examines it
                 continue
-            await self._scheduler.recover(task)
+            await self._writer.recover(task)
 
     async def is_elected(self, lease: float) -> bool:
         """Renew or acquire the record of the election; return whether this process has it."""

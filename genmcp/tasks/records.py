@@ -20,7 +20,9 @@ from typing import Final, NamedTuple, TypeAlias
 from msgspec.structs import replace
 
 from genmcp._core.client_key import client_of
+from genmcp._core.outcome import Outcome, unpack
 from genmcp._core.task import Task, record_ttl
+from genmcp._core.waiting import Working
 from genmcp.errors import (
     Conflict,
     IllegalTransition,
@@ -56,12 +58,11 @@ def state_of(task: Task) -> str:
     A task is queued while its next step waits for a process that takes it. It has failed also if
     its hook raised an error that its client gets as the result of a completed call.
     """
-    if task.end == "completed" and task.raised:
-        return "failed"
-    status = task.status
-    if status == "working" and task.held_delivery is None and task.needs_delivery:
+    if task.end is not None:
+        return "failed" if task.raised and task.end == "completed" else task.end
+    if task.held_delivery is None and task.needs_delivery:
         return "queued"
-    return status
+    return task.status
 
 
 def labels_of(task: Task, namespace: str) -> tuple[str, ...]:
@@ -73,9 +74,8 @@ def labels_of(task: Task, namespace: str) -> tuple[str, ...]:
     if task.private and task.schedule is None:
         return ()
     labels = [f"{namespace}state:{state_of(task)}"]
-    job = task.job
-    if job is not None:
-        labels.append(f"{namespace}queue:{job.queue}")
+    if isinstance(task.work, Working) and task.outcome is None:
+        labels.append(f"{namespace}queue:{task.work.job.queue}")
     if task.owner is not None:
         labels.append(f"{namespace}owner:{task.owner}")
     return tuple(labels)
@@ -170,7 +170,9 @@ class HeldTask:
             stored, self._stored = self._stored, None
             task, version = stored or await self._read()
             if self._written != (transition, task):
-                wanted = transition(self._own(task), self._records.now())
+                if task.end is not None or task.fencing_token != self.token:
+                    self._adopt(task)
+                wanted = transition(task, self._records.now())
                 if wanted is not task:
                     # Compare-and-set on the version: with it the token that was checked above is
                     # still current when the write takes effect.
@@ -199,11 +201,8 @@ class HeldTask:
             raise IllegalTransition(f"token {self.token} of task {self.id}", "deleted")
         return stored
 
-    def _own(self, task: Task) -> Task:
-        """Check that this process holds *task*, and return it.
-
-        If the outcome of this process's claim was unknown, and *task* has the claim, its token is
-        adopted first.
+    def _adopt(self, task: Task) -> None:
+        """Adopt the token of *task*, if that has a claim of this process with an unknown outcome.
 
         Raises:
             IllegalTransition: as for `change`.
@@ -211,7 +210,7 @@ class HeldTask:
         claimed = self._claim is not None and task.claim_id == self._claim_id
         if claimed and task.fencing_token == self.token + 1:
             self.token, self._claim = task.fencing_token, None
-        return task.check_token(self.token)
+        task.check_token(self.token)
 
 
 class FollowedTask:
@@ -260,12 +259,12 @@ class TaskRecords:
 
     async def find(self, id: str) -> Stored | None:
         """Return the task, None if it does not exist or has expired."""
-        entry = await self.store.get(self.key(id))
+        entry = await self.store.get(self._prefix + id)
         return None if entry is None else Stored(Task.unpack(entry.value), entry.version)
 
     async def call(self, id: str) -> bytes | None:
         """Return the raw request of a task; None if the task is completed or failed."""
-        entry = await self.store.get(self._call(id))
+        entry = await self.store.get(f"{self._prefix}{id}#call")
         return None if entry is None else entry.value
 
     async def create(
@@ -282,25 +281,27 @@ class TaskRecords:
             OverShare: its client has too many open tasks, or has used its share of the store.
             StoreFull: only the reserve for updates of stored tasks is left.
         """
-        ttl, client = terms = self._terms(task)
-        key = self.key(task.id)
-        version = 0 if replaces is None else replaces.version
-        try:
-            if call is not None:
-                await self._check_open_tasks(client)
-        except OverShare:
+        ttl, client = self._terms(task)
+        key, open_of_client = self._prefix + task.id, f"{self.prefix}open:{client}"
+        version, most = 0 if replaces is None else replaces.version, self._options.tasks_of_client
+        if call is not None and client and await self.store.count(open_of_client) >= most:
             if version == 0 and await self.store.get(key) is not None:
                 return False
-            raise
+            raise OverShare(
+                f"This client already has {most} entries, which is the maximum "
+                f"(limit: JobOptions.tasks_of_client)"
+            )
         labels = labels_of(task, self.prefix)
         record = Put(
             key, task.pack(), ttl=ttl, expect=version, client=client, new=True, labels=labels
         )
         ops: list[Op] = [record]
-        if call is not None:
-            ops.append(self._put_call(key, call, *terms))
+        if call is not None:  # it counts towards the open tasks of its client
+            labels = (open_of_client,) if client else ()
+            put = Put(f"{key}#call", call, ttl=ttl, client=client, new=True, labels=labels)
+            ops.append(put)
         if not task.private:  # a private task has no followers before its first change
-            event = self._event(key, _CHANGED % task.changes, *terms)
+            event = self._event(key, _CHANGED % task.changes, ttl, client)
             # Followers of the new task do not get the messages of the earlier one.
             ops.append(event if replaces is None else replace(event, keep=1))
         try:
@@ -318,7 +319,7 @@ class TaskRecords:
             Conflict: the record has another version.
         """
         ttl, client = self._terms(task)
-        key = self.key(task.id)
+        key = self._prefix + task.id
         labels = labels_of(task, self.prefix)
         record = Put(key, task.pack(), ttl=ttl, expect=version, client=client, labels=labels)
         ops: list[Op] = [record]
@@ -378,32 +379,23 @@ class TaskRecords:
         ttl = record_ttl(task, self._options.retention)
         if ttl is not None:
             await self.store.touch(self.key(task.id), ttl)
-            await self.store.touch(self._call(task.id), ttl)
+            await self.store.touch(f"{self.key(task.id)}#call", ttl)
 
-    async def discard(self, id: str) -> None:
-        """Delete the task. Its followers get TaskNotFound."""
+    async def discard(self, id: str, version: int | None = None) -> None:
+        """Delete the task and its request. Its followers get TaskNotFound.
+
+        Raises:
+            Conflict: it has another *version*.
+        """
         await self.store.apply(
-            Delete(self.key(id)),
-            Delete(self._call(id)),
+            Delete(self.key(id), expect=version),
+            Delete(f"{self.key(id)}#call"),
             Append(self.key(id), DISCARDED, ttl=_DISCARDED_TTL),
         )
 
     async def delete(self, id: str) -> None:
         """Delete a task that has no followers and no request: a part of a wait for several jobs."""
         await self.store.apply(Delete(self.key(id)))
-
-    async def drop(self, stored: Stored) -> None:
-        """Delete a task that has ended, if it still has that version, and its request.
-
-        Raises:
-            Conflict: it has another version.
-        """
-        id = stored.task.id
-        await self.store.apply(
-            Delete(self.key(id), expect=stored.version),
-            Delete(self._call(id)),
-            Append(self.key(id), DISCARDED, ttl=_DISCARDED_TTL),
-        )
 
     async def barrier(self, id: str) -> None:
         """Write to the subject of the task without changing anything.
@@ -415,17 +407,40 @@ class TaskRecords:
         """
         await self.store.apply(Delete(f"{self.key(id)}#mark"))
 
+    # A large result of a job, which its call could not return, would otherwise be lost after hours
+    # of work. The application reads it with `Mux.job_value`.
+
+    async def keep_value(self, task: Task) -> bool:
+        """Store the outcome of the job of *task* for its ttl, and return True.
+
+        Return False if the task has no outcome, or the store does not accept it.
+        """
+        if task.outcome is None:
+            return False
+        key, client = f"{self.prefix}value:{task.id}", client_of(task.owner, task.address)
+        try:
+            await self.store.apply(Put(key, task.outcome, ttl=task.ttl, client=client, new=True))
+        except StoreError as error:
+            logger.warning("the outcome of the job of task %s is not stored: %s", task.id, error)
+            return False
+        return True
+
+    async def value(self, id: str) -> Outcome | None:
+        """Return the stored outcome of the job of the task *id*."""
+        entry = await self.store.get(f"{self.prefix}value:{id}")
+        return None if entry is None else unpack(entry.value)
+
     async def _shorten_request(self, task: Task) -> None:
         """Make the request of a cancelled or failed task expire with the task.
 
         It does not count towards the open tasks of its client any more.
         """
         try:
-            entry = await self.store.get(self._call(task.id))
+            entry = await self.store.get(f"{self.key(task.id)}#call")
             if entry is not None:
                 ttl, client = self._terms(task)
                 call, version = entry.value, entry.version
-                put = Put(self._call(task.id), call, ttl=ttl, expect=version, client=client)
+                put = Put(f"{self.key(task.id)}#call", call, ttl=ttl, expect=version, client=client)
                 await self.store.apply(put)
         except StoreError as error:
             logger.debug("the request of task %s expires later: %s", task.id, error)
@@ -447,28 +462,6 @@ class TaskRecords:
         ttl = record_ttl(task, options.retention, options.failed_retention)
         return ttl, client_of(task.owner, task.address)
 
-    async def _check_open_tasks(self, client: str) -> None:
-        """Check that *client* has fewer open tasks than it may have.
-
-        Raises:
-            OverShare: it does not.
-        """
-        most = self._options.tasks_of_client
-        if client and await self.store.count(self._open_of(client)) >= most:
-            raise OverShare(
-                f"This client already has {most} entries, which is the maximum "
-                f"(limit: JobOptions.tasks_of_client)"
-            )
-
-    def _open_of(self, client: str) -> str:
-        """Return the label of the raw requests of the open tasks of *client*."""
-        return f"{self.prefix}open:{client}"
-
-    def _put_call(self, key: str, call: bytes, ttl: float | None, client: str) -> Put:
-        """Return the write of a raw request, which counts towards the open tasks of its client."""
-        labels = (self._open_of(client),) if client else ()
-        return Put(f"{key}#call", call, ttl=ttl, client=client, new=True, labels=labels)
-
     def _event(
         self, key: str, data: bytes, ttl: float | None, client: str, *, optional: bool = False
     ) -> Append:
@@ -478,6 +471,3 @@ class TaskRecords:
     def key(self, id: str) -> str:
         """Return the key of a task, also the name of its log."""
         return self._prefix + id
-
-    def _call(self, id: str) -> str:
-        return f"{self.key(id)}#call"

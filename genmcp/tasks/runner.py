@@ -10,7 +10,7 @@ If a process dies, its work continues as follows:
   its heartbeat (`tasks/heartbeats.py`). The next liveness check, `_check_node`, calls
   `lose_process`: the running call fails, or its wait ends with WorkerLost.
 - A step that was written and not submitted: the next reader of the record submits it
-  (`TaskScheduler.recover`), or a process that examines the queued tasks (`TaskReconciler`).
+  (`TaskWriter.recover`), or a process that examines the queued tasks (`TaskReconciler`).
 - An external job does not depend on the process: another process follows it again.
 - A call that is not a task ends with its connection.
 
@@ -112,7 +112,6 @@ class TaskRunner:
     ) -> None:
         self._writer = writer
         self._records = writer.records
-        self._scheduler = writer.scheduler
         self._retry = writer.retry.retry_until_written
         self._resume = resume
         self._engines = options.engines
@@ -142,7 +141,7 @@ class TaskRunner:
             return
         task = stored.task
         if liveness_checks < 0:
-            await self._scheduler.expire(task, delivery, -liveness_checks)
+            await self._writer.expire(task, delivery, -liveness_checks)
         elif task.bound_node is not None:
             if delivery == task.delivery_id:
                 await self._check_node(task, task.bound_node, liveness_checks + 1)
@@ -158,11 +157,11 @@ class TaskRunner:
         else:
             # A repetition of an earlier delivery. The process that wrote the present delivery to
             # the record may have died before it submitted that.
-            await self._scheduler.submit(task)
+            await self._writer.submit(task)
 
     async def _check_node(self, task: Task, node: str, liveness_checks: int) -> None:
         """Check whether the process of the task is alive; if it is, schedule the next check."""
-        beats = self._scheduler.heartbeats
+        beats = self._writer.heartbeats
         # A wait for an awaitable of this process is lost as soon as its step does not run here any
         # more, although the process is alive: the step may have failed with the store.
         here = node == beats.own and task.held_delivery is not None
@@ -170,9 +169,9 @@ class TaskRunner:
         if alive:
             await self._records.touch(task)
             delay = 0.0 if node == beats.own else beats.presence.takeover_delay
-            await self._scheduler.check_later(task, liveness_checks, delay)
+            await self._writer.check_later(task, liveness_checks, delay)
         else:
-            await self._scheduler.abandon(task)
+            await self._writer.take_from_dead(task)
 
     async def _submit(self, engine: EngineQueue, task: Task) -> None:
         """Submit the job of *task* to an engine.
@@ -256,7 +255,7 @@ class TaskRunner:
             logger.debug("%s", rejected)
             now = await self._records.find(held.id)
             if now is not None and now.task.needs_delivery and node is None:
-                await self._scheduler.submit(now.task)
+                await self._writer.submit(now.task)
             return None
         except asyncio.CancelledError as error:
             # There are three reasons: this process stops, the task was cancelled, or its lease was
@@ -440,7 +439,7 @@ class TaskRunner:
         async def hand_over() -> None:
             released = await held.change(fail_wait if lost else _released)
             if released.delivery_id != task.delivery_id:
-                await self._scheduler.submit(released)
+                await self._writer.submit(released)
 
         retry = self._writer.retry
         try:

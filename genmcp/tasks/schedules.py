@@ -149,7 +149,7 @@ class ScheduledJobs:
         task = Task(
             id=self.occurrence_id(schedule, occurrence),
             tool=f"schedule {schedule.id}",
-            node=self._writer.scheduler.heartbeats.own,
+            node=self._writer.heartbeats.own,
             created=now,
             updated=now,
             due=due,
@@ -158,12 +158,7 @@ class ScheduledJobs:
             private=True,
             schedule=f"{schedule.id} {occurrence:.3f}",
         )
-        if not await self._writer.create(task, None):
-            stored = await self._records.find(task.id)
-            task = task if stored is None else stored.task
-            if not task.ended:
-                await self._writer.scheduler.submit(task)
-        return task
+        return await self._writer.create_once(task)
 
     async def read(self, schedule: Schedule) -> tuple[ScheduleState | None, int]:
         """Return the state of *schedule* and its version; None and 0 if there is none."""

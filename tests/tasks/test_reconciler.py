@@ -78,7 +78,7 @@ async def test_examination_is_bounded_and_continues_behind_the_last(bench: Bench
     for number in range(5):
         await jobs.records.create(task(f"old{number}", 60, now), b"{}")
     await jobs.records.create(task("new", 0, now), b"{}")
-    reconciler = TaskReconciler(jobs.records, jobs.writer.scheduler, "n1")
+    reconciler = TaskReconciler(jobs.writer, "n1")
     submitted = []
     for _ in range(4):
         await reconciler.examine("queued", 2)
@@ -94,8 +94,7 @@ async def test_one_process_of_a_service_examines(tmp_path: Path) -> None:
     store = SQLiteStore(tmp_path / "jobs.db", clock=clock)
     async with aclosing(store), opened("memory", tmp_path) as bench:
         jobs = bench.jobs(store=store)
-        scheduler = jobs.writer.scheduler
-        first, second = (TaskReconciler(jobs.records, scheduler, n) for n in ("n1", "n2"))
+        first, second = (TaskReconciler(jobs.writer, node) for node in ("n1", "n2"))
 
         assert await first.is_elected(30)
         assert not await second.is_elected(30)
@@ -113,4 +112,4 @@ async def test_store_of_one_process_needs_no_examination(tmp_path: Path) -> None
     async with opened("memory", tmp_path) as bench:
         jobs = bench.jobs()
         async with asyncio.timeout(BOUND):
-            await TaskReconciler(jobs.records, jobs.writer.scheduler, "n1").run(JobOptions())
+            await TaskReconciler(jobs.writer, "n1").run(JobOptions())
