@@ -49,6 +49,7 @@ class MemoryStore(DatabaseStore):
         capacity = Capacity(max_bytes, max_entries)
         database = MemoryDatabase(capacity, clock or unix_clock(), self.outages)
         super().__init__(database)
+        self.now = database.now  # type: ignore[method-assign]  # needs no frame of its own
         self._counts = database.counts
 
     def __repr__(self) -> str:

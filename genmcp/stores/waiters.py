@@ -31,10 +31,10 @@ class Waiters:
     """The signals of one process, or of one event loop, by the names of logs and queues.
 
     Args:
-        changed: called with each name that gets its first waiter, or loses its last one.
+        changed: called with each name that gets its first waiter, or loses its last one, if given.
     """
 
-    def __init__(self, changed: Callable[[str], object] = lambda name: None) -> None:
+    def __init__(self, changed: Callable[[str], object] | None = None) -> None:
         self._changed = changed
         self._lock = Lock()
         self.signals: dict[str, set[WakeSignal]] = {}
@@ -47,7 +47,7 @@ class Waiters:
             with self._lock:
                 is_first = name not in self.signals
                 self.signals.setdefault(name, set()).add(signal)
-            if is_first:
+            if is_first and self._changed is not None:
                 self._changed(name)
         try:
             yield signal
@@ -75,5 +75,5 @@ class Waiters:
             signals.discard(signal)
             if is_last:
                 del self.signals[name]
-        if is_last:
+        if is_last and self._changed is not None:
             self._changed(name)

@@ -9,7 +9,6 @@ import msgspec
 from genmcp._core.task import Task
 from genmcp.errors import LogTruncated, StoreUnavailable
 from genmcp.stores.following import follow, retry_read
-from genmcp.stores.store import LogEvent
 from genmcp.tasks.records import DISCARDED, MESSAGE, FollowedTask, TaskRecords
 
 
@@ -42,11 +41,7 @@ class TaskFollower:
         self._records = records
 
     async def follow(
-        self,
-        id: str,
-        after: str | None = None,
-        known: Task | None = None,
-        read: Callable[[], Awaitable[Task]] | None = None,
+        self, id: str, after: str | None, first: Task | Callable[[], Awaitable[Task]]
     ) -> AsyncGenerator[TaskChange | TaskMessage, None]:
         """Yield the changes of the task and the messages on it, in order, until it has ended.
 
@@ -58,8 +53,7 @@ class TaskFollower:
             id: the task.
             after: the position of the last item that the caller has seen; None: from the first
                 event that is stored.
-            known: the task as the caller has just written it.
-            read: reads the task for the first time, if it is not *known*.
+            first: the task as the caller has just written it, or what reads it for the first time.
 
         Raises:
             TaskNotFound: the task does not exist, or was deleted.
@@ -67,14 +61,14 @@ class TaskFollower:
         followed = self._records.followed.setdefault(id, FollowedTask())
         followed.count += 1
         try:
-            new = known is not None and known.changes == 0
-            read, reported = read or partial(self._records.get, id), -1
-            task = await retry_read(self._records.store, read) if known is None else known
+            store, reported = self._records.store, -1
+            task = first if isinstance(first, Task) else await retry_read(store, first)
+            new = task is first and task.changes == 0
             # The present state is reported at the position of its event, if that is still stored.
             # `owed`: the state must be reported even if its event is not stored any more, after the
             # stored events were read. False for a new task, whose event was just written.
-            owed = not new and (task.ended or after is None)
-            store, log = self._records.store, self._records.key(id)
+            owed = not new and (task.end is not None or after is None)
+            log = self._records.key(id)
             async with aclosing(follow(store, log, after, catch_up=owed)) as events:
                 async for event in events:
                     if isinstance(event, LogTruncated | StoreUnavailable):
@@ -88,11 +82,14 @@ class TaskFollower:
                         if event.data.startswith(MESSAGE):
                             yield TaskMessage(event.id, event.data[1:])
                             continue
-                        number = _number(event)
+                        # None: it reports a deletion.
+                        number = None if event.data == DISCARDED else int(event.data[1:])
                         if number is None or number > task.changes:
                             # The event of the latest state is this event or a later one.
-                            task = await self._latest(id, number, followed)
-                            owed = False
+                            latest, owed = followed.task, False
+                            if number is None or latest is None or latest.changes < number:
+                                latest = await self._read(id)
+                            task = latest
                         if number != task.changes:
                             continue
                     elif not owed:
@@ -100,23 +97,12 @@ class TaskFollower:
                     if reported < task.changes:
                         reported = task.changes
                         yield TaskChange(after, task)
-                    if task.ended:
+                    if task.end is not None:
                         return
         finally:
             followed.count -= 1
             if not followed.count:
                 self._records.followed.pop(id, None)
 
-    async def _latest(self, id: str, number: int | None, followed: FollowedTask) -> Task:
-        task = followed.task
-        if number is not None and task is not None and task.changes >= number:
-            return task
-        return await self._read(id)
-
     async def _read(self, id: str) -> Task:
         return await retry_read(self._records.store, partial(self._records.get, id))
-
-
-def _number(event: LogEvent) -> int | None:
-    """Return the number of the change in *event*; None if the event reports a deletion."""
-    return None if event.data == DISCARDED else int(event.data[1:])

@@ -29,7 +29,7 @@ from genmcp.stores.clocks import steady
 from genmcp.tasks.attempt import outcome_rejected
 from genmcp.tasks.progress import JobProgress, Write, with_progress
 from genmcp.tasks.records import HeldTask
-from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.transitions import TaskWriter, settlement
 
 _AT_ONCE: Final = 16  # records of parts that are written or read at the same time
 
@@ -66,7 +66,7 @@ class TaskParts:
         # Before the task is settled: if this process dies in between, the repeated step cancels
         # them again.
         await self._retry(partial(self.cancel, task))
-        settled = await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
+        settled = await self._writer.settle(held, settlement(outcome))
         await self._retry(partial(self._each, part_ids(task), self._records.delete))
         return settled
 
@@ -85,7 +85,7 @@ class TaskParts:
         except OverShare as error:
             outcome = outcome_rejected(error)
             await self._retry(partial(self.cancel, task))
-            return await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
+            return await self._writer.settle(held, settlement(outcome))
 
     async def _outcome(self, task: Task, work: Gathering) -> bytes:
         outcomes: dict[str, bytes | None] = {}
@@ -115,6 +115,17 @@ class TaskParts:
     async def _each(self, ids: Sequence[str], act: Callable[[str], Awaitable[object]]) -> None:
         for first in range(0, len(ids), _AT_ONCE):
             await asyncio.gather(*(act(id) for id in ids[first : first + _AT_ONCE]))
+
+    async def touch_group(self, id: str) -> None:
+        """Extend the expiry of the task *id*, which waits for several jobs, and of ended parts."""
+        stored = await self._records.find(id)
+        if stored is None or not isinstance(stored.task.work, Gathering):
+            return
+        await self._records.touch(stored.task)
+        for index in stored.task.work.ended:
+            part = await self._records.find(part_id(id, stored.task.step, index))
+            if part is not None:
+                await self._records.touch(part.task)
 
     # The parts.
 

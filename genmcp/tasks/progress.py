@@ -106,15 +106,15 @@ class ProgressWriter:
         if not self._open:
             raise asyncio.CancelledError("the job has ended, or another attempt has taken over")
 
-    async def close(self) -> JobProgress:
-        """Stop writing, and return the progress that is not written yet."""
+    async def close(self) -> JobProgress | None:
+        """Stop writing, and return the progress that is not written yet; None if there is none."""
         self._open = False
         self._stop = lambda: None  # breaks a cycle: `_stop` and the work refer to each other
         if self._writing is not None:
             self._writing.cancel()
             with suppress(asyncio.CancelledError):
                 await self._writing
-        return self._latest or JobProgress()
+        return self._latest
 
     async def _write_latest(self) -> None:
         while (latest := self._latest) is not None:

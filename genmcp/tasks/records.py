@@ -1,4 +1,4 @@
-"""The records of tasks in a store, and the events that are logged for their followers.
+"""The records of tasks and external jobs in a store, and the events for the followers of tasks.
 
 The data of the task *id*, under the namespace of its service:
 
@@ -6,23 +6,24 @@ The data of the task *id*, under the namespace of its service:
 - `task:{id}#call`: the raw request, as long as the task is open, with the label `open:` and the
   client that created the task;
 - the log `task:{id}`: one event per change that followers see, and the messages of the call.
+- `ref:{scheme}:{name}`: an external job that a call waits for.
 
 A call whose idempotency key is free again has the id, and replaces the record, of the earlier call.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
-from msgspec.structs import replace
+import msgspec
 
 from genmcp._core.client_key import client_of
 from genmcp._core.outcome import Outcome, unpack
 from genmcp._core.task import Task, record_ttl
-from genmcp._core.waiting import Working
+from genmcp._core.waiting import ExternalJob, Working
 from genmcp.errors import (
     Conflict,
     IllegalTransition,
@@ -33,6 +34,7 @@ from genmcp.errors import (
 )
 from genmcp.stores.store import Append, Delete, Op, Put, Store
 from genmcp.tasks.options import BOUNDS, JobOptions
+from genmcp.tasks.shared_records import SharedRecords
 
 logger = logging.getLogger("genmcp")
 
@@ -252,6 +254,9 @@ class TaskRecords:
         self.store = store
         self._max_events = max_events
         self._options = options
+        self._ttl = partial(
+            record_ttl, retention=options.retention, failed_retention=options.failed_retention
+        )
         self.prefix = prefix
         self._prefix = f"{prefix}task:"
         self.followed: dict[str, FollowedTask] = {}
@@ -281,7 +286,7 @@ class TaskRecords:
             OverShare: its client has too many open tasks, or has used its share of the store.
             StoreFull: only the reserve for updates of stored tasks is left.
         """
-        ttl, client = self._terms(task)
+        ttl, client = self._ttl(task), client_of(task.owner, task.address)
         key, open_of_client = self._prefix + task.id, f"{self.prefix}open:{client}"
         version, most = 0 if replaces is None else replaces.version, self._options.tasks_of_client
         if call is not None and client and await self.store.count(open_of_client) >= most:
@@ -301,9 +306,10 @@ class TaskRecords:
             put = Put(f"{key}#call", call, ttl=ttl, client=client, new=True, labels=labels)
             ops.append(put)
         if not task.private:  # a private task has no followers before its first change
-            event = self._event(key, _CHANGED % task.changes, ttl, client)
             # Followers of the new task do not get the messages of the earlier one.
-            ops.append(event if replaces is None else replace(event, keep=1))
+            keep = self._max_events if replaces is None else 1
+            event = _CHANGED % task.changes
+            ops.append(Append(key, event, ttl=ttl or _NO_EXPIRY, keep=keep, client=client))
         try:
             await self.store.apply(*ops)
         except Conflict:
@@ -318,7 +324,7 @@ class TaskRecords:
         Raises:
             Conflict: the record has another version.
         """
-        ttl, client = self._terms(task)
+        ttl, client = self._ttl(task), client_of(task.owner, task.address)
         key = self._prefix + task.id
         labels = labels_of(task, self.prefix)
         record = Put(key, task.pack(), ttl=ttl, expect=version, client=client, labels=labels)
@@ -329,7 +335,8 @@ class TaskRecords:
         # A task without a call has no followers but the process of an engine that runs its job.
         is_followed = (task.parent is None and task.schedule is None) or was.holder is not None
         if task.changes != was.changes and is_followed:
-            ops.append(self._event(key, _CHANGED % task.changes, ttl, client))
+            event, keep = _CHANGED % task.changes, self._max_events
+            ops.append(Append(key, event, ttl=ttl or _NO_EXPIRY, keep=keep, client=client))
         await self.store.apply(*ops)
         # Followers in this process get the event, and read the task from here.
         followed = self.followed.get(task.id)
@@ -370,8 +377,15 @@ class TaskRecords:
         Raises:
             TaskNotFound: the task does not exist.
         """
-        terms = self._terms(await self.get(id))
-        event = self._event(self.key(id), MESSAGE + data, *terms, optional=True)
+        task = await self.get(id)
+        event = Append(
+            self.key(id),
+            MESSAGE + data,
+            ttl=self._ttl(task) or _NO_EXPIRY,
+            keep=self._max_events,
+            client=client_of(task.owner, task.address),
+            optional=True,
+        )
         await self.store.apply(event)
 
     async def touch(self, task: Task) -> None:
@@ -438,10 +452,11 @@ class TaskRecords:
         try:
             entry = await self.store.get(f"{self.key(task.id)}#call")
             if entry is not None:
-                ttl, client = self._terms(task)
-                call, version = entry.value, entry.version
-                put = Put(f"{self.key(task.id)}#call", call, ttl=ttl, expect=version, client=client)
-                await self.store.apply(put)
+                key, client = f"{self.key(task.id)}#call", client_of(task.owner, task.address)
+                ttl, version = self._ttl(task), entry.version
+                await self.store.apply(
+                    Put(key, entry.value, ttl=ttl, expect=version, client=client)
+                )
         except StoreError as error:
             logger.debug("the request of task %s expires later: %s", task.id, error)
 
@@ -456,18 +471,69 @@ class TaskRecords:
             raise TaskNotFound(id)
         return stored.task
 
-    def _terms(self, task: Task) -> tuple[float | None, str]:
-        """Return the ttl of the data of *task*, and the client that it counts towards."""
-        options = self._options
-        ttl = record_ttl(task, options.retention, options.failed_retention)
-        return ttl, client_of(task.owner, task.address)
-
-    def _event(
-        self, key: str, data: bytes, ttl: float | None, client: str, *, optional: bool = False
-    ) -> Append:
-        ttl, keep = _NO_EXPIRY if ttl is None else ttl, self._max_events
-        return Append(key, data, ttl=ttl, keep=keep, client=client, optional=optional)
-
     def key(self, id: str) -> str:
         """Return the key of a task, also the name of its log."""
         return self._prefix + id
+
+
+_EXTERNAL_TTL: Final = 86400.0
+"""Seconds after the last write for which the record of an external job is retained.
+
+Also after a task has read the outcome: a later call may wait for the same job, and a second report
+of its end must not change the outcome.
+"""
+
+
+class WaitingTasks(msgspec.Struct, frozen=True, array_like=True):
+    """The stored record of an external job: the tasks that wait for it, and its outcome, packed."""
+
+    tasks: tuple[str, ...] = ()
+    outcome: bytes | None = None
+
+
+class ExternalJobs:
+    """The records of external jobs in *store*, under keys that begin with *prefix*.
+
+    Both a webhook (`settle`) and `ExternalQueue.watch` may report the end of a job, before or after
+    a task waits for it. Both write the same record by compare-and-set, so that the first outcome
+    counts.
+    """
+
+    def __init__(self, store: Store, prefix: str = "") -> None:
+        self._store = store
+        self._records = SharedRecords(store, WaitingTasks, WaitingTasks(), _EXTERNAL_TTL)
+        self._prefix = f"{prefix}ref:"
+
+    async def add_task(self, ref: ExternalJob, id: str) -> None:
+        """Record that the task *id* is about to wait for a job."""
+        # Also if the job has an outcome already: the step that follows the job then reads that.
+        await self._records.update(
+            self._key(ref),
+            lambda was: WaitingTasks(tuple(dict.fromkeys((*was.tasks, id))), was.outcome),
+        )
+
+    async def settle(self, ref: ExternalJob, outcome: bytes) -> Sequence[str]:
+        """Store the outcome of a job, and return the tasks that wait for it."""
+        record = await self._records.update(
+            self._key(ref), lambda was: WaitingTasks(was.tasks, was.outcome or outcome)
+        )
+        return record.tasks
+
+    async def outcome(self, ref: ExternalJob) -> bytes | None:
+        """Return the outcome of a job, None if it was not reported."""
+        record, _ = await self._records.read(self._key(ref))
+        return record.outcome
+
+    async def forget(self, ref: ExternalJob) -> None:
+        """Delete the record of a job that was submitted for one task, which has ended its wait."""
+        try:
+            await self._store.apply(Delete(self._key(ref)))
+        except StoreError as error:
+            logger.debug("the record of %s expires later: %s", ref, error)
+
+    async def touch(self, ref: ExternalJob) -> None:
+        """Extend the retention of the record."""
+        await self._store.touch(self._key(ref), _EXTERNAL_TTL)
+
+    def _key(self, ref: ExternalJob) -> str:
+        return f"{self._prefix}{ref.scheme}:{ref.ref}"

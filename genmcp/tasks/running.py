@@ -14,7 +14,7 @@ class RunningTasks:
 
     Owned by a `TaskService`. A process that cancels a task sends a message to the process that runs
     it. The store may fail between the two writes, and that process may die: `stop_ended` is
-    therefore also called once per lease.
+    therefore also called regularly.
     """
 
     def __init__(self, records: TaskRecords) -> None:

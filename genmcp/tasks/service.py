@@ -12,14 +12,14 @@ from genmcp.cancellation import run_to_completion
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.store import Store
 from genmcp.tasks.engine_worker import EngineWorker
-from genmcp.tasks.external import ExternalJobs, pack_status
+from genmcp.tasks.external import pack_status
 from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.progress import JobProgress, with_progress
 from genmcp.tasks.queues import EngineQueue, ExternalQueue, ExternalStatus
 from genmcp.tasks.reconciler import TaskReconciler
-from genmcp.tasks.records import HeldTask, TaskRecords
+from genmcp.tasks.records import ExternalJobs, HeldTask, TaskRecords
 from genmcp.tasks.runner import Resume, TaskRunner
 from genmcp.tasks.running import RunningTasks
 from genmcp.tasks.transitions import TaskWriter
@@ -115,12 +115,15 @@ class TaskService:
             prefix=prefix,
             follows=follows,
             has_work=store.durable or bool(options.schedules),
-            prepare=self.runner.prepare,
-            reconcile=TaskReconciler(self.writer, node).run,
-            checks=(self.runner.stop_cancelled, self.running.stop_ended),
-            calls=(self.running,),
+            prepare=self.runner.jobs.schedules.prepare,
+            checks=(
+                self.runner.check_steps,
+                self.running.stop_ended,
+                TaskReconciler(self.writer).check,
+            ),
+            calls=self.running,
         )
-        engine_worker = EngineWorker(self.runner, store, options.lease, prefix)
+        engine_worker = EngineWorker(self.runner, self.records, options.lease)
         for name, engine in self._engines.items():
             engine.bind(f"genmcp.{namespace}.{name}", engine_worker.run)
 
@@ -191,7 +194,7 @@ class TaskService:
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
-        return self._follower.follow(id, after, known, partial(self.get, id, owner))
+        return self._follower.follow(id, after, known or partial(self.get, id, owner))
 
     async def answer(self, id: str, owner: str | None, answers: Mapping[str, bytes]) -> Task:
         """Add answers to the questions of the task, as JSON; after the last one it continues.

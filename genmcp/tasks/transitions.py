@@ -24,10 +24,9 @@ from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavail
 from genmcp.stores.clocks import steady
 from genmcp.stores.deliveries import Deliveries
 from genmcp.tasks.attempt import outcome_rejected, result_rejected
-from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.records import HeldTask, Stored, TaskRecords, Transition
+from genmcp.tasks.records import ExternalJobs, HeldTask, Stored, TaskRecords, Transition
 from genmcp.tasks.writes import RetriedWrites
 
 logger = logging.getLogger("genmcp")
@@ -400,8 +399,7 @@ class TaskWriter:
         """Write the outcome of an attempt, or an error if the store has no room for the outcome."""
 
         def reject(error: StoreUnavailable) -> Callable[[], Awaitable[Task]]:
-            outcome = outcome_rejected(error)
-            return partial(held.change, lambda task, now: task.settle(outcome, now))
+            return partial(held.change, settlement(outcome_rejected(error)))
 
         return await self.retry.retry_until_written(partial(held.change, transition), reject)
 
@@ -437,6 +435,11 @@ class TaskWriter:
         # Before the task is written: an outcome that is reported in between must find the task.
         if isinstance(work, Following) and work.ref.call is None:
             await self.external.add_task(work.ref, id)
+
+
+def settlement(outcome: bytes) -> Transition:
+    """Return the transition that ends a wait with the packed *outcome*."""
+    return lambda task, now: task.settle(outcome, now)
 
 
 def _follows(task: Task, ref: ExternalJob) -> bool:

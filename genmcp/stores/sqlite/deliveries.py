@@ -157,8 +157,9 @@ def _first_due(connection: Connection, full: Collection[str], queue: str) -> flo
 
     Deliveries with a turn are ignored if their owner is in *full*.
     """
+    others = _without(full) if full else ""
     if connection.execute(
-        f"SELECT 1 FROM deliveries WHERE queue = ? AND turn IS NOT NULL{_without(full)} LIMIT 1",
+        f"SELECT 1 FROM deliveries WHERE queue = ? AND turn IS NOT NULL{others} LIMIT 1",
         (queue, *full),
     ).fetchone():
         return -inf
@@ -179,7 +180,7 @@ def _extend_expired(transaction: Transaction, queues: Collection[str], until: fl
 
 
 def _without(owners: Collection[str]) -> str:
-    return f" AND owner NOT IN ({', '.join('?' * len(owners))})" if owners else ""
+    return f" AND owner NOT IN ({', '.join('?' * len(owners))})"
 
 
 def _due(
@@ -197,9 +198,10 @@ def _due(
     for number, owner in waited:
         turn = _next_turn(transaction, queue, owner)
         transaction.execute("UPDATE deliveries SET turn = ? WHERE number = ?", (turn, number))
+    others = _without(full) if full else ""
     rows = transaction.execute(
         "SELECT due, number, id, queue, owner FROM deliveries WHERE queue = ?"
-        f" AND turn IS NOT NULL{_without(full)} ORDER BY turn, number LIMIT ?",
+        f" AND turn IS NOT NULL{others} ORDER BY turn, number LIMIT ?",
         (queue, *full, limit),
     )
     return deque(rows)

@@ -11,7 +11,7 @@ Event ids are counted over all logs. A follower that has read up to the end of i
 advances to the current counter, which is later than its last event.
 """
 
-from collections.abc import Sequence, Set
+from collections.abc import Collection, Sequence
 from math import inf
 from sqlite3 import Connection
 from typing import Final, NamedTuple, TypeAlias
@@ -237,12 +237,13 @@ def _write(transaction: Transaction, op: Put | Delete) -> None:
     version = last if deadline > transaction.now else 0
     if op.expect is not None and op.expect != version:
         raise Conflict(f"{op.key!r}: version {op.expect} was expected, but it is {version}")
-    had = _labels(column) if column else frozenset[str]()
+    had: set[str] = set(json.decode(column)) if column else set()
     if isinstance(op, Delete):
         if row is not None:
             transaction.count(owner, -1, -had_size)
             execute("DELETE FROM records WHERE key = ?", (op.key,))
-            _remove_labels(transaction, op.key, had)
+            if had:
+                _remove_labels(transaction, op.key, had)
             transaction.version = max(transaction.version, last)
         return
     client, size = op.client or (owner if version else ""), len(op.key) + len(op.value)
@@ -270,16 +271,9 @@ def _write(transaction: Transaction, op: Put | Delete) -> None:
         execute("INSERT INTO labels VALUES (?, ?)", (label, op.key))
 
 
-def _labels(column: str | None) -> Set[str]:
-    return set() if column is None else set(json.decode(column))
-
-
-def _remove_labels(transaction: Transaction, key: str, labels: Set[str]) -> None:
-    if labels:
-        marks = ", ".join("?" * len(labels))
-        transaction.execute(
-            f"DELETE FROM labels WHERE label IN ({marks}) AND key = ?", (*labels, key)
-        )
+def _remove_labels(transaction: Transaction, key: str, labels: Collection[str]) -> None:
+    marks = ", ".join("?" * len(labels))
+    transaction.execute(f"DELETE FROM labels WHERE label IN ({marks}) AND key = ?", (*labels, key))
 
 
 def _sweep_records(transaction: Transaction) -> bool:
@@ -290,7 +284,8 @@ def _sweep_records(transaction: Transaction) -> bool:
     ).fetchall()
     for number, key, version, client, size, labels in expired:
         transaction.execute("DELETE FROM records WHERE rowid = ?", (number,))
-        _remove_labels(transaction, key, _labels(labels))
+        if labels:
+            _remove_labels(transaction, key, json.decode(labels))
         transaction.version = max(transaction.version, version)
         transaction.count(client, -1, -size)
     return len(expired) == _RECORDS_PER_SWEEP
@@ -364,7 +359,9 @@ def read_events(
         "SELECT id, data FROM events WHERE log = ? AND id > ? ORDER BY id LIMIT ?",
         (row.number if row else None, position, limit),
     ).fetchall()
-    events = [LogEvent(event_id(id), data) for id, data in rows]
+    events = list[LogEvent]()
+    for id, data in rows:
+        events.append(LogEvent(event_id(id), data))
     return rows[-1][0] if rows else max(position, event), events
 
 
