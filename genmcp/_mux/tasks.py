@@ -105,7 +105,9 @@ class Tasks:
         self.worker = self.service.worker
         self.running = running = self.service.running
         services.bus.subscribe(
-            StopTask, lambda each: running.stop(each.task, each.fencing_token), running.stop_ended
+            StopTask,
+            lambda each: running.stop(each.task, each.fencing_token),
+            self.service.runner.check,
         )
 
     # Calls that become tasks.

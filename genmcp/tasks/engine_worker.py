@@ -131,7 +131,7 @@ class EngineWorker:
             await asyncio.sleep(self._lease / BEATS_PER_LEASE)
             try:
                 await self._beat()
-                await self._runner.check_steps()
+                await self._runner.check()
             except StoreError as error:
                 logger.warning("other processes may consider this one dead: %s", error)
 

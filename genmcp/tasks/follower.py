@@ -45,9 +45,8 @@ class TaskFollower:
     ) -> AsyncGenerator[TaskChange | TaskMessage, None]:
         """Yield the changes of the task and the messages on it, in order, until it has ended.
 
-        Several changes may be reported as one, at the position of the last change. Messages that
-        were dropped from the log before they were read are left out. The present state is always
-        reported. The last item is the task after its end.
+        Messages that were dropped from the log before they were read are left out. The present
+        state is always reported. The last item is the task after its end.
 
         Args:
             id: the task.
@@ -64,9 +63,8 @@ class TaskFollower:
             store, reported = self._records.store, -1
             task = first if isinstance(first, Task) else await retry_read(store, first)
             new = task is first and task.changes == 0
-            # The present state is reported at the position of its event, if that is still stored.
-            # `owed`: the state must be reported even if its event is not stored any more, after the
-            # stored events were read. False for a new task, whose event was just written.
+            # The present state is reported at the position of its event. `owed`: if that is not
+            # stored any more, after the stored events. False for a new task: its event is there.
             owed = not new and (task.end is not None or after is None)
             log = self._records.key(id)
             async with aclosing(follow(store, log, after, catch_up=owed)) as events:
@@ -82,10 +80,9 @@ class TaskFollower:
                         if event.data.startswith(MESSAGE):
                             yield TaskMessage(event.id, event.data[1:])
                             continue
-                        # None: it reports a deletion.
                         number = None if event.data == DISCARDED else int(event.data[1:])
                         if number is None or number > task.changes:
-                            # The event of the latest state is this event or a later one.
+                            # A deletion, or the latest state has this event or a later one.
                             latest, owed = followed.task, False
                             if number is None or latest is None or latest.changes < number:
                                 latest = await self._read(id)

@@ -140,13 +140,10 @@ class JobRunner:
             )
         call = partial(function, run, **arguments)
         thread = None if function.is_async else ThreadCall(partial(called, call))
-        if thread is not None:
-            working = asyncio.create_task(self._environment.in_thread(thread), name=name)
-        elif job.soft_timeout is not None:
-            limited = partial(with_soft_limit, call, job.soft_timeout)
-            working = asyncio.create_task(awaited(limited), name=name)
-        else:
-            working = asyncio.create_task(awaited(call), name=name)
+        if job.soft_timeout is not None:
+            call = partial(with_soft_limit, call, job.soft_timeout)
+        running = awaited(call) if thread is None else self._environment.in_thread(thread)
+        working = asyncio.create_task(running, name=name)
         try:
             result = await result_of(working, job.timeout, bounds.cancel_grace, function)
             unwritten = await progress.close()  # from now on the next report ends the thread
@@ -160,8 +157,8 @@ class JobRunner:
         finally:
             if thread is not None and thread.runs:
                 logger.warning("%s continues in its thread until it reports or returns", name)
-                running = {id: each for id, each in self._threads.items() if each.runs}
-                self._threads = {**running, run.id: thread}
+                others = {id: each for id, each in self._threads.items() if each.runs}
+                self._threads = {**others, run.id: thread}
         if progress.rejected:
             raise IllegalTransition("progress", "ended, or taken over by another process")
         return replace(result, progress=unwritten)

@@ -23,7 +23,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from secrets import token_hex
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from genmcp._core.outcome import Outcome, unpack
 from genmcp._core.task import (
@@ -40,7 +40,6 @@ from genmcp._core.waiting import (
     Working,
 )
 from genmcp.errors import (
-    ContractError,
     IllegalTransition,
     InternalError,
     OverShare,
@@ -61,6 +60,7 @@ from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.queues import EngineQueue, ExternalQueue
 from genmcp.tasks.records import HeldTask, Stored
+from genmcp.tasks.running import RunningTasks
 from genmcp.tasks.transitions import TaskWriter
 from genmcp.tasks.writes import ProcessStops
 
@@ -92,6 +92,9 @@ class TaskRunner:
         options: how this process works on jobs.
         environment: the parts of the mux that jobs use.
         is_stopping: returns whether this process stops working, and hands its steps to others.
+
+    Attributes:
+        running: the calls that run as tasks in this process.
     """
 
     def __init__(
@@ -104,6 +107,7 @@ class TaskRunner:
         *,
         is_stopping: Callable[[], bool],
     ) -> None:
+        self.running = RunningTasks()
         self._writer = writer
         self._records = writer.records
         self._retry = writer.retry.retry_until_written
@@ -117,7 +121,8 @@ class TaskRunner:
         self._observer = environment.observer
         self._is_stopping = is_stopping
         self._touch_interval = min(_HOUR, options.retention / 3)
-        self._steps: dict[tuple[str, int], _RunningStep] = {}  # by task and fencing token
+        self._touch_due = 0.0  # by the clock `steady`
+        self._steps: dict[tuple[str, int], asyncio.Task[Any]] = {}  # by task and fencing token
 
     async def handle(self, queued_id: str) -> None:
         """Run the step that *queued_id* identifies, if the record shows that it is still due.
@@ -232,7 +237,7 @@ class TaskRunner:
         running = asyncio.current_task()
         assert running is not None
         step = task.id, task.fencing_token
-        self._steps[step] = _RunningStep(running, steady() + self._touch_interval)
+        self._steps[step] = running
         try:
             work = task.work
             if task.outcome is not None:
@@ -251,28 +256,31 @@ class TaskRunner:
         finally:
             del self._steps[step]
 
-    async def check_steps(self) -> None:
-        """Cancel the steps that run here although their tasks were cancelled.
+    async def check(self) -> None:
+        """Cancel the steps and calls that run here although their tasks have ended.
 
-        The process that cancelled the task may have died before it cancelled the delivery. The
-        records of the other steps would expire during a long step: their expiry is extended after
-        each third of their retention, and at least once an hour.
+        The process that cancelled the task may have died before it cancelled the delivery, or sent
+        a message to this process. The records of the others would expire during a long step: their
+        expiry is extended after each third of their retention, and at least once an hour.
 
         Raises:
             StoreError: the store failed.
         """
-        for key, (running, touch_due) in [*self._steps.items()]:
+        is_touch_due = steady() >= self._touch_due
+        if is_touch_due:
+            self._touch_due = steady() + self._touch_interval
+        for id, token in [*self._steps, *self.running]:
             try:
-                stored = await self._records.find(key[0])
-            except UnknownFormat:  # of another release
+                stored = await self._records.find(id)
+            except UnknownFormat:  # of another release; repeated reads would not change that
                 continue
-            if stored is None or stored.task.end == "cancelled":
-                if not running.cancelling():
-                    running.cancel()
-            elif steady() >= touch_due:
-                await self._touch(stored.task)
-                if key in self._steps:
-                    self._steps[key] = _RunningStep(running, steady() + self._touch_interval)
+            task, step = None if stored is None else stored.task, self._steps.get((id, token))
+            if task is None or task.ended or task.fencing_token != token:
+                self.running.stop(id, token)
+                if step is not None and not step.cancelling():
+                    step.cancel()
+            elif is_touch_due and step is not None:
+                await self._touch(task)
 
     async def _touch(self, task: Task) -> None:
         try:
@@ -283,6 +291,7 @@ class TaskRunner:
                 await self.parts.touch_group(task.parent.task)
         except StoreError as error:
             logger.warning("the record of task %s may expire too early: %s", task.id, error)
+            self._touch_due = 0.0  # repeated at the next check
 
     async def cancel_work(self, task: Task) -> None:
         """Cancel the work of *task* that its own delivery does not cancel."""
@@ -342,9 +351,7 @@ class TaskRunner:
         self, held: HeldTask, task: Task, step: Awaitable[Suspended | Finished]
     ) -> Suspended | Finished:
         try:
-            result = await step
-            if not isinstance(result, Suspended | Finished):
-                raise ContractError(f"resume returned {result!r}, not Suspended or Finished")
+            return await step
         except (ProcessStops, NotRunnableHere):
             raise
         except Exception as error:
@@ -353,7 +360,6 @@ class TaskRunner:
             if isinstance(error, IllegalTransition):
                 await self._retry(held.check)
             return _internal_error(task, error)
-        return result
 
     async def _hand_over(
         self, held: HeldTask, task: Task, node: str | None, *, still_runs: bool
@@ -396,13 +402,6 @@ def _log_takeover(before: Task, task: Task) -> None:
             task.tool,
             task.id,
         )
-
-
-class _RunningStep(NamedTuple):
-    """A step that runs here, and when the expiry of its record is to be extended (`steady`)."""
-
-    running: "asyncio.Task[Any]"
-    touch_due: float
 
 
 def parse_queued_id(queued_id: str) -> tuple[str, int, int]:

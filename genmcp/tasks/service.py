@@ -21,7 +21,6 @@ from genmcp.tasks.queues import EngineQueue, ExternalQueue, ExternalStatus
 from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.records import ExternalJobs, HeldTask, TaskRecords
 from genmcp.tasks.runner import Resume, TaskRunner
-from genmcp.tasks.running import RunningTasks
 from genmcp.tasks.transitions import TaskWriter
 from genmcp.tasks.worker import TaskWorker, WorkerLifecycle
 from genmcp.tasks.writes import RetriedWrites
@@ -85,7 +84,6 @@ class TaskService:
         presence = Presence(options.lease, store.now)
         self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
         self.records = TaskRecords(store, options, prefix, max_events=bounds.max_events)
-        self.running = RunningTasks(self.records)
         self._follower = TaskFollower(self.records)
         self._external = ExternalJobs(store, prefix)
         self._retry = RetriedWrites(
@@ -105,6 +103,7 @@ class TaskService:
         self.runner = TaskRunner(
             self.writer, resume, external, options, environment, is_stopping=lifecycle.is_stopping
         )
+        self.running = self.runner.running
         self.worker = TaskWorker(
             deliveries,
             self.heartbeats,
@@ -116,11 +115,7 @@ class TaskService:
             follows=follows,
             has_work=store.durable or bool(options.schedules),
             prepare=self.runner.jobs.schedules.prepare,
-            checks=(
-                self.runner.check_steps,
-                self.running.stop_ended,
-                TaskReconciler(self.writer).check,
-            ),
+            checks=(self.runner.check, TaskReconciler(self.writer).check),
             calls=self.running,
         )
         engine_worker = EngineWorker(self.runner, self.records, options.lease)

@@ -295,7 +295,7 @@ class TaskWorker:
         for part in (beating, *consuming):
             part.add_done_callback(serving.fail)
         # Records would expire during a long step: a check extends that.
-        pause = min(options.lease / 2, options.retention / 3)
+        pause = min(options.lease / 2, options.retention / 6)
         checking = asyncio.create_task(self._check(pause))
         if self._serving is serving and self.state is WorkerState.STARTING:
             self._enter(WorkerState.SERVING)
