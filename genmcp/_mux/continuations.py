@@ -421,7 +421,7 @@ class Continuations:
         limits = self._services.limits
         if finished.result is not None and len(finished.result) > limits.max_result_bytes:
             raised = limits.too_large()
-            if await self.tasks.service.values.store(task):
+            if await self.tasks.service.records.keep_value(task):
                 raised = ToolError(f"{raised}. The value of its job is kept by the server")
             result = self._responses.result_of(channel.request, raised)
             finished = to_finished(result)

@@ -312,7 +312,7 @@ class Mux:
 
     async def job_value(self, task: str) -> Outcome | None:
         """Return the outcome of the last job of a task with too large a result."""
-        return await self.tasks.service.values.find(task)
+        return await self.tasks.service.records.value(task)
 
     async def settle(self, ref: ExternalJob, snapshot: ExternalStatus) -> None:
         """Report the end of an external job, from a callback of its queue or a webhook.

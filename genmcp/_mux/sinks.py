@@ -232,7 +232,7 @@ class TaskSink(msgspec.Struct, eq=False):
         if writer is None:
             return
         left = await writer.close()
-        if left != JobProgress() and not writer.rejected:
+        if left is not None and not writer.rejected:
             with suppress(StoreError, IllegalTransition):
                 await self._write(left)
 

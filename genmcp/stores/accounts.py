@@ -80,15 +80,6 @@ class Room(NamedTuple):
     limits: tuple[Limit, ...]
     slack: int
 
-    def exceeded(self, limit: Limit, before: Usage, after: Usage) -> bool:
-        """Return whether a write that makes an account grow from *before* to *after* is rejected.
-
-        One that makes the account smaller never is.
-        """
-        return (after.entries > limit.entries and after.entries > before.entries) or (
-            after.size > limit.size and after.size - before.size > self.slack
-        )
-
 
 class Capacity(Struct, frozen=True):
     """The capacity of a store.

@@ -60,7 +60,11 @@ class OwnerShare(NamedTuple):
     @property
     def full(self) -> Collection[str]:
         """The owners that have reached the limit."""
-        return {owner for owner, count in self.held.items() if owner and count >= self.most}
+        full = set()
+        for owner, count in self.held.items():
+            if owner and count >= self.most:
+                full.add(owner)
+        return full
 
 
 UNBOUNDED: Final = OwnerShare(sys.maxsize, {})

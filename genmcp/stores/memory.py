@@ -49,6 +49,7 @@ class MemoryStore(DatabaseStore):
         capacity = Capacity(max_bytes, max_entries)
         database = MemoryDatabase(capacity, clock or unix_clock(), self.outages)
         super().__init__(database)
+        self.now = database.now  # type: ignore[method-assign]  # needs no frame of its own
         self._counts = database.counts
 
     def __repr__(self) -> str:
@@ -73,11 +74,11 @@ class MemoryDatabase(Database):
 
     async def read(self, query: Callable[[Connection, float], T]) -> T:
         with self._lock:
-            return query(self._opened(), self.now())
+            return query(self._connection or self._opened(), self.now())
 
     async def write(self, change: Callable[[Transaction], T]) -> T:
         with self._lock:
-            (outcome,) = self.transact(self._opened(), [change])
+            (outcome,) = self.transact(self._connection or self._opened(), [change])
         try:
             if isinstance(outcome, StoreError):
                 self._outages.record(outcome)

@@ -12,7 +12,7 @@ not check durability (`durable`).
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from functools import cached_property
 from typing import Final, NamedTuple, TypeAlias
 
@@ -179,9 +179,8 @@ def check_one_subject(ops: Sequence[Op]) -> None:
             )
 
 
-def event_id(number: int) -> str:
-    """Return the public id of an event: of fixed width, so that ids sort like their numbers."""
-    return f"{number:016x}"
+event_id: Final[Callable[[int], str]] = "{:016x}".format
+"""Return the public id of an event: of fixed width, so that ids sort like their numbers."""
 
 
 def event_number(log: str, id: str) -> int:
@@ -228,8 +227,8 @@ class Store(ABC):
     reached or was closed.
 
     A store has a capacity, of which each client has a share, and which new work cannot use up. It
-    counts the usage of each account (`accounts_of`). `room_of` returns the limits of a write, and
-    `Room.exceeded` (`genmcp.stores.accounts`) implements the rules.
+    counts the usage of each account (`accounts_of`). `room_of` returns the limits of a write; how a
+    store compares with them is in `genmcp/stores/sqlite/tables.py`.
     """
 
     shared: bool

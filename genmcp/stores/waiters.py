@@ -11,14 +11,13 @@ ANY_QUEUE: Final = "n"
 """The name under which a worker of all queues waits; each change of a queue wakes it."""
 
 
-def log_name(log: str) -> str:
-    """Return the name under which followers of *log* wait."""
-    return f"w:{log}"
+log_name: Final[Callable[[str], str]] = "w:{}".format
+"""Return the name under which followers of a log wait."""
 
 
 def queue_names(queues: Iterable[str]) -> Collection[str]:
     """Return the names under which a worker of *queues* waits; without any: of all queues."""
-    return [f"{ANY_QUEUE}:{queue}" for queue in queues] or [ANY_QUEUE]
+    return [*map("n:{}".format, queues)] or [ANY_QUEUE]
 
 
 def changed_names(logs: Iterable[str], queues: Iterable[str]) -> Collection[str]:
@@ -32,10 +31,10 @@ class Waiters:
     """The signals of one process, or of one event loop, by the names of logs and queues.
 
     Args:
-        changed: called with each name that gets its first waiter, or loses its last one.
+        changed: called with each name that gets its first waiter, or loses its last one, if given.
     """
 
-    def __init__(self, changed: Callable[[str], object] = lambda name: None) -> None:
+    def __init__(self, changed: Callable[[str], object] | None = None) -> None:
         self._changed = changed
         self._lock = Lock()
         self.signals: dict[str, set[WakeSignal]] = {}
@@ -48,7 +47,7 @@ class Waiters:
             with self._lock:
                 is_first = name not in self.signals
                 self.signals.setdefault(name, set()).add(signal)
-            if is_first:
+            if is_first and self._changed is not None:
                 self._changed(name)
         try:
             yield signal
@@ -76,5 +75,5 @@ class Waiters:
             signals.discard(signal)
             if is_last:
                 del self.signals[name]
-        if is_last:
+        if is_last and self._changed is not None:
             self._changed(name)

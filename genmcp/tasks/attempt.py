@@ -1,24 +1,21 @@
-"""One attempt at a job: runs its function, and returns the outcome of the work, packed."""
+"""What a job's function does in an attempt, and the outcomes of work as they are stored."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent import futures
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import suppress
 from secrets import token_hex
 from threading import Lock
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
 
 from genmcp._core.failures import is_expected
 from genmcp._core.outcome import Done, Failed, pack
 from genmcp._core.waiting import Finished, Job
 from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.errors import (
-    IllegalTransition,
     InternalError,
     McpError,
     OverShare,
@@ -29,10 +26,8 @@ from genmcp.errors import (
     WaitTimedOut,
     WorkRaised,
 )
-from genmcp.tasks.jobs import JobFunction, Run, find_job
-from genmcp.tasks.options import JobEnvironment
-from genmcp.tasks.progress import JobProgress, ProgressWriter, Write
-from genmcp.tasks.time_limits import with_soft_limit
+from genmcp.tasks.jobs import JobFunction, find_job
+from genmcp.tasks.progress import JobProgress
 from genmcp.tasks.values import ANY_TYPE, Codec, Unstorable, to_json
 
 logger = logging.getLogger("genmcp")
@@ -42,7 +37,8 @@ logger = logging.getLogger("genmcp")
 # continues until it reports progress (which raises in it) or returns. A retry must not overlap with
 # it: two runs of one job at once could do the same work twice.
 
-_THREAD_GRACE: Final = 1.0  # seconds that a cancelled thread has to reach its next report
+THREAD_GRACE: Final = 1.0
+"""Seconds that a cancelled thread has to reach its next report."""
 
 
 class StillRuns(asyncio.CancelledError):
@@ -78,9 +74,9 @@ class ThreadCall:
 
     async def wait(self, timeout: float) -> bool:
         """Wait up to *timeout* seconds for the thread to end; return whether it has ended."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                if self.runs:
+        if self.runs:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(timeout):
                     await self._ended.wait()
         return not self.runs
 
@@ -95,23 +91,6 @@ class ThreadCall:
         with suppress(asyncio.CancelledError):
             await self.wait(timeout)
         return not self.runs
-
-
-class AbandonedThreads:
-    """The threads of `def` jobs that continue after their attempt was given up. One per process."""
-
-    def __init__(self) -> None:
-        self._calls: dict[str, ThreadCall] = {}
-
-    def add(self, id: str, call: ThreadCall) -> None:
-        """Register the *call* for the job *id*."""
-        self._calls = {each: call for each, call in self._calls.items() if call.runs}
-        self._calls[id] = call
-
-    async def wait(self, id: str, timeout: float) -> bool:
-        """Wait up to *timeout* seconds for the thread of job *id*; return whether it has ended."""
-        call = self._calls.get(id)
-        return call is None or await call.wait(timeout)
 
 
 class ExitRequested(Exception):
@@ -131,72 +110,15 @@ class AttemptResult(msgspec.Struct, frozen=True):
 
     outcome: bytes
     may_retry: bool
-    progress: JobProgress = JobProgress()
+    progress: JobProgress | None = None
 
 
-async def attempt(
-    job: Job,
-    start: Callable[[ProgressWriter, Codec | None], Run],
-    *,
-    write: Write,
-    environment: JobEnvironment,
-    threads: AbandonedThreads,
-    has_retries: bool,
-) -> AttemptResult:
-    """Run the function of *job*, and return its outcome.
-
-    Args:
-        job: the job.
-        start: returns the Run for the function, given the codec of its state.
-        write: stores the progress.
-        environment: runs blocking functions, and has the grace periods.
-        threads: the threads of earlier attempts that still run.
-        has_retries: whether further attempts follow if this one fails.
+def function_of(job: Job) -> tuple[JobFunction[..., Any], Mapping[str, Any]]:
+    """Return the function of *job*, and its arguments.
 
     Raises:
-        NotRunnableHere: this process has no such function, or none that takes these arguments; or
-            the thread of an earlier attempt still runs here.
-        IllegalTransition: a write of progress was rejected: the task has ended, or was taken over.
-        StillRuns: the attempt was cancelled, and the thread of the function continues.
-        asyncio.CancelledError: the attempt was cancelled, and so is the function.
+        NotRunnableHere: this process has no such function, or none that takes these arguments.
     """
-    name, bounds = f"job {job.name}", environment.bounds
-    linger = bounds.linger if has_retries else 0.0
-    function, arguments = _function_of(job)
-    progress = ProgressWriter(write, lambda: working.cancel(), interval=bounds.progress_interval)
-    run = start(progress, function.state_codec)
-    if not await threads.wait(run.id, linger):
-        raise NotRunnableHere(
-            f"the thread of an earlier attempt at {name} still runs here",
-            "An earlier attempt at the job has not ended",
-            temporary=True,
-        )
-    call = partial(function, run, **arguments)
-    in_thread = None if function.is_async else ThreadCall(partial(_called, call))
-    awaited = call if job.soft_timeout is None else partial(with_soft_limit, call, job.soft_timeout)
-    work = _awaited(awaited) if in_thread is None else environment.in_thread(in_thread)
-    working = asyncio.create_task(work, name=name)
-    try:
-        result = await _result_of(working, job.timeout, bounds.cancel_grace, function)
-        unwritten = await progress.close()  # from now on the next report ends the thread
-        if in_thread is not None and result.may_retry and has_retries:
-            result = await _linger(result, in_thread, name, linger)
-    except asyncio.CancelledError as error:
-        await progress.close()
-        if in_thread is not None and not await in_thread.cancel(_THREAD_GRACE):
-            raise StillRuns from error
-        raise
-    finally:
-        if in_thread is not None and in_thread.runs:
-            logger.warning("%s continues in its thread until it reports or returns", name)
-            threads.add(run.id, in_thread)
-    if progress.rejected:
-        raise IllegalTransition("progress", "ended, or taken over by another process")
-    return replace(result, progress=unwritten)
-
-
-def _function_of(job: Job) -> tuple[JobFunction[..., Any], Mapping[str, Any]]:
-    """Return the function of *job*, and its arguments."""
     function = find_job(job.name)
     if function is None:
         raise NotRunnableHere(
@@ -213,52 +135,47 @@ def _function_of(job: Job) -> tuple[JobFunction[..., Any], Mapping[str, Any]]:
         ) from error
 
 
-async def _linger(
-    result: AttemptResult, call: ThreadCall, name: str, timeout: float
-) -> AttemptResult:
-    """Wait for the thread of a failed attempt before the next one.
+_PASSED_ON: Final = (Exception, asyncio.CancelledError, GeneratorExit)
 
-    If the thread has not ended after *timeout* seconds, the job fails.
+
+async def awaited(call: Callable[[], Awaitable[Any]]) -> Any:
+    """Return the result of *call*, the function of an `async def` job.
+
+    Raises:
+        ExitRequested: it has raised an exception that would end the process.
     """
-    if await call.wait(0.0):
-        return result
-    logger.warning("%s continues in its thread: the next attempt waits for it", name)
-    if await call.wait(timeout):
-        return result
-    logger.error("%s fails: its thread has not ended in %g seconds", name, timeout)
-    return replace(result, may_retry=False)
-
-
-async def _awaited(call: Callable[[], Awaitable[Any]]) -> Any:
-    with _exits_wrapped():
+    try:
         return await call()
-
-
-def _called(call: Callable[[], Any]) -> Any:
-    try:
-        with _exits_wrapped():
-            return call()
-    except StopIteration as error:
-        # A future cannot hold a StopIteration: the caller would never be resumed.
-        raise RuntimeError("StopIteration was raised by a job that ran in a thread") from error
-
-
-@contextmanager
-def _exits_wrapped() -> Iterator[None]:
-    try:
-        yield
-    except (Exception, asyncio.CancelledError, GeneratorExit):
+    except _PASSED_ON:
         raise
     except BaseException as error:
         raise ExitRequested from error
 
 
-async def _result_of(
+def called(call: Callable[[], Any]) -> Any:
+    """Return the result of *call*, the function of a `def` job, as `awaited` does."""
+    try:
+        return call()
+    except StopIteration as error:
+        # A future cannot hold a StopIteration: the caller would never be resumed.
+        raise RuntimeError("StopIteration was raised by a job that ran in a thread") from error
+    except _PASSED_ON:
+        raise
+    except BaseException as error:
+        raise ExitRequested from error
+
+
+async def result_of(
     working: "asyncio.Task[Any]",
     timeout: float | None,
     cancel_grace: float,
     function: JobFunction[..., Any],
 ) -> AttemptResult:
+    """Return the result of an attempt at *function* by the task *working*.
+
+    After *timeout* seconds, or if the caller is cancelled, the function is cancelled, and has
+    *cancel_grace* seconds for its cleanup.
+    """
     try:
         await asyncio.wait({working}, timeout=timeout)
     except asyncio.CancelledError:

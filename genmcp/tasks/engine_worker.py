@@ -10,7 +10,7 @@ The path of a job in a queue with an engine (`JobOptions.queues`):
   continuation of its call by a process of the server.
 
 What an engine loses, repeats, or cannot know is in the record: a repetition finds it claimed; a job
-that no process has claimed is submitted again (`TaskScheduler.recover`); a process that dies stops
+that no process has claimed is submitted again (`TaskWriter.recover`); a process that dies stops
 renewing its heartbeat, and its job is submitted again; a process that is cancelled by the engine
 hands its job over.
 """
@@ -18,18 +18,24 @@ hands its job over.
 import asyncio
 import logging
 import os
+from contextlib import aclosing, suppress
+from functools import partial
 from secrets import token_hex
+from typing import Any
 
+from genmcp._core.outcome import Failed, unpack
+from genmcp._core.task import Task
+from genmcp._core.waiting import Working
 from genmcp.cancellation import cancel_and_wait
-from genmcp.errors import StoreError
+from genmcp.errors import StoreError, TaskNotFound
 from genmcp.stores.clocks import steady
-from genmcp.stores.store import Store
-from genmcp.tasks.heartbeats import Heartbeats, Presence
-from genmcp.tasks.runner import TaskRunner
+from genmcp.tasks.follower import TaskChange, TaskFollower
+from genmcp.tasks.heartbeats import BEATS_PER_LEASE, Heartbeats, Presence
+from genmcp.tasks.queues import AttemptFailed
+from genmcp.tasks.records import TaskRecords
+from genmcp.tasks.runner import TaskRunner, parse_queued_id
 
 logger = logging.getLogger("genmcp")
-
-_BEATS_PER_LEASE = 9
 
 
 class EngineWorker:
@@ -40,16 +46,15 @@ class EngineWorker:
 
     Args:
         runner: runs the jobs.
-        store: has the records.
+        records: the tasks.
         lease: seconds without a heartbeat after which the jobs are given to other processes.
-        prefix: with which all keys begin.
     """
 
-    def __init__(self, runner: TaskRunner, store: Store, lease: float, prefix: str) -> None:
+    def __init__(self, runner: TaskRunner, records: TaskRecords, lease: float) -> None:
         self._runner = runner
-        self._store = store
+        self._records = records
+        self._follower = TaskFollower(records)
         self._lease = lease
-        self._prefix = prefix
         self._process = 0
         self._runs = 0
         self._last_beat = 0.0
@@ -57,26 +62,65 @@ class EngineWorker:
         self._beating: asyncio.Task[None] | None = None
 
     async def run(self, id: str) -> str:
-        """Run the job with *id*: `TaskRunner.run_job`."""
+        """Run the job with *id*, and show meanwhile that this process is alive: see `RunJob`."""
         if self._process != os.getpid():
-            presence = Presence(self._lease, self._store.now)
-            own = f"engine-{token_hex(8)}"
-            self._heartbeats = Heartbeats(self._store, own, self._lease, presence, self._prefix)
+            presence = Presence(self._lease, self._records.now)
+            store, prefix, own = self._records.store, self._records.prefix, f"engine-{token_hex(8)}"
+            self._heartbeats = Heartbeats(store, own, self._lease, presence, prefix)
             self._process, self._runs, self._last_beat = os.getpid(), 0, 0.0
             self._beating = None
         self._runs += 1
         try:
-            if steady() - self._last_beat > self._lease / _BEATS_PER_LEASE:
+            if steady() - self._last_beat > self._lease / BEATS_PER_LEASE:
                 self._heartbeats.presence.reset()
                 await self._beat()
             if self._beating is None:
                 self._beating = asyncio.create_task(self._keep_beating())
-            return await self._runner.run_job(id, self._heartbeats.own)
+            return await self._run(id)
         finally:
             self._runs -= 1
             if not self._runs and (beating := self._beating):
                 self._beating = None
                 await cancel_and_wait(beating)
+
+    async def _run(self, queued_id: str) -> str:
+        """Run the job that an engine has delivered to this process.
+
+        Do nothing if the job is not due: an engine may deliver an id twice, or late. Whether it is
+        due is only in the record. Return the state of the job, for the engine's monitoring.
+
+        Raises:
+            AttemptFailed: the job has failed, which was recorded.
+            StoreError: the store failed; the id will be submitted again.
+        """
+        id, delivery, _ = parse_queued_id(queued_id)
+        stored = await self._records.find(id)
+        if stored is None or stored.task.job is None:
+            return "ended before"
+        if delivery != stored.task.delivery_id or stored.task.held_delivery is not None:
+            return "runs elsewhere"
+        step = asyncio.create_task(self._runner.run_step(stored, self._heartbeats.own))
+        following = asyncio.create_task(self._cancel_when_ended(stored.task, step))
+        try:
+            await asyncio.wait({step})
+        finally:
+            await cancel_and_wait(following)
+            await cancel_and_wait(step)  # the engine has cancelled this
+        if step.cancelled():
+            return "cancelled"
+        return _state_after(stored.task, step.result())
+
+    async def _cancel_when_ended(self, before: Task, step: "asyncio.Task[Any]") -> None:
+        """Cancel the *step* of an engine when its task has ended, or was taken over from it."""
+        token = before.fencing_token + 1
+        with suppress(TaskNotFound):
+            read = partial(self._records.get, before.id)
+            async with aclosing(self._follower.follow(before.id, None, read)) as items:
+                async for each in items:
+                    task = each.task if isinstance(each, TaskChange) else before
+                    if task.ended or task.fencing_token > token:
+                        break
+        step.cancel()
 
     async def _beat(self) -> None:
         await self._heartbeats.beat()
@@ -84,8 +128,26 @@ class EngineWorker:
 
     async def _keep_beating(self) -> None:
         while True:
-            await asyncio.sleep(self._lease / _BEATS_PER_LEASE)
+            await asyncio.sleep(self._lease / BEATS_PER_LEASE)
             try:
                 await self._beat()
+                await self._runner.check()
             except StoreError as error:
                 logger.warning("other processes may consider this one dead: %s", error)
+
+
+def _state_after(before: Task, after: Task | None) -> str:
+    """Return the state of a job after an attempt, for the monitoring of an engine.
+
+    Raises:
+        AttemptFailed: the attempt has failed.
+    """
+    assert isinstance(before.work, Working)
+    if after is None:
+        return "taken over by another process"
+    failure = None if after.outcome is None else unpack(after.outcome)
+    if isinstance(failure, Failed):
+        raise AttemptFailed(f"{before.work.job.name}: {failure.error!r}")
+    if isinstance(after.work, Working) and after.work.failures > before.work.failures:
+        raise AttemptFailed(f"{before.work.job.name}: another attempt follows")
+    return "completed" if after.settled else "deferred"

@@ -2,112 +2,30 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import aclosing
+from functools import partial
 from random import uniform
-from typing import Final, NamedTuple
 
-import msgspec
-
+from genmcp._core.job_transitions import record_submission
 from genmcp._core.outcome import Failed, pack
-from genmcp._core.waiting import ExternalJob
-from genmcp.errors import (
-    ConfigurationError,
-    Conflict,
-    ContractError,
-    IllegalTransition,
-    StoreError,
-    WaitCancelled,
-)
-from genmcp.stores.store import Delete, Put, Store
+from genmcp._core.task import Task
+from genmcp._core.waiting import ExternalCall, ExternalJob, Following
+from genmcp.cancellation import cancel_and_wait, run_to_completion
+from genmcp.errors import ConfigurationError, ContractError, IllegalTransition, WaitCancelled
 from genmcp.tasks.attempt import pack_failure, pack_result
 from genmcp.tasks.options import JobBounds, JobOptions
+from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.progress import ProgressWriter, Write
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
-
-__all__ = ["ExternalFollower", "ExternalJob", "ExternalJobs", "FollowResult", "pack_status"]
+from genmcp.tasks.records import HeldTask
+from genmcp.tasks.transitions import TaskWriter
 
 logger = logging.getLogger("genmcp")
-
-_RETENTION: Final = 86400.0
-"""Seconds after the last write for which a record is retained.
-
-Also after a task has read the outcome: a later call may wait for the same job, and a second report
-of its end must not change the outcome.
-"""
 
 
 class ExternalJobFailed(Exception):
     """A job of an external queue failed; the text is for the log."""
-
-
-class WaitingTasks(msgspec.Struct, frozen=True, array_like=True):
-    """The stored record of an external job: the tasks that wait for it, and its outcome, packed."""
-
-    tasks: tuple[str, ...] = ()
-    outcome: bytes | None = None
-
-
-class ExternalJobs:
-    """The records of external jobs in *store*, under keys that begin with *prefix*.
-
-    Both a webhook (`settle`) and `ExternalQueue.watch` may report the end of a job, before or after
-    a task waits for it. Both write the same record by compare-and-set, so that the first outcome
-    counts.
-    """
-
-    def __init__(self, store: Store, prefix: str = "") -> None:
-        self._store = store
-        self._prefix = f"{prefix}ref:"
-
-    async def add_task(self, ref: ExternalJob, id: str) -> None:
-        """Record that the task *id* is about to wait for a job."""
-        # Also if the job has an outcome already: the step that follows the job then reads that.
-        while True:
-            record, version = await self._read(ref)
-            tasks = tuple(dict.fromkeys((*record.tasks, id)))
-            if await self._write(ref, WaitingTasks(tasks, record.outcome), version):
-                return
-
-    async def settle(self, ref: ExternalJob, outcome: bytes) -> Sequence[str]:
-        """Store the outcome of a job, and return the tasks that wait for it."""
-        while True:
-            record, version = await self._read(ref)
-            if record.outcome is not None or await self._write(
-                ref, WaitingTasks(record.tasks, outcome), version
-            ):
-                return record.tasks
-
-    async def outcome(self, ref: ExternalJob) -> bytes | None:
-        """Return the outcome of a job, None if it was not reported."""
-        record, _ = await self._read(ref)
-        return record.outcome
-
-    async def forget(self, ref: ExternalJob) -> None:
-        """Delete the record of a job that was submitted for one task, which has ended its wait."""
-        try:
-            await self._store.apply(Delete(self._key(ref)))
-        except StoreError as error:
-            logger.debug("the record of %s expires later: %s", ref, error)
-
-    async def touch(self, ref: ExternalJob) -> None:
-        """Extend the retention of the record."""
-        await self._store.touch(self._key(ref), _RETENTION)
-
-    async def _read(self, ref: ExternalJob) -> tuple[WaitingTasks, int]:
-        entry = await self._store.get(self._key(ref))
-        return (_decode(entry.value), entry.version) if entry else (WaitingTasks(), 0)
-
-    async def _write(self, ref: ExternalJob, record: WaitingTasks, version: int) -> bool:
-        put = Put(self._key(ref), _encode(record), ttl=_RETENTION, expect=version)
-        try:
-            await self._store.apply(put)
-        except Conflict:
-            return False
-        return True
-
-    def _key(self, ref: ExternalJob) -> str:
-        return f"{self._prefix}{ref.scheme}:{ref.ref}"
 
 
 def pack_status(ref: ExternalJob, status: ExternalStatus) -> bytes:
@@ -123,19 +41,8 @@ def pack_status(ref: ExternalJob, status: ExternalStatus) -> bytes:
         return pack_failure(work, error)
 
 
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(WaitingTasks).decode
-
-
-class FollowResult(NamedTuple):
-    """The packed outcome of a job. If None, the job is followed again after *pause* seconds."""
-
-    outcome: bytes | None
-    pause: float = 0.0
-
-
 class ExternalFollower:
-    """Follows the jobs of external *queues*. Owned by the runner of a process.
+    """Follows the jobs of external *queues*. Owned by the `TaskRunner` of a process.
 
     At most `JobBounds.refs` jobs are followed at once. While so many are followed, each of them is
     interrupted after about `JobBounds.watch` seconds, and submitted again behind the waiting jobs:
@@ -143,27 +50,74 @@ class ExternalFollower:
     """
 
     def __init__(
-        self, queues: Sequence[ExternalQueue], options: JobOptions, bounds: JobBounds
+        self,
+        writer: TaskWriter,
+        parts: TaskParts,
+        queues: Sequence[ExternalQueue],
+        options: JobOptions,
+        bounds: JobBounds,
     ) -> None:
+        self._writer = writer
+        self._retry = writer.retry.retry_until_written
+        self._parts = parts
         self._queues = {each.scheme: each for each in queues}
-        self._options = options
+        self._lease = options.lease
         self._bounds = bounds
-        self._places = 0
+        self._followed = 0
 
-    async def start(self, ref: ExternalJob) -> ExternalJob | None:
-        """Submit a job that `ExternalQueue.job` has made; return it with its name in the queue.
+    async def follow(self, held: HeldTask, task: Task, ref: ExternalJob) -> Task:
+        """Follow an external job for a while; return the task.
 
-        Return None if that failed; the error is logged.
+        It is settled if the job has ended. Otherwise it waits for the next delivery.
         """
-        queue = self._queues.get(ref.scheme)
-        if queue is None or ref.call is None:  # `follow` reports a missing queue
-            return ExternalJob(ref.scheme, ref.ref)
-        try:
-            return ExternalJob(ref.scheme, await queue.start(ref.ref, ref.call))
+        external, outcome, pause = self._writer.external, None, self._lease
+        started: ExternalJob | None = ref
+        if ref.call is not None:
+            # Not interrupted: whether it was submitted would be unknown.
+            started = await run_to_completion(self._start(held, ref, ref.call))
+        if started is not None:
+            outcome = await self._retry(partial(external.outcome, started))
+            if outcome is None:
+                progress = self._parts.progress_of(held, task)
+                outcome, pause = await self._follow(started, progress)
+
+        def after(task: Task, now: float) -> Task:
+            return task.resubmit(now, pause) if outcome is None else task.settle(outcome, now)
+
+        task = await self._writer.settle(held, after)
+        if task.settled and isinstance(task.work, Following) and task.work.submitted:
+            await self._retry(partial(external.forget, task.work.ref))
+        return task
+
+    async def _start(
+        self, held: HeldTask, ref: ExternalJob, call: ExternalCall
+    ) -> ExternalJob | None:
+        """Submit a job that `ExternalQueue.job` has made, and record that.
+
+        Return it with its name in the queue; None if the submission failed, which is logged.
+
+        Raises:
+            IllegalTransition: the task was cancelled in the meantime, and so is the job; or another
+                process has the task.
+        """
+        queue, external = self._queues.get(ref.scheme), self._writer.external
+        try:  # `_follow` reports a missing queue
+            name = ref.ref if queue is None else await queue.start(ref.ref, call)
         except Exception as error:
-            work = f"{ref.scheme} job {ref.call.name}"
+            work = f"{ref.scheme} job {call.name}"
             logger.error("%s is submitted again later: %s", work, error, exc_info=error)
             return None
+        started = ExternalJob(ref.scheme, name)
+        await self._retry(partial(external.add_task, started, held.id))
+        try:
+            await self._retry(partial(held.change, partial(record_submission, ref=started)))
+        except IllegalTransition:
+            stored = await self._writer.records.find(held.id)
+            if stored is None or stored.task.ended:
+                await self.cancel(started)
+                await external.forget(started)
+            raise
+        return started
 
     async def cancel(self, ref: ExternalJob) -> None:
         """Cancel a job of an external queue; an error is only logged."""
@@ -173,10 +127,10 @@ class ExternalFollower:
             except Exception as error:
                 logger.error("%s was not cancelled: %s", ref, error, exc_info=error)
 
-    async def follow(self, ref: ExternalJob, write: Write) -> FollowResult:
+    async def _follow(self, ref: ExternalJob, write: Write) -> tuple[bytes | None, float]:
         """Follow a job to its end, or until it is interrupted for others; see the class.
 
-        *write* stores the progress of the job.
+        Return its packed outcome; or None, and the seconds until it is followed again.
 
         Raises:
             IllegalTransition: the write of progress was rejected: the call has ended, or another
@@ -185,21 +139,34 @@ class ExternalFollower:
         queue = self._queues.get(ref.scheme)
         if queue is None:
             missing = ConfigurationError(f"no ExternalQueue was given for scheme {ref.scheme!r}")
-            return FollowResult(pack_failure(f"following {ref.ref!r}", missing))
+            return pack_failure(f"following {ref.ref!r}", missing), 0.0
         progress = ProgressWriter(write, interval=self._bounds.progress_interval)
         place = asyncio.timeout(None)
+        interrupting = asyncio.create_task(self._interrupt(place))
+        self._followed += 1
         try:
-            async with self._place(place), place:
-                return FollowResult(await self._watch(queue, ref, progress), self._options.lease)
+            async with place:
+                return await self._watch(queue, ref, progress), self._lease
         except IllegalTransition:
             raise
         except Exception as error:
             if place.expired():
-                return FollowResult(None)
+                return None, 0.0
             logger.error("%s is followed again later: %s", ref, error, exc_info=error)
-            return FollowResult(None, self._options.lease)
+            return None, self._lease
         finally:
+            self._followed -= 1
+            await cancel_and_wait(interrupting)
             await progress.close()
+
+    async def _interrupt(self, place: asyncio.Timeout) -> None:
+        """Let *place* expire when others have waited for it for `JobBounds.watch` seconds."""
+        while True:
+            # Varied, so that not all jobs are interrupted at once.
+            await asyncio.sleep(self._bounds.watch * uniform(0.75, 1.25))
+            if self._followed >= self._bounds.refs:
+                place.reschedule(asyncio.get_running_loop().time())
+                return
 
     async def _watch(
         self, queue: ExternalQueue, ref: ExternalJob, progress: ProgressWriter
@@ -217,34 +184,6 @@ class ExternalFollower:
                 # status is written at intervals nevertheless: if the write is rejected, the task
                 # was cancelled, and the cancellation did not reach this process.
                 if status != reported or clock() >= due:
-                    reported, due = status, clock() + self._options.lease / 3
+                    reported, due = status, clock() + self._lease / 3
                     progress.report(status.progress, status.total, status.message)
         return None
-
-    @asynccontextmanager
-    async def _place(self, place: asyncio.Timeout) -> AsyncIterator[None]:
-        """Count one followed job while this is entered.
-
-        About every `JobBounds.watch` seconds, check whether `JobBounds.refs` jobs are followed;
-        if so, let *place* expire, which interrupts this job.
-        """
-        loop = asyncio.get_running_loop()
-        timer = loop.call_later(self._turn(), lambda: check())
-
-        def check() -> None:
-            nonlocal timer
-            if self._places >= self._bounds.refs:
-                place.reschedule(loop.time())
-            else:
-                timer = loop.call_later(self._turn(), check)
-
-        self._places += 1
-        try:
-            yield
-        finally:
-            timer.cancel()
-            self._places -= 1
-
-    def _turn(self) -> float:
-        """Return `JobBounds.watch`, varied at random: not all jobs are interrupted at once."""
-        return self._bounds.watch * uniform(0.75, 1.25)

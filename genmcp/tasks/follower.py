@@ -1,6 +1,6 @@
 """Following tasks: their changes and messages, in order, until they end."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
 from functools import partial
 
@@ -9,7 +9,6 @@ import msgspec
 from genmcp._core.task import Task
 from genmcp.errors import LogTruncated, StoreUnavailable
 from genmcp.stores.following import follow, retry_read
-from genmcp.stores.store import LogEvent
 from genmcp.tasks.records import DISCARDED, MESSAGE, FollowedTask, TaskRecords
 
 
@@ -42,19 +41,18 @@ class TaskFollower:
         self._records = records
 
     async def follow(
-        self, id: str, after: str | None = None, known: Task | None = None
+        self, id: str, after: str | None, first: Task | Callable[[], Awaitable[Task]]
     ) -> AsyncGenerator[TaskChange | TaskMessage, None]:
         """Yield the changes of the task and the messages on it, in order, until it has ended.
 
-        Several changes may be reported as one, at the position of the last change. Messages that
-        were dropped from the log before they were read are left out. The present state is always
-        reported. The last item is the task after its end.
+        Messages that were dropped from the log before they were read are left out. The present
+        state is always reported. The last item is the task after its end.
 
         Args:
             id: the task.
             after: the position of the last item that the caller has seen; None: from the first
                 event that is stored.
-            known: the task as the caller has just written it.
+            first: the task as the caller has just written it, or what reads it for the first time.
 
         Raises:
             TaskNotFound: the task does not exist, or was deleted.
@@ -62,13 +60,13 @@ class TaskFollower:
         followed = self._records.followed.setdefault(id, FollowedTask())
         followed.count += 1
         try:
-            task, reported = known or await self._read(id), -1
-            # The present state is reported at the position of its event, if that is still stored.
-            # `owed`: the state must be reported even if its event is not stored any more, after the
-            # stored events were read. False for a new task, whose event was just written.
-            new = known is not None and known.changes == 0
-            owed = not new and (task.ended or after is None)
-            store, log = self._records.store, self._records.key(id)
+            store, reported = self._records.store, -1
+            task = first if isinstance(first, Task) else await retry_read(store, first)
+            new = task is first and task.changes == 0
+            # The present state is reported at the position of its event. `owed`: if that is not
+            # stored any more, after the stored events. False for a new task: its event is there.
+            owed = not new and (task.end is not None or after is None)
+            log = self._records.key(id)
             async with aclosing(follow(store, log, after, catch_up=owed)) as events:
                 async for event in events:
                     if isinstance(event, LogTruncated | StoreUnavailable):
@@ -82,11 +80,13 @@ class TaskFollower:
                         if event.data.startswith(MESSAGE):
                             yield TaskMessage(event.id, event.data[1:])
                             continue
-                        number = _number(event)
+                        number = None if event.data == DISCARDED else int(event.data[1:])
                         if number is None or number > task.changes:
-                            # The event of the latest state is this event or a later one.
-                            task = await self._latest(id, number, followed)
-                            owed = False
+                            # A deletion, or the latest state has this event or a later one.
+                            latest, owed = followed.task, False
+                            if number is None or latest is None or latest.changes < number:
+                                latest = await self._read(id)
+                            task = latest
                         if number != task.changes:
                             continue
                     elif not owed:
@@ -94,23 +94,12 @@ class TaskFollower:
                     if reported < task.changes:
                         reported = task.changes
                         yield TaskChange(after, task)
-                    if task.ended:
+                    if task.end is not None:
                         return
         finally:
             followed.count -= 1
             if not followed.count:
                 self._records.followed.pop(id, None)
 
-    async def _latest(self, id: str, number: int | None, followed: FollowedTask) -> Task:
-        task = followed.task
-        if number is not None and task is not None and task.changes >= number:
-            return task
-        return await self._read(id)
-
     async def _read(self, id: str) -> Task:
         return await retry_read(self._records.store, partial(self._records.get, id))
-
-
-def _number(event: LogEvent) -> int | None:
-    """Return the number of the change in *event*; None if the event reports a deletion."""
-    return None if event.data == DISCARDED else int(event.data[1:])

@@ -6,10 +6,14 @@ from collections.abc import Callable, Collection, Sequence
 from math import inf
 from typing import Final
 
+from genmcp.errors import StoreError
 from genmcp.stores.clocks import steady
 from genmcp.stores.store import Delete, Put, Store
 
 logger = logging.getLogger("genmcp")
+
+BEATS_PER_LEASE: Final = 9
+"""Of a process: a few may be late before it counts as suspended."""
 
 
 class Presence:
@@ -138,6 +142,15 @@ class Heartbeats:
         if (now := steady()) >= self._next_registration:
             await self._renew(f"{self._prefix}{SERVICE_KEY}", [SERVICES], _SERVICE_TTL)
             self._next_registration = now + _SERVICE_TTL / 9
+
+    async def keep_beating(self) -> None:
+        """Renew the records several times per lease, until this is cancelled."""
+        while True:
+            await asyncio.sleep(self.lease / BEATS_PER_LEASE)
+            try:
+                await self.beat()
+            except StoreError as error:
+                logger.warning("other processes may consider this one dead: %s", error)
 
     async def _renew(self, key: str, labels: Sequence[str], ttl: float | None = None) -> None:
         ttl = ttl or self.lease

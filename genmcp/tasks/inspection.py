@@ -267,7 +267,7 @@ class TaskInspector:
         stored = await self._stored(id)
         if not stored.task.ended:
             raise ContractError(f"task {id} is {state_of(stored.task)}: cancel it first")
-        await self._service.records.drop(stored)
+        await self._service.records.discard(id, stored.version)
 
     async def counts(self) -> Mapping[str, int]:
         """Return the number of tasks in each state."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -14,15 +14,26 @@ from genmcp._core.job_transitions import defer, expired_outcome, park_job, retry
 from genmcp._core.task import Task, run_id
 from genmcp._core.waiting import Job, Working
 from genmcp.errors import IllegalTransition, StoreError, StoreUnavailable
-from genmcp.tasks.attempt import AbandonedThreads, AttemptResult, NotRunnableHere, attempt
+from genmcp.tasks.attempt import (
+    THREAD_GRACE,
+    AttemptResult,
+    NotRunnableHere,
+    StillRuns,
+    ThreadCall,
+    awaited,
+    called,
+    function_of,
+    result_of,
+)
 from genmcp.tasks.job_limits import JobLimits, pause_for_slot
 from genmcp.tasks.jobs import Run, SavedState
-from genmcp.tasks.options import JobEnvironment, JobOptions, StepObserver
+from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.progress import ProgressWriter, with_progress
 from genmcp.tasks.records import HeldTask
 from genmcp.tasks.schedules import ScheduledJobs
-from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.time_limits import with_soft_limit
+from genmcp.tasks.transitions import TaskWriter, settlement
 from genmcp.tasks.values import Codec
 
 logger = logging.getLogger("genmcp")
@@ -53,22 +64,22 @@ class JobRunner:
         self._parts = parts
         self._options = options
         self._environment = environment
-        self._threads = AbandonedThreads()
-        self.limits = JobLimits(writer.records, writer.scheduler.heartbeats, options)
+        self._retry = writer.retry.retry_until_written
+        # By job: the threads of `def` jobs that continue after their attempt was given up.
+        self._threads: dict[str, ThreadCall] = {}
+        self.limits = JobLimits(writer.records, writer.heartbeats, options)
         self.schedules = ScheduledJobs(writer, options.schedules)
 
     async def attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
         """Make an attempt at a job; return the task settled, or waiting for another delivery."""
         if task.parent is not None:
-            check = partial(self._parts.check_wanted, held, task.parent)
-            await self._writer.retry.retry_until_written(check)
+            await self._retry(partial(self._parts.check_wanted, held, task.parent))
         if not self.limits.of(task):
             return await self._attempt(held, task, job)
         assert isinstance(task.work, Working)
-        retry = self._writer.retry.retry_until_written
-        if not await retry(partial(self.limits.acquire, task)):
+        if not await self._retry(partial(self.limits.acquire, task)):
             parking = partial(park_job, delay=pause_for_slot(task.work.waited))
-            return await retry(partial(held.change, parking))
+            return await self._retry(partial(held.change, parking))
         try:
             after = await self._attempt(held, task, job)
         except BaseException:
@@ -78,36 +89,91 @@ class JobRunner:
                 await self.limits.release(task)
             raise
         if not after.settled:  # otherwise before the call continues
-            await retry(partial(self.limits.release, task))
+            await self._retry(partial(self.limits.release, task))
         return after
 
     async def _attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
-        assert isinstance(task.work, Working)
-        if task.work.deadline is not None:
-            left = task.work.deadline - self._writer.records.now()
+        work = task.work
+        assert isinstance(work, Working)
+        if work.deadline is not None:
+            left = work.deadline - self._writer.records.now()
             if left <= 0:
-                outcome = expired_outcome(task.work)
-                return await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
+                return await self._writer.settle(held, settlement(expired_outcome(work)))
             job = replace(job, timeout=min(job.timeout or inf, left))
         try:
             if task.schedule is not None:
-                begin = partial(self.schedules.begin, held, task)
-                await self._writer.retry.retry_until_written(begin)
-            attempting = attempt(
-                job,
-                partial(self._run, held, task, job),
-                write=self._parts.progress_of(held, task),
-                environment=self._environment,
-                threads=self._threads,
-                has_retries=_has_retries(task),
-            )
-            result = await _observed(self._environment.observer, task, attempting)
+                await self._retry(partial(self.schedules.begin, held, task))
+            with self._environment.observer.job_attempt(task) as report:
+                result = await self._run(held, task, work, job)
+                report(result.outcome)
         except NotRunnableHere as missing:
             if deferred := await self.defer(held, task, missing):
                 return deferred
             outcome = missing.outcome(task.deferred_seconds)
-            return await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
+            return await self._writer.settle(held, settlement(outcome))
         return await self._writer.settle(held, partial(_after_attempt, result))
+
+    async def _run(self, held: HeldTask, task: Task, work: Working, job: Job) -> AttemptResult:
+        """Run the function of *job*, and return its outcome.
+
+        Raises:
+            NotRunnableHere: this process has no such function, or none that takes these arguments;
+                or the thread of an earlier attempt still runs here.
+            IllegalTransition: a write of progress was rejected: the task has ended, or was taken
+                over.
+            StillRuns: the attempt was cancelled, and the thread of the function continues.
+            asyncio.CancelledError: the attempt was cancelled, and so is the function.
+        """
+        name, bounds = f"job {job.name}", self._environment.bounds
+        function, arguments = function_of(job)
+        progress = ProgressWriter(
+            self._parts.progress_of(held, task),
+            lambda: working.cancel(),
+            interval=bounds.progress_interval,
+        )
+        run = self._run_of(held, task, job, progress, function.state_codec)
+        if (earlier := self._threads.get(run.id)) is not None and earlier.runs:
+            raise NotRunnableHere(
+                f"the thread of an earlier attempt at {name} still runs here",
+                "An earlier attempt at the job has not ended",
+                temporary=True,
+            )
+        call = partial(function, run, **arguments)
+        thread = None if function.is_async else ThreadCall(partial(called, call))
+        if job.soft_timeout is not None:
+            call = partial(with_soft_limit, call, job.soft_timeout)
+        running = awaited(call) if thread is None else self._environment.in_thread(thread)
+        working = asyncio.create_task(running, name=name)
+        try:
+            result = await result_of(working, job.timeout, bounds.cancel_grace, function)
+            unwritten = await progress.close()  # from now on the next report ends the thread
+            if thread is not None and result.may_retry and work.failures < job.retries:
+                result = await self._wait_for_thread(thread, result, name)
+        except asyncio.CancelledError as error:
+            await progress.close()
+            if thread is not None and not await thread.cancel(THREAD_GRACE):
+                raise StillRuns from error
+            raise
+        finally:
+            if thread is not None and thread.runs:
+                logger.warning("%s continues in its thread until it reports or returns", name)
+                others = {id: each for id, each in self._threads.items() if each.runs}
+                self._threads = {**others, run.id: thread}
+        if progress.rejected:
+            raise IllegalTransition("progress", "ended, or taken over by another process")
+        return replace(result, progress=unwritten)
+
+    async def _wait_for_thread(
+        self, thread: ThreadCall, result: AttemptResult, name: str
+    ) -> AttemptResult:
+        """Wait for the thread of a failed attempt before the next one; if it does not end, fail."""
+        linger = self._environment.bounds.linger
+        if thread.runs:
+            logger.warning("%s continues in its thread: the next attempt waits for it", name)
+        if await thread.wait(linger):
+            return result
+        logger.error("%s fails: its thread has not ended in %g seconds", name, linger)
+        return replace(result, may_retry=False)
 
     async def defer(self, held: HeldTask, task: Task, missing: NotRunnableHere) -> Task | None:
         """Resubmit the step for another process, and return the task.
@@ -121,59 +187,40 @@ class JobRunner:
         delay = missing.delay_after(task.deferred_seconds)
         logger.warning("task %s is deferred to another process: %s", task.id, missing)
         write = partial(held.change, lambda task, now: defer(task, now, delay))
-        return await self._writer.retry.retry_until_written(write)
+        return await self._retry(write)
 
-    def _run(
-        self,
-        held: HeldTask,
-        task: Task,
-        job: Job,
-        progress: ProgressWriter,
-        codec: Codec | None,
+    def _run_of(
+        self, held: HeldTask, task: Task, job: Job, progress: ProgressWriter, codec: Codec | None
     ) -> Run:
-        id, loop = run_id(task), asyncio.get_running_loop()
-        assert isinstance(task.work, Working) and id is not None
+        id, loop, work = run_id(task), asyncio.get_running_loop(), task.work
+        assert isinstance(work, Working) and id is not None
         seconds = min(job.soft_timeout or inf, job.timeout or inf)
+        save, limit = partial(self._save, held), self._options.max_saved_bytes
         return Run(
             id,
-            task.work.attempt,
+            work.attempt,
             self._environment.assigns(task),
             progress,
             loop,
-            SavedState(
-                task.work.saved, partial(self._save, held), self._options.max_saved_bytes, codec
-            ),
-            failures=task.work.failures,
+            SavedState(work.saved, save, limit, codec),
+            failures=work.failures,
             retries=job.retries,
             _ends=None if seconds == inf else loop.time() + seconds,
         )
 
     async def _save(self, held: HeldTask, state: bytes) -> None:
         write = partial(held.change, lambda task, now: save_state(task, state, now))
-        await self._writer.retry.retry_until_written(write, _reject_state)
-
-
-async def _observed(
-    observer: StepObserver, task: Task, attempting: Awaitable[AttemptResult]
-) -> AttemptResult:
-    with observer.job_attempt(task) as report:
-        result = await attempting
-        report(result.outcome)
-        return result
-
-
-def _has_retries(task: Task) -> bool:
-    return isinstance(task.work, Working) and task.work.failures < task.work.job.retries
+        await self._retry(write, _reject_state)
 
 
 def _after_attempt(result: AttemptResult, task: Task, now: float) -> Task:
-    task = with_progress(result.progress, task, now)
-    assert isinstance(task.work, Working)
-    if result.may_retry and _has_retries(task):
-        with suppress(IllegalTransition):  # the next attempt would begin after the deadline
+    if result.progress is not None:
+        task = with_progress(result.progress, task, now)
+    if result.may_retry:
+        with suppress(IllegalTransition):  # there is no attempt left, or none before its deadline
             return retry_job(task, now, random())
     return task.settle(result.outcome, now)
 
 
-async def _reject_state(error: StoreUnavailable) -> Task:
+def _reject_state(error: StoreUnavailable) -> Callable[[], Awaitable[Task]]:
     raise StoreError(f"run.save: the state was not stored: {error}") from error

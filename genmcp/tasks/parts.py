@@ -29,7 +29,7 @@ from genmcp.stores.clocks import steady
 from genmcp.tasks.attempt import outcome_rejected
 from genmcp.tasks.progress import JobProgress, Write, with_progress
 from genmcp.tasks.records import HeldTask
-from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.transitions import TaskWriter, settlement
 
 _AT_ONCE: Final = 16  # records of parts that are written or read at the same time
 
@@ -66,7 +66,7 @@ class TaskParts:
         # Before the task is settled: if this process dies in between, the repeated step cancels
         # them again.
         await self._retry(partial(self.cancel, task))
-        settled = await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
+        settled = await self._writer.settle(held, settlement(outcome))
         await self._retry(partial(self._each, part_ids(task), self._records.delete))
         return settled
 
@@ -74,12 +74,7 @@ class TaskParts:
         parts = {each.id: each for each in new_parts(task, task.node, self._records.now())}
 
         async def start(id: str) -> None:
-            part = parts[id]
-            # The part exists if this step is repeated. It may not have been submitted then.
-            if not await self._writer.create(part, None):
-                stored = await self._records.find(id)
-                if stored is not None and not stored.task.ended:
-                    await self._writer.scheduler.submit(stored.task)
+            await self._writer.create_once(parts[id])
 
         try:
             await self._retry(partial(self._each, [*parts], start))
@@ -90,7 +85,7 @@ class TaskParts:
         except OverShare as error:
             outcome = outcome_rejected(error)
             await self._retry(partial(self.cancel, task))
-            return await self._writer.settle(held, lambda task, now: task.settle(outcome, now))
+            return await self._writer.settle(held, settlement(outcome))
 
     async def _outcome(self, task: Task, work: Gathering) -> bytes:
         outcomes: dict[str, bytes | None] = {}
@@ -121,6 +116,17 @@ class TaskParts:
         for first in range(0, len(ids), _AT_ONCE):
             await asyncio.gather(*(act(id) for id in ids[first : first + _AT_ONCE]))
 
+    async def touch_group(self, id: str) -> None:
+        """Extend the expiry of the task *id*, which waits for several jobs, and of ended parts."""
+        stored = await self._records.find(id)
+        if stored is None or not isinstance(stored.task.work, Gathering):
+            return
+        await self._records.touch(stored.task)
+        for index in stored.task.work.ended:
+            part = await self._records.find(part_id(id, stored.task.step, index))
+            if part is not None:
+                await self._records.touch(part.task)
+
     # The parts.
 
     async def check_wanted(self, held: HeldTask, part: PartOf) -> None:
@@ -150,7 +156,7 @@ class TaskParts:
                 return None
             # Also if it was counted before: the process that counted it may have died since then.
             if not parent.ended and parent.needs_delivery:
-                await self._writer.scheduler.submit(parent)
+                await self._writer.submit(parent)
             return parent
 
         await self._retry(lambda: run_to_completion(count()))

@@ -8,6 +8,7 @@ from math import isfinite
 from typing import Final, TypeAlias
 
 import msgspec
+from msgspec.structs import asdict, replace
 
 from genmcp._core.task import Task, add_progress
 from genmcp.errors import IllegalTransition, StoreError
@@ -24,11 +25,8 @@ class JobProgress(msgspec.Struct, frozen=True):
 
     def merge(self, newer: "JobProgress") -> "JobProgress":
         """Return the values of *newer*; where *newer* has None, the value of this progress."""
-        return JobProgress(
-            self.progress if newer.progress is None else newer.progress,
-            self.total if newer.total is None else newer.total,
-            self.message if newer.message is None else newer.message,
-        )
+        given = {name: each for name, each in asdict(newer).items() if each is not None}
+        return replace(self, **given)
 
 
 def with_progress(progress: JobProgress, task: Task, now: float) -> Task:
@@ -106,15 +104,15 @@ class ProgressWriter:
         if not self._open:
             raise asyncio.CancelledError("the job has ended, or another attempt has taken over")
 
-    async def close(self) -> JobProgress:
-        """Stop writing, and return the progress that is not written yet."""
+    async def close(self) -> JobProgress | None:
+        """Stop writing, and return the progress that is not written yet; None if there is none."""
         self._open = False
         self._stop = lambda: None  # breaks a cycle: `_stop` and the work refer to each other
         if self._writing is not None:
             self._writing.cancel()
             with suppress(asyncio.CancelledError):
                 await self._writing
-        return self._latest or JobProgress()
+        return self._latest
 
     async def _write_latest(self) -> None:
         while (latest := self._latest) is not None:

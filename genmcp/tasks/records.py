@@ -1,4 +1,4 @@
-"""The records of tasks in a store, and the events that are logged for their followers.
+"""The records of tasks and external jobs in a store, and the events for the followers of tasks.
 
 The data of the task *id*, under the namespace of its service:
 
@@ -6,21 +6,24 @@ The data of the task *id*, under the namespace of its service:
 - `task:{id}#call`: the raw request, as long as the task is open, with the label `open:` and the
   client that created the task;
 - the log `task:{id}`: one event per change that followers see, and the messages of the call.
+- `ref:{scheme}:{name}`: an external job that a call waits for.
 
 A call whose idempotency key is free again has the id, and replaces the record, of the earlier call.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
-from msgspec.structs import replace
+import msgspec
 
 from genmcp._core.client_key import client_of
+from genmcp._core.outcome import Outcome, unpack
 from genmcp._core.task import Task, record_ttl
+from genmcp._core.waiting import ExternalJob, Working
 from genmcp.errors import (
     Conflict,
     IllegalTransition,
@@ -31,6 +34,7 @@ from genmcp.errors import (
 )
 from genmcp.stores.store import Append, Delete, Op, Put, Store
 from genmcp.tasks.options import BOUNDS, JobOptions
+from genmcp.tasks.shared_records import SharedRecords
 
 logger = logging.getLogger("genmcp")
 
@@ -56,12 +60,11 @@ def state_of(task: Task) -> str:
     A task is queued while its next step waits for a process that takes it. It has failed also if
     its hook raised an error that its client gets as the result of a completed call.
     """
-    if task.end == "completed" and task.raised:
-        return "failed"
-    status = task.status
-    if status == "working" and task.held_delivery is None and task.needs_delivery:
+    if task.end is not None:
+        return "failed" if task.raised and task.end == "completed" else task.end
+    if task.held_delivery is None and task.needs_delivery:
         return "queued"
-    return status
+    return task.status
 
 
 def labels_of(task: Task, namespace: str) -> tuple[str, ...]:
@@ -73,9 +76,8 @@ def labels_of(task: Task, namespace: str) -> tuple[str, ...]:
     if task.private and task.schedule is None:
         return ()
     labels = [f"{namespace}state:{state_of(task)}"]
-    job = task.job
-    if job is not None:
-        labels.append(f"{namespace}queue:{job.queue}")
+    if isinstance(task.work, Working) and task.outcome is None:
+        labels.append(f"{namespace}queue:{task.work.job.queue}")
     if task.owner is not None:
         labels.append(f"{namespace}owner:{task.owner}")
     return tuple(labels)
@@ -170,7 +172,9 @@ class HeldTask:
             stored, self._stored = self._stored, None
             task, version = stored or await self._read()
             if self._written != (transition, task):
-                wanted = transition(self._own(task), self._records.now())
+                if task.end is not None or task.fencing_token != self.token:
+                    self._adopt(task)
+                wanted = transition(task, self._records.now())
                 if wanted is not task:
                     # Compare-and-set on the version: with it the token that was checked above is
                     # still current when the write takes effect.
@@ -199,11 +203,8 @@ class HeldTask:
             raise IllegalTransition(f"token {self.token} of task {self.id}", "deleted")
         return stored
 
-    def _own(self, task: Task) -> Task:
-        """Check that this process holds *task*, and return it.
-
-        If the outcome of this process's claim was unknown, and *task* has the claim, its token is
-        adopted first.
+    def _adopt(self, task: Task) -> None:
+        """Adopt the token of *task*, if that has a claim of this process with an unknown outcome.
 
         Raises:
             IllegalTransition: as for `change`.
@@ -211,7 +212,7 @@ class HeldTask:
         claimed = self._claim is not None and task.claim_id == self._claim_id
         if claimed and task.fencing_token == self.token + 1:
             self.token, self._claim = task.fencing_token, None
-        return task.check_token(self.token)
+        task.check_token(self.token)
 
 
 class FollowedTask:
@@ -253,6 +254,9 @@ class TaskRecords:
         self.store = store
         self._max_events = max_events
         self._options = options
+        self._ttl = partial(
+            record_ttl, retention=options.retention, failed_retention=options.failed_retention
+        )
         self.prefix = prefix
         self._prefix = f"{prefix}task:"
         self.followed: dict[str, FollowedTask] = {}
@@ -260,12 +264,12 @@ class TaskRecords:
 
     async def find(self, id: str) -> Stored | None:
         """Return the task, None if it does not exist or has expired."""
-        entry = await self.store.get(self.key(id))
+        entry = await self.store.get(self._prefix + id)
         return None if entry is None else Stored(Task.unpack(entry.value), entry.version)
 
     async def call(self, id: str) -> bytes | None:
         """Return the raw request of a task; None if the task is completed or failed."""
-        entry = await self.store.get(self._call(id))
+        entry = await self.store.get(f"{self._prefix}{id}#call")
         return None if entry is None else entry.value
 
     async def create(
@@ -282,27 +286,30 @@ class TaskRecords:
             OverShare: its client has too many open tasks, or has used its share of the store.
             StoreFull: only the reserve for updates of stored tasks is left.
         """
-        ttl, client = terms = self._terms(task)
-        key = self.key(task.id)
-        version = 0 if replaces is None else replaces.version
-        try:
-            if call is not None:
-                await self._check_open_tasks(client)
-        except OverShare:
+        ttl, client = self._ttl(task), client_of(task.owner, task.address)
+        key, open_of_client = self._prefix + task.id, f"{self.prefix}open:{client}"
+        version, most = 0 if replaces is None else replaces.version, self._options.tasks_of_client
+        if call is not None and client and await self.store.count(open_of_client) >= most:
             if version == 0 and await self.store.get(key) is not None:
                 return False
-            raise
+            raise OverShare(
+                f"This client already has {most} entries, which is the maximum "
+                f"(limit: JobOptions.tasks_of_client)"
+            )
         labels = labels_of(task, self.prefix)
         record = Put(
             key, task.pack(), ttl=ttl, expect=version, client=client, new=True, labels=labels
         )
         ops: list[Op] = [record]
-        if call is not None:
-            ops.append(self._put_call(key, call, *terms))
+        if call is not None:  # it counts towards the open tasks of its client
+            labels = (open_of_client,) if client else ()
+            put = Put(f"{key}#call", call, ttl=ttl, client=client, new=True, labels=labels)
+            ops.append(put)
         if not task.private:  # a private task has no followers before its first change
-            event = self._event(key, _CHANGED % task.changes, *terms)
             # Followers of the new task do not get the messages of the earlier one.
-            ops.append(event if replaces is None else replace(event, keep=1))
+            keep = self._max_events if replaces is None else 1
+            event = _CHANGED % task.changes
+            ops.append(Append(key, event, ttl=ttl or _NO_EXPIRY, keep=keep, client=client))
         try:
             await self.store.apply(*ops)
         except Conflict:
@@ -317,8 +324,8 @@ class TaskRecords:
         Raises:
             Conflict: the record has another version.
         """
-        ttl, client = self._terms(task)
-        key = self.key(task.id)
+        ttl, client = self._ttl(task), client_of(task.owner, task.address)
+        key = self._prefix + task.id
         labels = labels_of(task, self.prefix)
         record = Put(key, task.pack(), ttl=ttl, expect=version, client=client, labels=labels)
         ops: list[Op] = [record]
@@ -328,7 +335,8 @@ class TaskRecords:
         # A task without a call has no followers but the process of an engine that runs its job.
         is_followed = (task.parent is None and task.schedule is None) or was.holder is not None
         if task.changes != was.changes and is_followed:
-            ops.append(self._event(key, _CHANGED % task.changes, ttl, client))
+            event, keep = _CHANGED % task.changes, self._max_events
+            ops.append(Append(key, event, ttl=ttl or _NO_EXPIRY, keep=keep, client=client))
         await self.store.apply(*ops)
         # Followers in this process get the event, and read the task from here.
         followed = self.followed.get(task.id)
@@ -369,8 +377,15 @@ class TaskRecords:
         Raises:
             TaskNotFound: the task does not exist.
         """
-        terms = self._terms(await self.get(id))
-        event = self._event(self.key(id), MESSAGE + data, *terms, optional=True)
+        task = await self.get(id)
+        event = Append(
+            self.key(id),
+            MESSAGE + data,
+            ttl=self._ttl(task) or _NO_EXPIRY,
+            keep=self._max_events,
+            client=client_of(task.owner, task.address),
+            optional=True,
+        )
         await self.store.apply(event)
 
     async def touch(self, task: Task) -> None:
@@ -378,32 +393,23 @@ class TaskRecords:
         ttl = record_ttl(task, self._options.retention)
         if ttl is not None:
             await self.store.touch(self.key(task.id), ttl)
-            await self.store.touch(self._call(task.id), ttl)
+            await self.store.touch(f"{self.key(task.id)}#call", ttl)
 
-    async def discard(self, id: str) -> None:
-        """Delete the task. Its followers get TaskNotFound."""
+    async def discard(self, id: str, version: int | None = None) -> None:
+        """Delete the task and its request. Its followers get TaskNotFound.
+
+        Raises:
+            Conflict: it has another *version*.
+        """
         await self.store.apply(
-            Delete(self.key(id)),
-            Delete(self._call(id)),
+            Delete(self.key(id), expect=version),
+            Delete(f"{self.key(id)}#call"),
             Append(self.key(id), DISCARDED, ttl=_DISCARDED_TTL),
         )
 
     async def delete(self, id: str) -> None:
         """Delete a task that has no followers and no request: a part of a wait for several jobs."""
         await self.store.apply(Delete(self.key(id)))
-
-    async def drop(self, stored: Stored) -> None:
-        """Delete a task that has ended, if it still has that version, and its request.
-
-        Raises:
-            Conflict: it has another version.
-        """
-        id = stored.task.id
-        await self.store.apply(
-            Delete(self.key(id), expect=stored.version),
-            Delete(self._call(id)),
-            Append(self.key(id), DISCARDED, ttl=_DISCARDED_TTL),
-        )
 
     async def barrier(self, id: str) -> None:
         """Write to the subject of the task without changing anything.
@@ -415,18 +421,42 @@ class TaskRecords:
         """
         await self.store.apply(Delete(f"{self.key(id)}#mark"))
 
+    # A large result of a job, which its call could not return, would otherwise be lost after hours
+    # of work. The application reads it with `Mux.job_value`.
+
+    async def keep_value(self, task: Task) -> bool:
+        """Store the outcome of the job of *task* for its ttl, and return True.
+
+        Return False if the task has no outcome, or the store does not accept it.
+        """
+        if task.outcome is None:
+            return False
+        key, client = f"{self.prefix}value:{task.id}", client_of(task.owner, task.address)
+        try:
+            await self.store.apply(Put(key, task.outcome, ttl=task.ttl, client=client, new=True))
+        except StoreError as error:
+            logger.warning("the outcome of the job of task %s is not stored: %s", task.id, error)
+            return False
+        return True
+
+    async def value(self, id: str) -> Outcome | None:
+        """Return the stored outcome of the job of the task *id*."""
+        entry = await self.store.get(f"{self.prefix}value:{id}")
+        return None if entry is None else unpack(entry.value)
+
     async def _shorten_request(self, task: Task) -> None:
         """Make the request of a cancelled or failed task expire with the task.
 
         It does not count towards the open tasks of its client any more.
         """
         try:
-            entry = await self.store.get(self._call(task.id))
+            entry = await self.store.get(f"{self.key(task.id)}#call")
             if entry is not None:
-                ttl, client = self._terms(task)
-                call, version = entry.value, entry.version
-                put = Put(self._call(task.id), call, ttl=ttl, expect=version, client=client)
-                await self.store.apply(put)
+                key, client = f"{self.key(task.id)}#call", client_of(task.owner, task.address)
+                ttl, version = self._ttl(task), entry.version
+                await self.store.apply(
+                    Put(key, entry.value, ttl=ttl, expect=version, client=client)
+                )
         except StoreError as error:
             logger.debug("the request of task %s expires later: %s", task.id, error)
 
@@ -441,43 +471,69 @@ class TaskRecords:
             raise TaskNotFound(id)
         return stored.task
 
-    def _terms(self, task: Task) -> tuple[float | None, str]:
-        """Return the ttl of the data of *task*, and the client that it counts towards."""
-        options = self._options
-        ttl = record_ttl(task, options.retention, options.failed_retention)
-        return ttl, client_of(task.owner, task.address)
-
-    async def _check_open_tasks(self, client: str) -> None:
-        """Check that *client* has fewer open tasks than it may have.
-
-        Raises:
-            OverShare: it does not.
-        """
-        most = self._options.tasks_of_client
-        if client and await self.store.count(self._open_of(client)) >= most:
-            raise OverShare(
-                f"This client already has {most} entries, which is the maximum "
-                f"(limit: JobOptions.tasks_of_client)"
-            )
-
-    def _open_of(self, client: str) -> str:
-        """Return the label of the raw requests of the open tasks of *client*."""
-        return f"{self.prefix}open:{client}"
-
-    def _put_call(self, key: str, call: bytes, ttl: float | None, client: str) -> Put:
-        """Return the write of a raw request, which counts towards the open tasks of its client."""
-        labels = (self._open_of(client),) if client else ()
-        return Put(f"{key}#call", call, ttl=ttl, client=client, new=True, labels=labels)
-
-    def _event(
-        self, key: str, data: bytes, ttl: float | None, client: str, *, optional: bool = False
-    ) -> Append:
-        ttl, keep = _NO_EXPIRY if ttl is None else ttl, self._max_events
-        return Append(key, data, ttl=ttl, keep=keep, client=client, optional=optional)
-
     def key(self, id: str) -> str:
         """Return the key of a task, also the name of its log."""
         return self._prefix + id
 
-    def _call(self, id: str) -> str:
-        return f"{self.key(id)}#call"
+
+_EXTERNAL_TTL: Final = 86400.0
+"""Seconds after the last write for which the record of an external job is retained.
+
+Also after a task has read the outcome: a later call may wait for the same job, and a second report
+of its end must not change the outcome.
+"""
+
+
+class WaitingTasks(msgspec.Struct, frozen=True, array_like=True):
+    """The stored record of an external job: the tasks that wait for it, and its outcome, packed."""
+
+    tasks: tuple[str, ...] = ()
+    outcome: bytes | None = None
+
+
+class ExternalJobs:
+    """The records of external jobs in *store*, under keys that begin with *prefix*.
+
+    Both a webhook (`settle`) and `ExternalQueue.watch` may report the end of a job, before or after
+    a task waits for it. Both write the same record by compare-and-set, so that the first outcome
+    counts.
+    """
+
+    def __init__(self, store: Store, prefix: str = "") -> None:
+        self._store = store
+        self._records = SharedRecords(store, WaitingTasks, WaitingTasks(), _EXTERNAL_TTL)
+        self._prefix = f"{prefix}ref:"
+
+    async def add_task(self, ref: ExternalJob, id: str) -> None:
+        """Record that the task *id* is about to wait for a job."""
+        # Also if the job has an outcome already: the step that follows the job then reads that.
+        await self._records.update(
+            self._key(ref),
+            lambda was: WaitingTasks(tuple(dict.fromkeys((*was.tasks, id))), was.outcome),
+        )
+
+    async def settle(self, ref: ExternalJob, outcome: bytes) -> Sequence[str]:
+        """Store the outcome of a job, and return the tasks that wait for it."""
+        record = await self._records.update(
+            self._key(ref), lambda was: WaitingTasks(was.tasks, was.outcome or outcome)
+        )
+        return record.tasks
+
+    async def outcome(self, ref: ExternalJob) -> bytes | None:
+        """Return the outcome of a job, None if it was not reported."""
+        record, _ = await self._records.read(self._key(ref))
+        return record.outcome
+
+    async def forget(self, ref: ExternalJob) -> None:
+        """Delete the record of a job that was submitted for one task, which has ended its wait."""
+        try:
+            await self._store.apply(Delete(self._key(ref)))
+        except StoreError as error:
+            logger.debug("the record of %s expires later: %s", ref, error)
+
+    async def touch(self, ref: ExternalJob) -> None:
+        """Extend the retention of the record."""
+        await self._store.touch(self._key(ref), _EXTERNAL_TTL)
+
+    def _key(self, ref: ExternalJob) -> str:
+        return f"{self._prefix}{ref.scheme}:{ref.ref}"

@@ -10,7 +10,7 @@ If a process dies, its work continues as follows:
   its heartbeat (`tasks/heartbeats.py`). The next liveness check, `_check_node`, calls
   `lose_process`: the running call fails, or its wait ends with WorkerLost.
 - A step that was written and not submitted: the next reader of the record submits it
-  (`TaskScheduler.recover`), or a process that examines the queued tasks (`TaskReconciler`).
+  (`TaskWriter.recover`), or a process that examines the queued tasks (`TaskReconciler`).
 - An external job does not depend on the process: another process follows it again.
 - A call that is not a task ends with its connection.
 
@@ -20,15 +20,12 @@ not count as a crash.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Sequence
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
 
-from genmcp._core.job_transitions import record_submission
-from genmcp._core.outcome import Failed, Outcome, unpack
-from genmcp._core.parts import part_id
+from genmcp._core.outcome import Outcome, unpack
 from genmcp._core.task import (
     LOST,
     Task,
@@ -36,37 +33,34 @@ from genmcp._core.task import (
     lose_process,
 )
 from genmcp._core.waiting import (
-    ExternalJob,
     Finished,
     Following,
     Gathering,
     Suspended,
     Working,
 )
-from genmcp.cancellation import cancel_and_wait, run_to_completion
 from genmcp.errors import (
-    ContractError,
     IllegalTransition,
     InternalError,
     OverShare,
     StoreError,
     StoreUnavailable,
-    TaskNotFound,
     UnknownFormat,
 )
+from genmcp.stores.clocks import steady
 from genmcp.tasks.attempt import (
     NotRunnableHere,
     StillRuns,
     finished_with_error,
     result_rejected,
 )
-from genmcp.tasks.external import ExternalFollower, FollowResult
-from genmcp.tasks.follower import TaskChange, TaskFollower
+from genmcp.tasks.external import ExternalFollower
 from genmcp.tasks.job_runner import JobRunner
 from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.parts import TaskParts
-from genmcp.tasks.queues import AttemptFailed, EngineQueue, ExternalQueue
+from genmcp.tasks.queues import EngineQueue, ExternalQueue
 from genmcp.tasks.records import HeldTask, Stored
+from genmcp.tasks.running import RunningTasks
 from genmcp.tasks.transitions import TaskWriter
 from genmcp.tasks.writes import ProcessStops
 
@@ -98,6 +92,9 @@ class TaskRunner:
         options: how this process works on jobs.
         environment: the parts of the mux that jobs use.
         is_stopping: returns whether this process stops working, and hands its steps to others.
+
+    Attributes:
+        running: the calls that run as tasks in this process.
     """
 
     def __init__(
@@ -110,21 +107,22 @@ class TaskRunner:
         *,
         is_stopping: Callable[[], bool],
     ) -> None:
+        self.running = RunningTasks()
         self._writer = writer
         self._records = writer.records
-        self._scheduler = writer.scheduler
         self._retry = writer.retry.retry_until_written
         self._resume = resume
         self._engines = options.engines
-        self._follower = TaskFollower(self._records)
         bounds = environment.bounds
-        self.external = ExternalFollower(queues, options, bounds)
         self.parts = TaskParts(writer, self.cancel_work, bounds.progress_interval)
+        self.external = ExternalFollower(writer, self.parts, queues, options, bounds)
         self.jobs = JobRunner(writer, self.parts, options, environment)
         self._options = options
         self._observer = environment.observer
         self._is_stopping = is_stopping
-        self._running = _RunningSteps(writer, options.retention)
+        self._touch_interval = min(_HOUR, options.retention / 3)
+        self._touch_due = 0.0  # by the clock `steady`
+        self._steps: dict[tuple[str, int], asyncio.Task[Any]] = {}  # by task and fencing token
 
     async def handle(self, queued_id: str) -> None:
         """Run the step that *queued_id* identifies, if the record shows that it is still due.
@@ -133,16 +131,16 @@ class TaskRunner:
             StoreError: the store failed; the id must be delivered again.
         """
         try:
-            id, delivery, liveness_checks = _parsed(queued_id)
+            id, delivery, liveness_checks = parse_queued_id(queued_id)
         except ValueError:
             logger.error("a queue delivered %r, which does not identify a step", queued_id)
             return
         stored = await self._records.find(id)
-        if stored is None or stored.task.ended:
+        if stored is None or stored.task.end is not None:
             return
         task = stored.task
         if liveness_checks < 0:
-            await self._scheduler.expire(task, delivery, -liveness_checks)
+            await self._writer.expire(task, delivery, -liveness_checks)
         elif task.bound_node is not None:
             if delivery == task.delivery_id:
                 await self._check_node(task, task.bound_node, liveness_checks + 1)
@@ -152,27 +150,27 @@ class TaskRunner:
                 await self._check_node(task, task.bound_node, 0)
         elif task.needs_delivery and delivery == task.delivery_id:
             if not self._engines or task.job is None or task.job.queue not in self._engines:
-                await self._run_step(stored)
+                await self.run_step(stored)
             elif task.held_delivery is None:
                 await self._submit(self._engines[task.job.queue], task)
         else:
             # A repetition of an earlier delivery. The process that wrote the present delivery to
             # the record may have died before it submitted that.
-            await self._scheduler.submit(task)
+            await self._writer.submit(task)
 
     async def _check_node(self, task: Task, node: str, liveness_checks: int) -> None:
         """Check whether the process of the task is alive; if it is, schedule the next check."""
-        beats = self._scheduler.heartbeats
+        beats = self._writer.heartbeats
         # A wait for an awaitable of this process is lost as soon as its step does not run here any
         # more, although the process is alive: the step may have failed with the store.
         here = node == beats.own and task.held_delivery is not None
-        alive = task in self._running if here else await beats.is_alive(node)
+        alive = (task.id, task.fencing_token) in self._steps if here else await beats.is_alive(node)
         if alive:
             await self._records.touch(task)
             delay = 0.0 if node == beats.own else beats.presence.takeover_delay
-            await self._scheduler.check_later(task, liveness_checks, delay)
+            await self._writer.check_later(task, liveness_checks, delay)
         else:
-            await self._scheduler.abandon(task)
+            await self._writer.take_from_dead(task)
 
     async def _submit(self, engine: EngineQueue, task: Task) -> None:
         """Submit the job of *task* to an engine.
@@ -188,45 +186,7 @@ class TaskRunner:
         except Exception as error:
             raise StoreUnavailable(f"{engine!r} does not accept the job: {error!r}") from error
 
-    async def run_job(self, queued_id: str, node: str) -> str:
-        """Run the job that an engine has delivered to this process, which is *node*.
-
-        Do nothing if the job is not due: an engine may deliver an id twice, or late. Whether it is
-        due is only in the record. Return the state of the job, for the engine's monitoring.
-
-        Raises:
-            AttemptFailed: the job has failed, which was recorded.
-            StoreError: the store failed; the id will be submitted again.
-        """
-        id, delivery, _ = _parsed(queued_id)
-        stored = await self._records.find(id)
-        if stored is None or stored.task.job is None:
-            return "ended before"
-        if delivery != stored.task.delivery_id or stored.task.held_delivery is not None:
-            return "runs elsewhere"
-        step = asyncio.create_task(self._run_step(stored, node))
-        following = asyncio.create_task(self._cancel_when_ended(stored.task, step))
-        try:
-            await asyncio.wait({step})
-        finally:
-            await cancel_and_wait(following)
-            await cancel_and_wait(step)  # the engine has cancelled this
-        if step.cancelled():
-            return "cancelled"
-        return _state_after(stored.task, step.result())
-
-    async def _cancel_when_ended(self, before: Task, step: "asyncio.Task[Any]") -> None:
-        """Cancel the *step* of an engine when its task has ended, or was taken over from it."""
-        token = before.fencing_token + 1
-        with suppress(TaskNotFound):
-            async with aclosing(self._follower.follow(before.id)) as items:
-                async for each in items:
-                    task = each.task if isinstance(each, TaskChange) else before
-                    if task.ended or task.fencing_token > token:
-                        break
-        step.cancel()
-
-    async def _run_step(self, stored: Stored, node: str | None = None) -> Task | None:
+    async def run_step(self, stored: Stored, node: str | None = None) -> Task | None:
         """Claim the task, and run its step; return it as it is then.
 
         The claim returns a new fencing token and the version of the record. Every later write of
@@ -244,7 +204,7 @@ class TaskRunner:
             if stored.task.held_delivery is not None:
                 self._observer.lease_lost(task)
                 _log_takeover(stored.task, task)
-            return task if task.ended else await self._work(held, task)
+            return task if task.end is not None else await self._work(held, task)
         except OverShare as error:  # a repetition would fail, too
             return await self._writer.finish(held, result_rejected(error))
         except StoreError:  # this process stops: it would have repeated the write otherwise
@@ -256,7 +216,7 @@ class TaskRunner:
             logger.debug("%s", rejected)
             now = await self._records.find(held.id)
             if now is not None and now.task.needs_delivery and node is None:
-                await self._scheduler.submit(now.task)
+                await self._writer.submit(now.task)
             return None
         except asyncio.CancelledError as error:
             # There are three reasons: this process stops, the task was cancelled, or its lease was
@@ -270,90 +230,68 @@ class TaskRunner:
             raise
 
     async def _work(self, held: HeldTask, task: Task) -> Task:
-        """Run the step of a claimed task, and retain its record for as long as that takes.
+        """Run the step of a claimed task; return the task as it is then.
 
-        Return the task as it is then. Its call continues here, unless it waits for a delivery.
+        Its call continues here, unless it waits for a delivery.
         """
-        with self._running.register(task):
-            if (job := task.job) is not None:
-                task = await self.jobs.attempt(held, task, job)
-            elif isinstance(task.work, Following) and not task.settled:
-                task = await self._follow(held, task, task.work.ref)
-            elif isinstance(task.work, Gathering) and not task.settled:
+        running = asyncio.current_task()
+        assert running is not None
+        step = task.id, task.fencing_token
+        self._steps[step] = running
+        try:
+            work = task.work
+            if task.outcome is not None:
+                pass  # its wait has ended before
+            elif isinstance(work, Working):
+                task = await self.jobs.attempt(held, task, work.job)
+            elif isinstance(work, Following):
+                task = await self.external.follow(held, task, work.ref)
+            elif isinstance(work, Gathering):
                 task = await self.parts.advance(held, task)
-            if task.settled and task.held_delivery is not None:
+            if task.outcome is not None and task.held_delivery is not None:
                 await self._continue(held, task)
             else:
                 await self._retry(partial(self._writer.deliver_later, task))
             return task
+        finally:
+            del self._steps[step]
 
-    async def _follow(self, held: HeldTask, task: Task, ref: ExternalJob) -> Task:
-        """Follow an external job for a while; return the task.
+    async def check(self) -> None:
+        """Cancel the steps and calls that run here although their tasks have ended.
 
-        It is settled if the job has ended. Otherwise it waits for the next delivery.
-        """
-        external = self._writer.external
-        started: ExternalJob | None = ref
-        if ref.call is not None:
-            # Not interrupted: whether it was submitted would be unknown.
-            started = await run_to_completion(self._start(held, ref))
-        result = FollowResult(None, self._options.lease)
-        if started is not None:
-            result = FollowResult(await self._retry(partial(external.outcome, started)))
-            if result.outcome is None:
-                result = await self.external.follow(started, self.parts.progress_of(held, task))
-
-        def after(task: Task, now: float) -> Task:
-            if result.outcome is None:
-                return task.resubmit(now, result.pause)
-            return task.settle(result.outcome, now)
-
-        task = await self._writer.settle(held, after)
-        if task.settled and isinstance(task.work, Following) and task.work.submitted:
-            await self._retry(partial(external.forget, task.work.ref))
-        return task
-
-    async def _start(self, held: HeldTask, ref: ExternalJob) -> ExternalJob | None:
-        """Submit an external job, and record that; return it, or None if the submission failed.
-
-        Raises:
-            IllegalTransition: the task was cancelled in the meantime, and so is the job; or another
-                process has the task.
-        """
-        started = await self.external.start(ref)
-        if started is None:
-            return None
-        await self._retry(partial(self._writer.external.add_task, started, held.id))
-        record = partial(held.change, partial(record_submission, ref=started))
-        try:
-            await self._retry(record)
-        except IllegalTransition:
-            stored = await self._records.find(held.id)
-            if stored is None or stored.task.ended:
-                await self.external.cancel(started)
-                await self._writer.external.forget(started)
-            raise
-        return started
-
-    async def stop_cancelled(self) -> None:
-        """Cancel the steps that run here although their tasks were cancelled.
-
-        The process that cancelled the task may have died before it cancelled the delivery.
+        The process that cancelled the task may have died before it cancelled the delivery, or sent
+        a message to this process. The records of the others would expire during a long step: their
+        expiry is extended after each third of their retention, and at least once an hour.
 
         Raises:
             StoreError: the store failed.
         """
-        for id, step in self._running.steps():
+        is_touch_due = steady() >= self._touch_due
+        if is_touch_due:
+            self._touch_due = steady() + self._touch_interval
+        for id, token in [*self._steps, *self.running]:
             try:
                 stored = await self._records.find(id)
-            except UnknownFormat:  # of another release
+            except UnknownFormat:  # of another release; repeated reads would not change that
                 continue
-            if (stored is None or stored.task.end == "cancelled") and not step.cancelling():
-                step.cancel()
+            task, step = None if stored is None else stored.task, self._steps.get((id, token))
+            if task is None or task.ended or task.fencing_token != token:
+                self.running.stop(id, token)
+                if step is not None and not step.cancelling():
+                    step.cancel()
+            elif is_touch_due and step is not None:
+                await self._touch(task)
 
-    async def prepare(self) -> None:
-        """Create the pending occurrences of periodic jobs, when this process begins to serve."""
-        await self.jobs.schedules.prepare()
+    async def _touch(self, task: Task) -> None:
+        try:
+            await self._records.touch(task)
+            if isinstance(task.work, Following):
+                await self._writer.external.touch(task.work.ref)
+            if task.parent is not None:
+                await self.parts.touch_group(task.parent.task)
+        except StoreError as error:
+            logger.warning("the record of task %s may expire too early: %s", task.id, error)
+            self._touch_due = 0.0  # repeated at the next check
 
     async def cancel_work(self, task: Task) -> None:
         """Cancel the work of *task* that its own delivery does not cancel."""
@@ -413,9 +351,7 @@ class TaskRunner:
         self, held: HeldTask, task: Task, step: Awaitable[Suspended | Finished]
     ) -> Suspended | Finished:
         try:
-            result = await step
-            if not isinstance(result, Suspended | Finished):
-                raise ContractError(f"resume returned {result!r}, not Suspended or Finished")
+            return await step
         except (ProcessStops, NotRunnableHere):
             raise
         except Exception as error:
@@ -424,7 +360,6 @@ class TaskRunner:
             if isinstance(error, IllegalTransition):
                 await self._retry(held.check)
             return _internal_error(task, error)
-        return result
 
     async def _hand_over(
         self, held: HeldTask, task: Task, node: str | None, *, still_runs: bool
@@ -440,7 +375,7 @@ class TaskRunner:
         async def hand_over() -> None:
             released = await held.change(fail_wait if lost else _released)
             if released.delivery_id != task.delivery_id:
-                await self._scheduler.submit(released)
+                await self._writer.submit(released)
 
         retry = self._writer.retry
         try:
@@ -469,74 +404,7 @@ def _log_takeover(before: Task, task: Task) -> None:
         )
 
 
-class _RunningSteps:
-    """The steps that run in this process, by task and fencing token. Owned by a TaskRunner.
-
-    The record of a task would expire during a long step. Its expiry is therefore extended after
-    each third of its retention, and at least once an hour.
-    """
-
-    def __init__(self, writer: TaskWriter, retention: float) -> None:
-        self._writer = writer
-        self._pause = min(_HOUR, retention / 3)
-        self._timers: dict[tuple[str, int], asyncio.TimerHandle] = {}
-        self._steps: dict[tuple[str, int], asyncio.Task[Any]] = {}
-        self._touching: set[asyncio.Task[None]] = set()
-
-    def __contains__(self, task: Task) -> bool:
-        return (task.id, task.fencing_token) in self._timers
-
-    @contextmanager
-    def register(self, task: Task) -> Iterator[None]:
-        """Extend the expiry of the record of *task* regularly while this context is entered."""
-        self._schedule(task)
-        step, running = (task.id, task.fencing_token), asyncio.current_task()
-        assert running is not None
-        self._steps[step] = running
-        try:
-            yield
-        finally:
-            del self._steps[step]
-            self._timers.pop(step).cancel()
-
-    def steps(self) -> Sequence[tuple[str, "asyncio.Task[Any]"]]:
-        """Return the id of each task with a running step, and the asyncio.Task of the step."""
-        return [(id, running) for (id, _), running in self._steps.items()]
-
-    def _schedule(self, task: Task) -> None:
-        timer = asyncio.get_running_loop().call_later(self._pause, self._start_touch, task)
-        self._timers[task.id, task.fencing_token] = timer
-
-    def _start_touch(self, task: Task) -> None:
-        self._schedule(task)
-        touching = asyncio.get_running_loop().create_task(self._touch(task))
-        self._touching.add(touching)
-        touching.add_done_callback(self._touching.discard)
-
-    async def _touch(self, task: Task) -> None:
-        try:
-            await self._writer.records.touch(task)
-            if isinstance(task.work, Following):
-                await self._writer.external.touch(task.work.ref)
-            if task.parent is not None:
-                await self._touch_group(task.parent.task)
-        except StoreError as error:
-            logger.warning("the record of task %s may expire too early: %s", task.id, error)
-
-    async def _touch_group(self, id: str) -> None:
-        """Extend the expiry of a task that waits for several jobs, and of those that have ended."""
-        records = self._writer.records
-        stored = await records.find(id)
-        if stored is None or not isinstance(stored.task.work, Gathering):
-            return
-        await records.touch(stored.task)
-        for index in stored.task.work.ended:
-            part = await records.find(part_id(id, stored.task.step, index))
-            if part is not None:
-                await records.touch(part.task)
-
-
-def _parsed(queued_id: str) -> tuple[str, int, int]:
+def parse_queued_id(queued_id: str) -> tuple[str, int, int]:
     """Return the task, the delivery, and the number of liveness checks before this one.
 
     A negative number is that of a check of a deadline; the second value is then a step.
@@ -544,23 +412,6 @@ def _parsed(queued_id: str) -> tuple[str, int, int]:
     id, _, delivery = queued_id.rpartition(":")
     delivery, _, liveness_checks = delivery.partition(".")
     return id, int(delivery), int(liveness_checks or 0)
-
-
-def _state_after(before: Task, after: Task | None) -> str:
-    """Return the state of a job after an attempt, for the monitoring of an engine.
-
-    Raises:
-        AttemptFailed: the attempt has failed.
-    """
-    assert isinstance(before.work, Working)
-    if after is None:
-        return "taken over by another process"
-    failure = None if after.outcome is None else unpack(after.outcome)
-    if isinstance(failure, Failed):
-        raise AttemptFailed(f"{before.work.job.name}: {failure.error!r}")
-    if isinstance(after.work, Working) and after.work.failures > before.work.failures:
-        raise AttemptFailed(f"{before.work.job.name}: another attempt follows")
-    return "completed" if after.settled else "deferred"
 
 
 def _released(task: Task, now: float) -> Task:

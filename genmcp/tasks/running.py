@@ -1,9 +1,6 @@
 """The calls that run as tasks in this process, until their hooks have ended."""
 
-from collections.abc import Callable
-
-from genmcp.errors import UnknownFormat
-from genmcp.tasks.records import TaskRecords
+from collections.abc import Callable, Iterator
 
 
 class RunningTasks:
@@ -12,17 +9,19 @@ class RunningTasks:
     They are known by the id of the task and its fencing token, because the next call with the same
     idempotency key has the same id, and may begin while the cancelled one still ends.
 
-    Owned by a `TaskService`. A process that cancels a task sends a message to the process that runs
-    it. The store may fail between the two writes, and that process may die: `stop_ended` is
-    therefore also called once per lease.
+    Owned by a `TaskRunner`. A process that cancels a task sends a message to the process that runs
+    it. The store may fail between the two writes, and that process may die: `TaskRunner.check`
+    therefore stops the calls whose records have ended.
     """
 
-    def __init__(self, records: TaskRecords) -> None:
-        self._records = records
+    def __init__(self) -> None:
         self._callbacks: dict[tuple[str, int], Callable[[], None]] = {}
 
     def __len__(self) -> int:
         return len(self._callbacks)
+
+    def __iter__(self) -> Iterator[tuple[str, int]]:
+        return iter(self._callbacks)
 
     def add(self, id: str, fencing_token: int, stop: Callable[[], None]) -> None:
         """Register the task *id*, which runs in this process; *stop* cancels its hook."""
@@ -36,13 +35,3 @@ class RunningTasks:
         """Cancel the hook of the task *id*, if it runs here."""
         if (stop := self._callbacks.get((id, fencing_token))) is not None:
             stop()
-
-    async def stop_ended(self) -> None:
-        """Cancel the hooks of tasks whose records have ended: a message may have been lost."""
-        for id, token in [*self._callbacks]:
-            try:
-                stored = await self._records.find(id)
-            except UnknownFormat:  # of another release; repeated reads would not change that
-                continue
-            if stored is None or stored.task.ended or stored.task.fencing_token != token:
-                self.stop(id, token)

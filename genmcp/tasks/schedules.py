@@ -19,11 +19,11 @@ import msgspec
 from genmcp._core.outcome import Failed, unpack
 from genmcp._core.task import Task
 from genmcp._core.waiting import Finished, Working, scheduled
-from genmcp.errors import ConfigurationError, Conflict, ContractError, IllegalTransition
-from genmcp.stores.store import Put
+from genmcp.errors import ConfigurationError, IllegalTransition
 from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.cron import Schedule
 from genmcp.tasks.records import HeldTask
+from genmcp.tasks.shared_records import SharedRecords
 from genmcp.tasks.transitions import TaskWriter
 
 logger = logging.getLogger("genmcp")
@@ -50,14 +50,17 @@ class ScheduledJobs:
         writer: writes the tasks.
         schedules: the schedules that this process knows.
 
+    Attributes:
+        states: the records of the schedules.
+
     Raises:
         ConfigurationError: two schedules have one name.
     """
 
     def __init__(self, writer: TaskWriter, schedules: Sequence[Schedule]) -> None:
         self._writer = writer
-        self._records = writer.records
-        self._store = writer.records.store
+        self._records = records = writer.records
+        self.states = SharedRecords[ScheduleState | None](records.store, ScheduleState, None)
         self._schedules = {each.id: each for each in schedules}
         if len(self._schedules) < len(schedules):
             raise ConfigurationError("JobOptions.schedules: two schedules have the same name")
@@ -70,12 +73,12 @@ class ScheduledJobs:
         """
         for schedule in self._schedules.values():
             while True:
-                state, version = await self.read(schedule)
+                state, version = await self.states.read(key := self.key(schedule))
                 # An occurrence that is pending in other times than those of this release would
                 # run once more: it is replaced, and cancelled when it begins.
                 if state is None or state.times != schedule.times:
                     state = ScheduleState(schedule.times, schedule.after(time.time()))
-                    if not await self.write(schedule, state, version):
+                    if not await self.states.write(key, state, version):
                         continue
                 pending = await self.create(schedule, state.pending)
                 if pending.ended:  # cancelled by a process that could not create the next one
@@ -106,14 +109,14 @@ class ScheduledJobs:
         if schedule is None:
             raise NotRunnableHere(f"there is no schedule {name!r} here", "No such schedule")
         while True:
-            state, version = await self.read(schedule)
+            state, version = await self.states.read(key := self.key(schedule))
             if state is not None and state.pending == occurrence:
                 if state.times != schedule.times:
                     text = f"schedule {name!r} has other times in this release"
                     raise NotRunnableHere(text, "Other times")
                 following = schedule.after(max(occurrence, time.time()))
                 state = ScheduleState(state.times, following, occurrence)
-                if not await self.write(schedule, state, version):
+                if not await self.states.write(key, state, version):
                     continue
             if state is None or state.begun != occurrence:
                 return False
@@ -149,7 +152,7 @@ class ScheduledJobs:
         task = Task(
             id=self.occurrence_id(schedule, occurrence),
             tool=f"schedule {schedule.id}",
-            node=self._writer.scheduler.heartbeats.own,
+            node=self._writer.heartbeats.own,
             created=now,
             updated=now,
             due=due,
@@ -158,41 +161,15 @@ class ScheduledJobs:
             private=True,
             schedule=f"{schedule.id} {occurrence:.3f}",
         )
-        if not await self._writer.create(task, None):
-            stored = await self._records.find(task.id)
-            task = task if stored is None else stored.task
-            if not task.ended:
-                await self._writer.scheduler.submit(task)
-        return task
-
-    async def read(self, schedule: Schedule) -> tuple[ScheduleState | None, int]:
-        """Return the state of *schedule* and its version; None and 0 if there is none."""
-        entry = await self._store.get(self._key(schedule))
-        if entry is None:
-            return None, 0
-        try:
-            return _decode(entry.value), entry.version
-        except msgspec.MsgspecError as error:
-            raise ContractError(f"the record of schedule {schedule.id} is invalid") from error
-
-    async def write(self, schedule: Schedule, state: ScheduleState, version: int) -> bool:
-        """Replace the state that has this *version*; return False if it has changed."""
-        try:
-            await self._store.apply(Put(self._key(schedule), _encode(state), expect=version))
-        except Conflict:
-            return False
-        return True
+        return await self._writer.create_once(task)
 
     def occurrence_id(self, schedule: Schedule, occurrence: float) -> str:
         """Return the id of the task of an occurrence."""
         return f"{self._digest(schedule)}.{occurrence:.3f}"
 
-    def _key(self, schedule: Schedule) -> str:
+    def key(self, schedule: Schedule) -> str:
+        """Return the key of the record of *schedule*."""
         return f"{self._records.prefix}schedule:{self._digest(schedule)}"
 
     def _digest(self, schedule: Schedule) -> str:
         return sha256(schedule.id.encode()).hexdigest()[:32]
-
-
-_encode = msgspec.msgpack.Encoder().encode
-_decode = msgspec.msgpack.Decoder(ScheduleState).decode

@@ -2,36 +2,30 @@
 
 import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
 from functools import partial
 from math import inf
 from typing import Final
 
-from genmcp._core.client_key import client_of
-from genmcp._core.outcome import Outcome, unpack
 from genmcp._core.task import Task, is_task_id
 from genmcp._core.waiting import ExternalJob, Finished, Suspended
 from genmcp.cancellation import run_to_completion
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
-from genmcp.stores.deliveries import Deliveries
-from genmcp.stores.following import retry_read
-from genmcp.stores.store import Put, Store
+from genmcp.stores.store import Store
 from genmcp.tasks.engine_worker import EngineWorker
-from genmcp.tasks.external import ExternalJobs, pack_status
+from genmcp.tasks.external import pack_status
 from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.progress import JobProgress, with_progress
 from genmcp.tasks.queues import EngineQueue, ExternalQueue, ExternalStatus
 from genmcp.tasks.reconciler import TaskReconciler
-from genmcp.tasks.records import HeldTask, TaskRecords
+from genmcp.tasks.records import ExternalJobs, HeldTask, TaskRecords
 from genmcp.tasks.runner import Resume, TaskRunner
-from genmcp.tasks.running import RunningTasks
-from genmcp.tasks.transitions import TaskScheduler, TaskWriter
+from genmcp.tasks.transitions import TaskWriter
 from genmcp.tasks.worker import TaskWorker, WorkerLifecycle
 from genmcp.tasks.writes import RetriedWrites
 
-__all__ = ["JobValues", "Resume", "TaskChange", "TaskMessage", "TaskService"]
+__all__ = ["Resume", "TaskChange", "TaskMessage", "TaskService"]
 
 logger = logging.getLogger("genmcp")
 
@@ -62,7 +56,6 @@ class TaskService:
         records, writer: the stored tasks, and their transitions.
         runner, worker: run delivered steps, and claim them in this process.
         running: the calls that run as tasks in this process.
-        values: the outcomes of jobs, for calls that returned too large results.
 
     Raises:
         ConfigurationError: two of *external* have the same scheme; the store delivers no jobs, or
@@ -80,33 +73,37 @@ class TaskService:
         environment: JobEnvironment = _ENVIRONMENT,
         namespace: str = "",
     ) -> None:
-        deliveries, self._engines = _deliveries_of(store), options.engines
+        deliveries, self._engines = store.deliveries, options.engines
+        if deliveries is None:
+            raise ConfigurationError(
+                f"store: {store!r} does not deliver jobs: implement Store.deliveries"
+            )
         external, bounds = _followed(external, self._engines, store), environment.bounds
         prefix = f"{namespace}/" if namespace else ""
-        lifecycle = WorkerLifecycle()
+        lifecycle, follows = WorkerLifecycle(), bool(external)
         presence = Presence(options.lease, store.now)
         self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
-        self._external = ExternalJobs(store, prefix)
         self.records = TaskRecords(store, options, prefix, max_events=bounds.max_events)
-        self.running = RunningTasks(self.records)
         self._follower = TaskFollower(self.records)
-        follows, delays = bool(external), bounds.write_retry_delays
-        self._scheduler = TaskScheduler(
-            self.records, deliveries, self.heartbeats, options, prefix=prefix, follows=follows
-        )
+        self._external = ExternalJobs(store, prefix)
         self._retry = RetriedWrites(
-            delays=delays, timeout=options.lease, is_stopping=lifecycle.has_ended
+            delays=bounds.write_retry_delays,
+            timeout=options.lease,
+            is_stopping=lifecycle.has_ended,
         )
-        self.writer = TaskWriter(self.records, self._scheduler, self._external, self._retry)
-        self.values = JobValues(store, prefix)
-        self.runner = TaskRunner(
-            self.writer,
-            resume,
-            external,
+        self.writer = TaskWriter(
+            self.records,
+            deliveries,
+            self.heartbeats,
+            self._external,
+            self._retry,
             options,
-            environment,
-            is_stopping=lifecycle.is_stopping,
+            follows=follows,
         )
+        self.runner = TaskRunner(
+            self.writer, resume, external, options, environment, is_stopping=lifecycle.is_stopping
+        )
+        self.running = self.runner.running
         self.worker = TaskWorker(
             deliveries,
             self.heartbeats,
@@ -117,12 +114,11 @@ class TaskService:
             prefix=prefix,
             follows=follows,
             has_work=store.durable or bool(options.schedules),
-            prepare=self.runner.prepare,
-            reconcile=TaskReconciler(self.records, self._scheduler, node).run,
-            checks=(self.runner.stop_cancelled, self.running.stop_ended),
-            calls=(self.running,),
+            prepare=self.runner.jobs.schedules.prepare,
+            checks=(self.runner.check, TaskReconciler(self.writer).check),
+            calls=self.running,
         )
-        engine_worker = EngineWorker(self.runner, store, options.lease, prefix)
+        engine_worker = EngineWorker(self.runner, self.records, options.lease)
         for name, engine in self._engines.items():
             engine.bind(f"genmcp.{namespace}.{name}", engine_worker.run)
 
@@ -173,12 +169,12 @@ class TaskService:
         try:
             if not task.ended:
                 await self.start()
-            return await self._scheduler.recover(task)
+            return await self.writer.recover(task)
         except StoreError as error:
             logger.warning("task %s may wait without a worker: %s", task.id, error)
             return task
 
-    async def follow(
+    def follow(
         self, id: str, owner: str | None, after: str | None = None, *, known: Task | None = None
     ) -> AsyncGenerator[TaskChange | TaskMessage, None]:
         """Yield a task of *owner*, now and as it changes, and its messages, in order.
@@ -193,11 +189,7 @@ class TaskService:
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
-        if known is None:
-            await retry_read(self.records.store, partial(self.get, id, owner))
-        async with aclosing(self._follower.follow(id, after, known)) as items:
-            async for each in items:
-                yield each
+        return self._follower.follow(id, after, known or partial(self.get, id, owner))
 
     async def answer(self, id: str, owner: str | None, answers: Mapping[str, bytes]) -> Task:
         """Add answers to the questions of the task, as JSON; after the last one it continues.
@@ -307,14 +299,6 @@ class TaskService:
         return HeldTask(self.records, id, fencing_token)
 
 
-def _deliveries_of(store: Store) -> Deliveries:
-    if store.deliveries is None:
-        raise ConfigurationError(
-            f"store: {store!r} does not deliver jobs: implement Store.deliveries"
-        )
-    return store.deliveries
-
-
 def _followed(
     external: Sequence[ExternalQueue], engines: Mapping[str, EngineQueue], store: Store
 ) -> Sequence[ExternalQueue]:
@@ -335,35 +319,3 @@ def _followed(
             )
     by_scheme = {each.scheme: each for each in (*engines.values(), *external)}
     return [*by_scheme.values()]
-
-
-class JobValues:
-    """Stores the outcome of a job if the result that its call returned is above the size limit.
-
-    The outcome of hours of work would otherwise be lost. The application reads it with
-    `Mux.job_value`. Keys begin with *prefix*.
-    """
-
-    def __init__(self, store: Store, prefix: str) -> None:
-        self._store = store
-        self._prefix = f"{prefix}value:"
-
-    async def store(self, task: Task) -> bool:
-        """Store the outcome of *task* for its ttl, and return True.
-
-        Return False if the task has no outcome, or the store does not accept it.
-        """
-        if task.outcome is None:
-            return False
-        key, client = self._prefix + task.id, client_of(task.owner, task.address)
-        try:
-            await self._store.apply(Put(key, task.outcome, ttl=task.ttl, client=client, new=True))
-        except StoreError as error:
-            logger.warning("the outcome of the job of task %s is not stored: %s", task.id, error)
-            return False
-        return True
-
-    async def find(self, id: str) -> Outcome | None:
-        """Return the stored outcome of the job of the task *id*."""
-        entry = await self._store.get(self._prefix + id)
-        return None if entry is None else unpack(entry.value)

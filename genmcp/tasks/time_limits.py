@@ -15,46 +15,33 @@ class SoftTimeLimit(asyncio.CancelledError):
     """
 
 
-class _SoftTimer:
-    """Interrupts the running asyncio task once, after *seconds*.
-
-    The interruption is a cancellation, since only that wakes a task from any `await`. `convert`
-    then replaces the CancelledError before it reaches the function.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._task = task
-        self._fired = False
-        self._handle = asyncio.get_running_loop().call_later(seconds, self._fire)
-
-    def _fire(self) -> None:
-        self._fired = True
-        self._task.cancel()
-
-    def convert(self, error: BaseException) -> BaseException:
-        """Return the exception to raise in the function in place of *error*."""
-        if not self._fired or not isinstance(error, asyncio.CancelledError):
-            return error
-        self._fired = False
-        # Above 0: the task was also cancelled by another caller, which counts more.
-        return error if self._task.uncancel() else SoftTimeLimit()
-
-    def cancel(self) -> None:
-        """Do not interrupt the task any more. An interruption that has not arrived is undone."""
-        self._handle.cancel()
-
-
 async def with_soft_limit(call: Callable[[], Coroutine[Any, Any, Any]], seconds: float) -> Any:
     """Return the result of *call*, in which SoftTimeLimit is raised after *seconds*.
 
     Raises:
         TimeoutError: the function has let SoftTimeLimit pass.
     """
-    timer = _SoftTimer(seconds)
+    task, has_fired = asyncio.current_task(), False
+    assert task is not None
+
+    # The interruption is a cancellation, since only that wakes a task from any `await`. `convert`
+    # then replaces the CancelledError before it reaches the function.
+    def fire() -> None:
+        nonlocal has_fired
+        has_fired = True
+        task.cancel()
+
+    def convert(error: BaseException) -> BaseException:
+        nonlocal has_fired
+        if not has_fired or not isinstance(error, asyncio.CancelledError):
+            return error
+        has_fired = False
+        # Above 0: the task was also cancelled by another caller, which counts more.
+        return error if task.uncancel() else SoftTimeLimit()
+
+    timer = asyncio.get_running_loop().call_later(seconds, fire)
     try:
-        return await _driven(call(), timer)
+        return await _driven(call(), convert)
     except SoftTimeLimit as passed:
         raise TimeoutError("the soft time limit has passed") from passed
     finally:
@@ -62,8 +49,10 @@ async def with_soft_limit(call: Callable[[], Coroutine[Any, Any, Any]], seconds:
 
 
 @coroutine
-def _driven(work: Coroutine[Any, Any, Any], timer: _SoftTimer) -> Generator[Any, Any, Any]:
-    """Run *work* like `await`, except that `timer.convert` sees each exception raised in it."""
+def _driven(
+    work: Coroutine[Any, Any, Any], convert: Callable[[BaseException], BaseException]
+) -> Generator[Any, Any, Any]:
+    """Run *work* like `await`, except that *convert* sees each exception raised in it."""
     step: Callable[[Any], Any] = work.send
     value: Any = None
     while True:
@@ -77,4 +66,4 @@ def _driven(work: Coroutine[Any, Any, Any], timer: _SoftTimer) -> Generator[Any,
             work.close()
             raise
         except BaseException as error:
-            step, value = work.throw, timer.convert(error)
+            step, value = work.throw, convert(error)

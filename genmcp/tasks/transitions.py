@@ -4,7 +4,7 @@ A transition is one conditional write of the record, followed by at most one sub
 `Store.deliveries`. The order matters. The record is written first: a step that is delivered before
 its record would find nothing to do and be acknowledged. If the process dies between the two, or the
 submission fails, the record waits without a delivery. The next reader of the record then submits
-the step (`TaskScheduler.recover`), and so do the handler, if the delivery of the previous step is
+the step (`TaskWriter.recover`), and so do the handler, if the delivery of the previous step is
 repeated, and the `TaskReconciler` of a process.
 """
 
@@ -24,10 +24,9 @@ from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavail
 from genmcp.stores.clocks import steady
 from genmcp.stores.deliveries import Deliveries
 from genmcp.tasks.attempt import outcome_rejected, result_rejected
-from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.records import HeldTask, Stored, TaskRecords
+from genmcp.tasks.records import ExternalJobs, HeldTask, Stored, TaskRecords, Transition
 from genmcp.tasks.writes import RetriedWrites
 
 logger = logging.getLogger("genmcp")
@@ -54,15 +53,22 @@ UNSERVED: Final = "Waiting for a worker"
 _WARNING_INTERVAL: Final = 60.0  # seconds between two warnings about one queue
 
 
-class TaskScheduler:
-    """Puts the next steps of tasks into *deliveries*. Owned by a `TaskService`.
+class TaskWriter:
+    """Makes the transitions of tasks, and submits the next steps. Owned by a `TaskService`.
+
+    If the caller is cancelled, both the write of a record and the submission of its next step are
+    completed: a record whose step is not submitted would wait until it is read again. Only the
+    death of the process may come between the two.
+
+    Writes of work that was done are repeated until the store accepts or rejects them, by `retry`.
 
     Args:
         records: the tasks.
         deliveries: the queues of the store.
         heartbeats: which processes are alive.
+        external: the records of external jobs.
+        retry: repeats writes.
         options: how this process works on jobs.
-        prefix: with which the names of queues begin in the store.
         follows: whether processes like this one follow jobs of external queues.
     """
 
@@ -71,38 +77,55 @@ class TaskScheduler:
         records: TaskRecords,
         deliveries: Deliveries,
         heartbeats: Heartbeats,
+        external: ExternalJobs,
+        retry: RetriedWrites,
         options: JobOptions,
         *,
-        prefix: str = "",
         follows: bool = False,
     ) -> None:
+        self.records = records
         self.heartbeats = heartbeats
-        self._records = records
+        self.external = external
+        self.retry = retry
         self._deliveries = deliveries
         self._max_crashes = options.max_crashes
         self._engines = options.engines
-        self._prefix = prefix
-        self._external = EXTERNAL if follows else CONTINUATIONS
+        self._external_queue = EXTERNAL if follows else CONTINUATIONS
         self._checks: dict[str, float] = {}  # by queue: the time of the next check for a worker
+
+    # The delivery of steps.
 
     async def submit(self, task: Task, *, at_once: bool = False) -> None:
         """Schedule the delivery of the next step of *task*, or a liveness check of its process.
 
         *at_once*: not when the step is due, but now.
         """
-        if task.bound_node is not None:
-            await self.check_later(task, 0)
-        elif task.needs_delivery:
-            queue = CONTINUATIONS
-            if (job := task.job) is not None:
-                queue = job.queue
+        work, queue = task.work, CONTINUATIONS
+        if task.outcome is None:
+            if isinstance(work, Working):
+                queue = work.job.queue
                 if queue not in self.heartbeats.queues:
                     await self._warn_if_unserved(queue)
-                await self._check_deadline(task, 1)
-            elif isinstance(task.work, Following) and not task.settled:
-                queue = self._external
-            delay = 0.0 if at_once else _delay(task, self._records.now())
-            await self._put(task, task.queued_id, queue, delay)
+                if work.deadline is not None:
+                    await self._check_deadline(task, work.deadline, 1)
+            elif isinstance(work, Following):
+                queue = self._external_queue
+            elif task.bound_node is not None:
+                await self.check_later(task, 0)
+                return
+            elif not task.needs_delivery:
+                return
+        # If the clock was set back since the last write, as long as was intended then.
+        delay = min(task.due - self.records.now(), task.due - task.updated)
+        await self._put(task, task.queued_id, queue, 0.0 if at_once else max(0.0, delay))
+
+    async def deliver_later(self, task: Task) -> None:
+        """Submit the next step of a *task* that was just written, and extend the expiry of both.
+
+        The request must live as long as the record.
+        """
+        await self.records.touch(task)
+        await self.submit(task)
 
     async def check_later(self, task: Task, liveness_checks: int, delay: float = 0.0) -> None:
         """Schedule a check whether the process of the task is alive, by default after one lease.
@@ -112,19 +135,19 @@ class TaskScheduler:
         id = f"{task.queued_id}.{liveness_checks}"
         await self._put(task, id, CONTINUATIONS, delay or self.heartbeats.lease)
 
-    async def _check_deadline(self, task: Task, number: int) -> None:
-        """Schedule a check whether a job that has a deadline is still waiting then.
+    async def _check_deadline(self, task: Task, deadline: float, number: int) -> None:
+        """Schedule a check whether a job that has a *deadline* is still waiting then.
 
         Without it, a job in a queue that no process serves would not fail in time. The number makes
         the id unique, and is negative to distinguish the check from those of `check_later`.
         """
-        if isinstance(task.work, Working) and task.work.deadline is not None:
-            delay = max(0.0, task.work.deadline - self._records.now())
-            await self._put(task, f"{task.id}:{task.step}.{-number}", CONTINUATIONS, delay)
+        delay = max(0.0, deadline - self.records.now())
+        await self._put(task, f"{task.id}:{task.step}.{-number}", CONTINUATIONS, delay)
 
     async def _put(self, task: Task, id: str, queue: str, delay: float) -> None:
         owner = client_of(task.owner, task.address)
-        await self._deliveries.put(id, delivery_queue(self._prefix, queue), delay, owner=owner)
+        name = delivery_queue(self.records.prefix, queue)
+        await self._deliveries.put(id, name, delay, owner=owner)
 
     async def expire(self, task: Task, step: int, number: int) -> None:
         """Fail the job of *task* if its deadline has passed and no worker has claimed it.
@@ -137,18 +160,13 @@ class TaskScheduler:
             return
         if not isinstance(work, Working) or work.deadline is None:
             return
-        if work.deadline > self._records.now():  # the clocks of two processes differ a little
-            await self._check_deadline(task, number + 1)
-            return
-        held = HeldTask(self._records, task.id, task.fencing_token)
-        try:
-            expired = await held.change(expire_job)
-        except IllegalTransition:  # claimed, or ended meanwhile
-            return
-        await self.cancel(task)
-        await self.submit(expired)
+        if work.deadline > self.records.now():  # the clocks of two processes differ a little
+            await self._check_deadline(task, work.deadline, number + 1)
+        elif expired := await self._change(task, expire_job):
+            await self.cancel_step(task)
+            await self.submit(expired)
 
-    async def cancel(self, task: Task) -> None:
+    async def cancel_step(self, task: Task) -> None:
         """Cancel the step of *task*, best effort: its result is rejected in any case."""
         for delivery in {task.delivery_id, task.held_delivery} - {None}:
             try:
@@ -156,20 +174,22 @@ class TaskScheduler:
             except StoreError as error:
                 logger.warning("a step of task %s was not cancelled: %s", task.id, error)
 
+    # Repairs.
+
     async def recover(self, task: Task) -> Task:
         """Repair a task that a dead process has left without a next step; return the task.
 
         `TaskService.get` calls this, so that reads repair the state. If the task is bound to a dead
-        process, or held by a dead process of an engine, it is abandoned (a write). If its next step
-        is overdue, the step is submitted again. The returned task then has a status message if no
-        process serves its queue. Otherwise *task* is returned unchanged.
+        process, or held by a dead process of an engine, it is taken from it (a write). If its next
+        step is overdue, the step is submitted again. The returned task then has a status message if
+        no process serves its queue. Otherwise *task* is returned unchanged.
         """
         node = task.bound_node or task.holder
         if node is not None and not await self.heartbeats.is_alive(node):
-            return await self.abandon(task)
+            return await self.take_from_dead(task)
         # A held delivery is delivered again when its lease expires.
         if task.needs_delivery and task.held_delivery is None:
-            now, lease = self._records.now(), self.heartbeats.lease
+            now, lease = self.records.now(), self.heartbeats.lease
             overdue = now - max(task.due, task.updated)
             was_set = now < task.updated - lease  # this clock or that of the writer was set
             if overdue > lease / 2 or was_set:
@@ -188,30 +208,29 @@ class TaskScheduler:
         if again is not None:
             await self.submit(again, at_once=True)
 
-    async def abandon(self, task: Task) -> Task:
+    async def take_from_dead(self, task: Task) -> Task:
         """Give up the call, awaitable or job that the dead process of *task* was running.
 
         The task fails, or its wait ends with WorkerLost, or its job runs again (`lose_process`,
         `lose_holder`), and its next step is submitted. Return the task after that. If another
         process has changed the task first, write nothing and return the task as it is in the store.
         """
-        lose: Callable[[Task, float], Task] = lose_process
+        lose: Transition = lose_process
         if task.bound_node is None:
             lose = partial(lose_holder, max_crashes=self._max_crashes)
         lost = await self._change(task, lose)
         if lost is None:
-            stored = await self._records.find(task.id)
+            stored = await self.records.find(task.id)
             return stored.task if stored else task
         if task.holder is not None:
             logger.warning("a process of an engine has died with the job of task %s", task.id)
         await self.submit(lost)
         return lost
 
-    async def _change(self, task: Task, transition: Callable[[Task, float], Task]) -> Task | None:
+    async def _change(self, task: Task, transition: Transition) -> Task | None:
         """Write *task* after *transition*; return None if another process has changed it first."""
         try:
-            held = HeldTask(self._records, task.id, task.fencing_token)
-            return await held.change(transition)
+            return await HeldTask(self.records, task.id, task.fencing_token).change(transition)
         except IllegalTransition:
             return None
 
@@ -230,36 +249,7 @@ class TaskScheduler:
         except StoreError as error:
             logger.debug("it is unknown whether a process serves %r: %s", queue, error)
 
-
-def _delay(task: Task, now: float) -> float:
-    """Return the seconds until the next step of *task* is due.
-
-    If the clock was set back since the last write, return at most the delay that was intended then.
-    """
-    return max(0.0, min(task.due - now, task.due - task.updated))
-
-
-class TaskWriter:
-    """Makes the transitions of tasks, and submits the next steps. Owned by a `TaskService`.
-
-    If the caller is cancelled, both the write of a record and the submission of its next step are
-    completed: a record whose step is not submitted would wait until it is read again. Only the
-    death of the process may come between the two.
-
-    Writes of work that was done are repeated until the store accepts or rejects them, by `retry`.
-    """
-
-    def __init__(
-        self,
-        records: TaskRecords,
-        scheduler: TaskScheduler,
-        external: ExternalJobs,
-        retry: RetriedWrites,
-    ) -> None:
-        self.records = records
-        self.scheduler = scheduler
-        self.external = external
-        self.retry = retry
+    # Transitions.
 
     async def create(
         self, task: Task, call: bytes | None, *, replaces: Stored | None = None
@@ -272,8 +262,22 @@ class TaskWriter:
         await self._register_external(task.id, task.work)
         created = await self.records.create(task, call, replaces=replaces)
         if created:
-            await self.scheduler.submit(task)
+            await self.submit(task)
         return created
+
+    async def create_once(self, task: Task) -> Task:
+        """Create a task without a call, or submit its next step if it exists; return it.
+
+        It exists if this is repeated, and may not have been submitted then.
+        """
+        if await self.create(task, None):
+            return task
+        stored = await self.records.find(task.id)
+        if stored is None:
+            return task
+        if not stored.task.ended:
+            await self.submit(stored.task)
+        return stored.task
 
     async def suspend(self, held: HeldTask, suspended: Suspended) -> Task:
         """Write that the task waits again, and submit its work.
@@ -281,25 +285,28 @@ class TaskWriter:
         Raises:
             IllegalTransition: it has ended, or another process has taken it over.
         """
+        await self.retry.retry_until_written(
+            partial(self._register_external, held.id, suspended.work)
+        )
+        return await self._move(held, lambda task, now: task.suspend(suspended, now))
 
-        def suspended_task(task: Task, now: float) -> Task:
-            return task.suspend(suspended, now)
+    async def abandon(self, held: HeldTask) -> Task:
+        """Give up the call or awaitable that runs in the process that the task is bound to.
 
-        async def suspend() -> Task:
-            await self._register_external(held.id, suspended.work)
-            task = await held.change(suspended_task)
+        The task fails, or its wait ends with WorkerLost (`lose_process`).
+
+        Raises:
+            IllegalTransition: as for `suspend`, or it is not bound to a process.
+        """
+        return await self._move(held, lose_process)
+
+    async def _move(self, held: HeldTask, transition: Transition) -> Task:
+        async def move() -> Task:
+            task = await held.change(transition)
             await self.deliver_later(task)
             return task
 
-        return await self.retry.retry_until_written(lambda: run_to_completion(suspend()))
-
-    async def deliver_later(self, task: Task) -> None:
-        """Submit the next step of a *task* that was just written, and extend the expiry of both.
-
-        The request must live as long as the record.
-        """
-        await self.records.touch(task)
-        await self.scheduler.submit(task)
+        return await self.retry.retry_until_written(lambda: run_to_completion(move()))
 
     async def finish(self, held: HeldTask, finished: Finished) -> Task:
         """End the task with *finished*, or with an error if the store has no room for *finished*.
@@ -308,15 +315,11 @@ class TaskWriter:
             IllegalTransition: as for `suspend`.
         """
 
-        def end(task: Task, now: float) -> Task:
-            return task.finish(finished, now)
+        def write(finished: Finished) -> Callable[[], Awaitable[Task]]:
+            return partial(held.change, lambda task, now: task.finish(finished, now))
 
-        async def reject(error: StoreUnavailable) -> Task:
-            nonlocal finished
-            finished = result_rejected(error)
-            return await held.change(end)
-
-        return await self.retry.retry_until_written(partial(held.change, end), reject)
+        retry = self.retry.retry_until_written
+        return await retry(write(finished), lambda error: write(result_rejected(error)))
 
     async def advance(self, held: HeldTask, result: Suspended | Finished) -> None:
         """Suspend the task, or end it, as *result* states.
@@ -329,10 +332,9 @@ class TaskWriter:
         if isinstance(result, Suspended):
             try:
                 await self.suspend(held, result)
+                return
             except OverShare as error:
                 result = result_rejected(error)
-            else:
-                return
         await self.finish(held, result)
 
     async def answer(self, id: str, answers: Mapping[str, bytes]) -> Task:
@@ -345,22 +347,6 @@ class TaskWriter:
             return task
 
         return await run_to_completion(answer())
-
-    async def abandon(self, held: HeldTask) -> Task:
-        """Give up the call or awaitable that runs in the process that the task is bound to.
-
-        The task fails, or its wait ends with WorkerLost (`lose_process`).
-
-        Raises:
-            IllegalTransition: as for `suspend`, or it is not bound to a process.
-        """
-
-        async def abandon() -> Task:
-            task = await held.change(lose_process)
-            await self.scheduler.submit(task)
-            return task
-
-        return await self.retry.retry_until_written(lambda: run_to_completion(abandon()))
 
     async def cancel(
         self,
@@ -396,7 +382,7 @@ class TaskWriter:
                 return None
             # If the task was cancelled before, its step is cancelled nevertheless: the process that
             # has cancelled the task may have died before it cancelled the step.
-            await self.scheduler.cancel(before)
+            await self.cancel_step(before)
             await cancel_work(before)
             return None if before.ended else before
 
@@ -409,12 +395,11 @@ class TaskWriter:
             self.retry.defer(cancel)
             raise
 
-    async def settle(self, held: HeldTask, transition: Callable[[Task, float], Task]) -> Task:
+    async def settle(self, held: HeldTask, transition: Transition) -> Task:
         """Write the outcome of an attempt, or an error if the store has no room for the outcome."""
 
-        async def reject(error: StoreUnavailable) -> Task:
-            outcome = outcome_rejected(error)
-            return await held.change(lambda task, now: task.settle(outcome, now))
+        def reject(error: StoreUnavailable) -> Callable[[], Awaitable[Task]]:
+            return partial(held.change, settlement(outcome_rejected(error)))
 
         return await self.retry.retry_until_written(partial(held.change, transition), reject)
 
@@ -434,14 +419,14 @@ class TaskWriter:
             task = await self.records.change(id, settled)
             # Also if the outcome was written before: the submission may have failed.
             if _follows(task, ref):
-                await self.scheduler.submit(task)
+                await self.submit(task)
 
         try:
             await run_to_completion(settle())
         except TaskNotFound:
             return False
         if before is not None:
-            await self.scheduler.cancel(before)
+            await self.cancel_step(before)
             if isinstance(before.work, Following) and before.work.submitted:
                 await self.external.forget(ref)
         return before is not None
@@ -450,6 +435,11 @@ class TaskWriter:
         # Before the task is written: an outcome that is reported in between must find the task.
         if isinstance(work, Following) and work.ref.call is None:
             await self.external.add_task(work.ref, id)
+
+
+def settlement(outcome: bytes) -> Transition:
+    """Return the transition that ends a wait with the packed *outcome*."""
+    return lambda task, now: task.settle(outcome, now)
 
 
 def _follows(task: Task, ref: ExternalJob) -> bool:

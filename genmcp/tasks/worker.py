@@ -13,6 +13,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Sequence, Sized
 from concurrent.futures import Future
+from contextlib import suppress
 from contextvars import Context
 from enum import Enum, auto
 from functools import partial
@@ -29,7 +30,6 @@ from genmcp.tasks.transitions import CONTINUATIONS, EXTERNAL, delivery_queue
 
 logger = logging.getLogger("genmcp")
 
-_BEATS_PER_LEASE: Final = 9  # a few may be late before this process counts as suspended
 _SUBMISSIONS: Final = 16  # at once, to engines
 _CALL_GRACE: Final = 5.0  # seconds that a cancelled call has for its cleanup
 _BUSY_POLL: Final = 0.05  # seconds between two checks for running calls
@@ -107,9 +107,8 @@ class TaskWorker:
         has_work: whether there may be work before the first call: the store is durable, or jobs run
             periodically.
         prepare: is called when this begins to serve.
-        reconcile: submits tasks again whose submission was lost, until it is cancelled.
-        checks: called once per lease. They stop work whose task was cancelled by a process that
-            could not send that to this one.
+        checks: called at least twice per lease. They stop work whose task was cancelled by a
+            process that could not send that to this one, and repair tasks of dead processes.
         calls: the calls that run in this process, and that others would consider lost without its
             heartbeat.
 
@@ -131,9 +130,8 @@ class TaskWorker:
         follows: bool = False,
         has_work: bool = False,
         prepare: Callable[[], Awaitable[None]] | None = None,
-        reconcile: Callable[[JobOptions], Coroutine[Any, Any, None]] | None = None,
         checks: Sequence[Callable[[], Awaitable[None]]] = (),
-        calls: Sequence[Sized] = (),
+        calls: Sized = (),
     ) -> None:
         self._deliveries = deliveries
         self._heartbeats = heartbeats
@@ -145,7 +143,6 @@ class TaskWorker:
         self._follows = follows
         self._has_work = self.dormant = has_work
         self._prepare = prepare
-        self._reconcile = reconcile
         self._checks = checks
         self._calls = calls
         self._unowned: set[asyncio.Task[None]] = set()  # of `run_call`
@@ -156,8 +153,8 @@ class TaskWorker:
     def state(self) -> WorkerState:
         """What it does. An event loop that was closed has ended it."""
         state, serving = self._lifecycle.state, self._serving
-        lost = serving is not None and (serving.loop.is_closed() or serving.task.done())
-        return WorkerState.FAILED if state in _AT_WORK and lost else state
+        lost = state in _AT_WORK and serving is not None and serving.over
+        return WorkerState.FAILED if lost else state
 
     def run_call(self, call: Coroutine[Any, Any, None]) -> None:
         """Run *call*, which no request owns, to its end; it is cancelled when this stops.
@@ -293,13 +290,13 @@ class TaskWorker:
         consumers = self._consumers(options)
         # The heartbeat is renewed until the last step has ended: other processes would otherwise
         # take over steps that still run here.
-        beating = asyncio.create_task(self._beat(options.lease / _BEATS_PER_LEASE))
+        beating = asyncio.create_task(heartbeats.keep_beating())
         consuming = [asyncio.create_task(each.run()) for each in consumers]
         for part in (beating, *consuming):
             part.add_done_callback(serving.fail)
-        beside = [asyncio.create_task(self._check(options.lease))]
-        if self._reconcile is not None:
-            beside.append(asyncio.create_task(self._reconcile(options)))
+        # Records would expire during a long step: a check extends that.
+        pause = min(options.lease / 2, options.retention / 6)
+        checking = asyncio.create_task(self._check(pause))
         if self._serving is serving and self.state is WorkerState.STARTING:
             self._enter(WorkerState.SERVING)
         serving.ready.set_result(None)
@@ -309,7 +306,7 @@ class TaskWorker:
             await asyncio.gather(*drains, self._drain_calls(serving))
         finally:
             # Also after an error, so that running steps are handed over.
-            await cancel_and_wait(*consuming, *beside)
+            await cancel_and_wait(*consuming, checking)
             # One that ignores this, or cannot write its end, must not delay the exit for ever.
             await cancel_and_wait(*self._calls_on(serving.loop), timeout=_CALL_GRACE)
             await asyncio.gather(*(each.aclose() for each in consumers))
@@ -319,7 +316,8 @@ class TaskWorker:
         for part in (beating, *consuming):
             if not part.cancelled():
                 part.result()
-        await self._logged(heartbeats.leave())
+        with suppress(StoreError):  # others find out when the heartbeat expires
+            await heartbeats.leave()
 
     def _consumers(self, options: JobOptions) -> list[QueueConsumer]:
         # Only jobs have a limit per client. Other steps are short, or wait for an external queue.
@@ -344,11 +342,6 @@ class TaskWorker:
             for queues, concurrency, share in served
         ]
 
-    async def _beat(self, interval: float) -> None:
-        while True:
-            await asyncio.sleep(interval)
-            await self._logged(self._heartbeats.beat())
-
     async def _check(self, interval: float) -> None:
         while True:
             await asyncio.sleep(interval)
@@ -356,11 +349,11 @@ class TaskWorker:
                 try:
                     await check()
                 except StoreError as error:
-                    logger.debug("running work is checked later: %s", error)
+                    logger.debug("tasks are checked later: %s", error)
 
     async def _wait_for_calls(self, timeout: float) -> None:
         for _ in range(ceil(timeout / _BUSY_POLL)):
-            if not any(map(len, self._calls)):
+            if not self._calls:
                 return
             await asyncio.sleep(_BUSY_POLL)
 
@@ -370,12 +363,6 @@ class TaskWorker:
 
     def _calls_on(self, loop: asyncio.AbstractEventLoop) -> Sequence["asyncio.Task[None]"]:
         return [each for each in self._unowned if each.get_loop() is loop]
-
-    async def _logged(self, write: Coroutine[Any, Any, None]) -> None:
-        try:
-            await write
-        except StoreError as error:
-            logger.warning("other processes may consider this one dead: %s", error)
 
     def _ended(self, serving: "_Serving", task: "asyncio.Task[None]") -> None:
         error = None if task.cancelled() else task.exception()

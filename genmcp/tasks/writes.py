@@ -14,7 +14,6 @@ import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
-from functools import partial
 from typing import Any, Final, TypeVar
 
 from genmcp.errors import OverShare, StoreFull, StoreUnavailable
@@ -57,15 +56,15 @@ class RetriedWrites:
     async def retry_until_written(
         self,
         write: Callable[[], Awaitable[T]],
-        fallback: Callable[[StoreUnavailable], Awaitable[T]] | None = None,
+        fallback: Callable[[StoreUnavailable], Callable[[], Awaitable[T]]] | None = None,
     ) -> T:
         """Write, or read what work needs, for as long as the store does not respond.
 
         Args:
             write: may be called repeatedly.
-            fallback: written in its place if the client has used its share of the store, or if the
-                store is still full after *timeout* seconds: the client would otherwise wait for
-                room that may never become free.
+            fallback: returns what is written in its place if the client has used its share of the
+                store, or if the store is still full after *timeout* seconds: the client would
+                otherwise wait for room that may never become free.
 
         Raises:
             OverShare: there is no *fallback*, or no room for it either.
@@ -86,7 +85,7 @@ class RetriedWrites:
                 full = isinstance(error, StoreFull) and now - started >= self._timeout
                 if fallback is not None and (full or isinstance(error, OverShare)):
                     logger.warning("the store has no room for the result of a task: %s", error)
-                    write, fallback = partial(fallback, error), None
+                    write, fallback = fallback(error), None
                     continue
                 if isinstance(error, OverShare):
                     raise

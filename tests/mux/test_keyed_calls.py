@@ -624,7 +624,7 @@ async def test_client_that_answers_and_leaves_does_not_end_the_call() -> None:
     client = await begin(app, capabilities=ASKS)
     asked = await client.send(keyed(client))
     async with client.open(answered(client, asked)) as leaving:
-        await until(lambda: app.mux.tasks.service.runner._running._timers)
+        await until(lambda: app.mux.tasks.service.runner._steps)
         leaving.disconnect()
     go.set()
 

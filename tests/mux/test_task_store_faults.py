@@ -120,7 +120,7 @@ async def test_cancel_that_was_written_stops_the_work() -> None:
     for _ in range(2):
         await client.send(client.request("tasks/cancel", {"taskId": id}))
 
-    await until(lambda: not app.mux.tasks.service.runner._running._timers)
+    await until(lambda: not app.mux.tasks.service.runner._steps)
     assert tool.cancels == 1
     await app.mux.aclose()
 

@@ -10,10 +10,9 @@ from genmcp._core.outcome import Done, Failed
 from genmcp._core.task import Task
 from genmcp._core.waiting import Awaiting, ExternalJob, Following, Suspended
 from genmcp.errors import ConfigurationError, WaitCancelled, WorkRaised
-from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
-from genmcp.tasks.records import TaskRecords
+from genmcp.tasks.records import ExternalJobs, TaskRecords
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened, until
 
 REF = ExternalJob("celery", "7")

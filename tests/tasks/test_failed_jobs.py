@@ -75,7 +75,7 @@ async def test_record_that_was_written_meanwhile_is_not_deleted(bench: Bench) ->
     await jobs.records.write(stored.task, stored.version, stored.task)
 
     with pytest.raises(Conflict):
-        await jobs.records.drop(stored)
+        await jobs.records.discard("t1", stored.version)
 
     assert await jobs.records.find("t1")
 

@@ -11,7 +11,6 @@ from genmcp._core.task import Task
 from genmcp._core.waiting import Working
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.jobs import Run, job
-from genmcp.tasks.options import JobOptions
 from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.service import TaskService
 from tests.support.clock import Clock
@@ -78,7 +77,7 @@ async def test_examination_is_bounded_and_continues_behind_the_last(bench: Bench
     for number in range(5):
         await jobs.records.create(task(f"old{number}", 60, now), b"{}")
     await jobs.records.create(task("new", 0, now), b"{}")
-    reconciler = TaskReconciler(jobs.records, jobs.writer.scheduler, "n1")
+    reconciler = TaskReconciler(jobs.writer)
     submitted = []
     for _ in range(4):
         await reconciler.examine("queued", 2)
@@ -93,9 +92,9 @@ async def test_one_process_of_a_service_examines(tmp_path: Path) -> None:
     clock = Clock(1000.0)
     store = SQLiteStore(tmp_path / "jobs.db", clock=clock)
     async with aclosing(store), opened("memory", tmp_path) as bench:
-        jobs = bench.jobs(store=store)
-        scheduler = jobs.writer.scheduler
-        first, second = (TaskReconciler(jobs.records, scheduler, n) for n in ("n1", "n2"))
+        first, second = (
+            TaskReconciler(bench.jobs(node, store=store).writer) for node in ("n1", "n2")
+        )
 
         assert await first.is_elected(30)
         assert not await second.is_elected(30)
@@ -109,8 +108,9 @@ async def test_one_process_of_a_service_examines(tmp_path: Path) -> None:
 
 
 async def test_store_of_one_process_needs_no_examination(tmp_path: Path) -> None:
-    """A process in which no other could have died does not wake for it."""
+    """There is no other process that could have died."""
     async with opened("memory", tmp_path) as bench:
         jobs = bench.jobs()
-        async with asyncio.timeout(BOUND):
-            await TaskReconciler(jobs.records, jobs.writer.scheduler, "n1").run(JobOptions())
+        await TaskReconciler(jobs.writer).check()
+
+        assert await jobs.records.store.get("reconciler") is None

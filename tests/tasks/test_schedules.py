@@ -67,11 +67,17 @@ def schedules_of(jobs: TaskService) -> ScheduledJobs:
     return jobs.runner.jobs.schedules
 
 
+async def state_of(jobs: TaskService, schedule: Schedule) -> tuple[ScheduleState | None, int]:
+    """Return the stored state of *schedule*, and its version."""
+    times = schedules_of(jobs)
+    return await times.states.read(times.key(schedule))
+
+
 async def missed(jobs: TaskService, schedule: Schedule, ago: float) -> float:
     """Let an occurrence be pending since *ago* seconds, as after a downtime; return its time."""
     times = schedules_of(jobs)
     pending = schedule.after(time.time() - ago)
-    assert await times.write(schedule, ScheduleState(schedule.times, pending), 0)
+    assert await times.states.write(times.key(schedule), ScheduleState(schedule.times, pending), 0)
     await times.create(schedule, pending)
     return pending
 
@@ -107,7 +113,7 @@ async def test_missed_occurrences_run_once(bench: Bench) -> None:
 
     assert task.status == "completed"
     assert task.owner is None
-    state, _ = await schedules_of(jobs).read(HOURLY)
+    state, _ = await state_of(jobs, HOURLY)
     assert state is not None
     assert state.pending > time.time()
     assert ran.empty()
@@ -125,7 +131,7 @@ async def test_missed_occurrence_may_expire(bench: Bench) -> None:
 
     assert task.status == "failed"
     assert ran.empty()
-    state, _ = await schedules_of(jobs).read(schedule)
+    state, _ = await state_of(jobs, schedule)
     assert state is not None
     assert state.pending > time.time()
 
@@ -135,9 +141,10 @@ async def test_occurrence_after_a_crash_creates_the_next_again(bench: Bench) -> 
     jobs = bench.jobs(schedules=[HOURLY])
     pending = await missed(jobs, HOURLY, 36000)
     following = HOURLY.after(time.time())
-    _, version = await schedules_of(jobs).read(HOURLY)
+    _, version = await state_of(jobs, HOURLY)
     state = ScheduleState(HOURLY.times, following, pending)
-    assert await schedules_of(jobs).write(HOURLY, state, version)
+    times = schedules_of(jobs)
+    assert await times.states.write(times.key(HOURLY), state, version)
 
     await jobs.start()
     await next_run()
@@ -162,14 +169,14 @@ async def test_cancelled_occurrence_is_followed_by_the_next(bench: Bench) -> Non
     """An operator may cancel one, while it waits."""
     jobs = bench.jobs(schedules=[HOURLY])
     await jobs.start()
-    state, _ = await schedules_of(jobs).read(HOURLY)
+    state, _ = await state_of(jobs, HOURLY)
     assert state is not None
     stored = await jobs.records.find(schedules_of(jobs).occurrence_id(HOURLY, state.pending))
     assert stored is not None
 
     await jobs.writer.cancel(stored.task, jobs.runner.cancel_work, wait=True)
 
-    after, _ = await schedules_of(jobs).read(HOURLY)
+    after, _ = await state_of(jobs, HOURLY)
     assert after is not None
     assert after.pending == state.pending + 3600
 
@@ -183,7 +190,7 @@ async def test_cancelled_occurrence_does_not_end_its_schedule(bench: Bench) -> N
 
     await jobs.start()
 
-    state, _ = await schedules_of(jobs).read(HOURLY)
+    state, _ = await state_of(jobs, HOURLY)
     assert state is not None
     assert state.pending > time.time()
     assert ran.empty()

@@ -25,11 +25,10 @@ from genmcp._mux.tasks import advertised_ttl
 from genmcp.errors import StoreUnavailable, TaskNotFound, UnknownFormat
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Put, StoreEntry
-from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.progress import JobProgress
-from genmcp.tasks.records import TaskRecords
+from genmcp.tasks.records import ExternalJobs, TaskRecords
 from genmcp.tasks.service import TaskChange, TaskMessage, TaskService
 from tests.support.clock import Clock
 from tests.tasks.bench import BOUND, Bench, ended, made, opened

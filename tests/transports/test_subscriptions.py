@@ -387,7 +387,7 @@ async def stream(client: Client) -> AsyncIterator[Connection]:
     async with client.listen() as connection:
         await connection.started()
         mux: Mux = client.app.mux
-        await until(lambda: mux.subscriptions._follower()._listeners)
+        await until(lambda: mux.subscriptions._here()._listeners)
         yield connection
 
 

@@ -76,7 +76,7 @@ local function append(op)
   log.deadline, log.changed = now + ttl, true
 end
 
--- Return a failure if an account exceeds its limit, as `Room.exceeded` has it.
+-- Return a failure if an account exceeds its limit, as `genmcp/stores/sqlite/tables.py` has it.
 local function excess()
   for number, limit in ipairs(limits) do
     local used = account(limit[1])

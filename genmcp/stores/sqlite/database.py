@@ -37,6 +37,7 @@ class Database(ABC):
 
     Attributes:
         waiters: those of this process.
+        last_commit: the counter `event` before and after the last commit of this process.
         now: returns the time of the store.
     """
 
@@ -45,6 +46,7 @@ class Database(ABC):
         self.now = now
         self.capacity = capacity
         self.limits_file = limits_file
+        self.last_commit = 0, 0
         self.is_behind = False  # whether the last sweep left expired entries
         self._next_sweep = -inf
 
@@ -81,7 +83,8 @@ class Database(ABC):
         try:
             capacity, now = self.capacity, self.now()
             transaction = Transaction(connection, now, capacity, limits_file=self.limits_file)
-            self._sweep_if_due(transaction)
+            if now >= self._next_sweep:
+                self._sweep(transaction)
             if len(changes) == 1:
                 outcomes = [changes[0](transaction)]
             else:
@@ -94,21 +97,18 @@ class Database(ABC):
             if isinstance(error, StoreError):
                 return [error]
             raise
-        self.committed(transaction)
+        self.last_commit = transaction.counters[1], transaction.event
+        if transaction.logs or transaction.queues:
+            self.waiters.wake(changed_names(transaction.logs, transaction.queues))
         return outcomes
 
-    def committed(self, transaction: Transaction) -> None:
-        """Wake the waiters that *transaction* concerns."""
-        self.waiters.wake(changed_names(transaction.logs, transaction.queues))
-
-    def _sweep_if_due(self, transaction: Transaction) -> None:
-        if transaction.now >= self._next_sweep:
-            # Set first: a sweep that fails (on a full disk) must not fail each write after it.
-            self._next_sweep = transaction.now + _SWEEP_INTERVAL
-            self.is_behind = sweep(transaction)
-            transaction.save_accounts()
-            if self.is_behind:
-                self._next_sweep = transaction.now
+    def _sweep(self, transaction: Transaction) -> None:
+        # Set first: a sweep that fails (on a full disk) must not fail each write after it.
+        self._next_sweep = transaction.now + _SWEEP_INTERVAL
+        self.is_behind = sweep(transaction)
+        transaction.save_accounts()
+        if self.is_behind:
+            self._next_sweep = transaction.now
 
 
 def _separated(transaction: Transaction, change: Callable[[Transaction], Any]) -> Any:
@@ -295,18 +295,17 @@ class FileDatabase(Database):
         if not changes:
             self.is_behind = False  # also if the sweep fails: the next write starts over
         try:
-            return self.transact(connection, changes)
+            outcomes = self.transact(connection, changes)
+            # If another process has committed in between, `_look` finds both commits.
+            before, after = self.last_commit
+            if self._seen == before:
+                self._seen = after
+            return outcomes
         except Exception as error:
             if len(changes) > 1 and not is_busy(error):
                 # One change must not fail because of another one: try them separately.
                 return [each for change in changes for each in self._write(connection, [change])]
             return [self._translated(error) for _ in changes]
-
-    def committed(self, transaction: Transaction) -> None:
-        # If another process has committed in between, `_look` finds both commits.
-        if self._seen == transaction.counters[1]:
-            self._seen = transaction.event
-        super().committed(transaction)
 
     # In both threads.
 

@@ -10,7 +10,9 @@ that waits for its delay, or is held, has no turn: a claim assigns one when the 
 from collections import Counter, deque
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from math import inf
+from operator import itemgetter
 from sqlite3 import Connection
 from typing import Any, Final
 
@@ -65,10 +67,10 @@ class SQLiteDeliveries(Deliveries):
             # If this claim had to wait for long, other nodes may have been unable to renew leases.
             if extension := lease if steady() - started > lease / 3 else takeover_delay:
                 _extend_expired(transaction, queues, transaction.now + extension)
-            due = [_due(transaction, queue, limit, full) for queue in queues]
+            due = [*map(partial(_due, transaction, limit, full), queues)]
             claimed: list[Delivery] = []
-            while len(claimed) < limit and (left := [rows for rows in due if rows]):
-                longest = min(left, key=lambda rows: rows[0])
+            while len(claimed) < limit and (left := [*filter(None, due)]):
+                longest = min(left, key=itemgetter(0))
                 _, number, id, queue, owner = longest.popleft()
                 if owner and counts[owner] >= share.most:
                     continue  # this owner's share is full: the next claim excludes it
@@ -124,7 +126,7 @@ class SQLiteDeliveries(Deliveries):
         full = share.full
 
         def query(connection: Connection, now: float) -> float | None:
-            due = min((_first_due(connection, queue, full) for queue in queues), default=inf)
+            due = min(map(partial(_first_due, connection, full), queues), default=inf)
             return None if due == inf else max(0.0, due - now)
 
         return await self._database.read(query)
@@ -150,13 +152,14 @@ class SQLiteDeliveries(Deliveries):
             yield signal
 
 
-def _first_due(connection: Connection, queue: str, full: Collection[str]) -> float:
+def _first_due(connection: Connection, full: Collection[str], queue: str) -> float:
     """Return when a delivery in *queue* is due: `-inf` if it has a turn, `inf` if it is empty.
 
     Deliveries with a turn are ignored if their owner is in *full*.
     """
+    others = _without(full) if full else ""
     if connection.execute(
-        f"SELECT 1 FROM deliveries WHERE queue = ? AND turn IS NOT NULL{_without(full)} LIMIT 1",
+        f"SELECT 1 FROM deliveries WHERE queue = ? AND turn IS NOT NULL{others} LIMIT 1",
         (queue, *full),
     ).fetchone():
         return -inf
@@ -177,11 +180,11 @@ def _extend_expired(transaction: Transaction, queues: Collection[str], until: fl
 
 
 def _without(owners: Collection[str]) -> str:
-    return f" AND owner NOT IN ({', '.join('?' * len(owners))})" if owners else ""
+    return f" AND owner NOT IN ({', '.join('?' * len(owners))})"
 
 
 def _due(
-    transaction: Transaction, queue: str, limit: int, full: Collection[str]
+    transaction: Transaction, limit: int, full: Collection[str], queue: str
 ) -> deque[tuple[float, int, str, str, str]]:
     """Return the first due deliveries of *queue*, in order, as (due, number, id, queue, owner).
 
@@ -195,9 +198,10 @@ def _due(
     for number, owner in waited:
         turn = _next_turn(transaction, queue, owner)
         transaction.execute("UPDATE deliveries SET turn = ? WHERE number = ?", (turn, number))
+    others = _without(full) if full else ""
     rows = transaction.execute(
         "SELECT due, number, id, queue, owner FROM deliveries WHERE queue = ?"
-        f" AND turn IS NOT NULL{_without(full)} ORDER BY turn, number LIMIT ?",
+        f" AND turn IS NOT NULL{others} ORDER BY turn, number LIMIT ?",
         (queue, *full, limit),
     )
     return deque(rows)

@@ -11,8 +11,7 @@ Event ids are counted over all logs. A follower that has read up to the end of i
 advances to the current counter, which is later than its last event.
 """
 
-from collections.abc import Sequence, Set
-from itertools import chain
+from collections.abc import Collection, Sequence
 from math import inf
 from sqlite3 import Connection
 from typing import Final, NamedTuple, TypeAlias
@@ -41,6 +40,7 @@ _EVENTS_PER_SWEEP: Final = 2000  # a sweep that has deleted more ends; the next 
 _MAX_SWEEPS: Final = 10  # sweeps before a write is rejected because of a share
 _NOTHING: Final = Usage()
 _COLUMNS: Final = "number, floor, last, held, deadline, size, client"
+_USAGE: Final = "SELECT entries, size FROM accounts WHERE name = ?"
 _FILE_SIZE: Final = (
     "SELECT (page_count - freelist_count) * page_size"
     " FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
@@ -99,7 +99,8 @@ class Transaction:
 
     def save(self) -> None:
         """Write the accounts and counters. Call it last, before the commit."""
-        self.save_accounts()
+        if self.growth:
+            self.save_accounts()
         self.event += bool(self.queues)
         for queue in self.queues:
             self.execute(
@@ -117,8 +118,7 @@ Source: TypeAlias = Connection | Transaction
 
 def usage_of(source: Source, account: str, *, limits_file: bool) -> Usage:
     """Return the usage of *account*. Expired entries count until they are removed."""
-    query = "SELECT entries, size FROM accounts WHERE name = ?"
-    row = source.execute(query, (account,)).fetchone()
+    row = source.execute(_USAGE, (account,)).fetchone()
     used = Usage(*row) if row else _NOTHING
     if limits_file and account == EVERYTHING:
         used = used._replace(size=source.execute(_FILE_SIZE).fetchone()[0])
@@ -209,14 +209,16 @@ def _excess(transaction: Transaction, ops: Sequence[Op]) -> StoreError | None:
     room, in_file = room_of(transaction.capacity, ops), transaction.limits_file
     # SQLite itself limits the file; only new work, which has no slack, leaves the reserve in it.
     for limit in room.limits[:-1] if in_file and room.slack else room.limits:
-        growth = transaction.growth.get(limit.account, _NOTHING)
-        if max(growth) > 0:
-            used = usage_of(transaction, limit.account, limits_file=in_file)
-            if in_file and limit.account == EVERYTHING:  # the file is as it is after the write
-                used = used._replace(size=used.size - growth.size)
-            after = Usage(used.entries + growth.entries, used.size + growth.size)
-            if room.exceeded(limit, used, after):
-                return transaction.capacity.refusal(limit.account, used)
+        more, bytes_more = transaction.growth.get(limit.account, _NOTHING)
+        if more <= 0 and bytes_more <= room.slack:
+            continue
+        entries, size = transaction.execute(_USAGE, (limit.account,)).fetchone() or _NOTHING
+        if in_file and limit.account == EVERYTHING:  # the file is as it is after the write
+            size = transaction.execute(_FILE_SIZE).fetchone()[0] - bytes_more
+        if (more > 0 and entries + more > limit.entries) or (
+            bytes_more > room.slack and size + bytes_more > limit.size
+        ):
+            return transaction.capacity.refusal(limit.account, Usage(entries, size))
     return None
 
 
@@ -231,20 +233,26 @@ def _write(transaction: Transaction, op: Put | Delete) -> None:
         "SELECT version, deadline, client, size, labels FROM records WHERE key = ?", (op.key,)
     ).fetchone()
     # At least the version of any earlier record, also of one that has expired.
-    last, deadline, client, size, column = row or (0, 0.0, "", 0, None)
+    last, deadline, owner, had_size, column = row or (0, 0.0, "", 0, None)
     version = last if deadline > transaction.now else 0
     if op.expect is not None and op.expect != version:
         raise Conflict(f"{op.key!r}: version {op.expect} was expected, but it is {version}")
-    if row is not None:
-        transaction.count(client, -1, -size)
-    had = _labels(column)
+    had: set[str] = set(json.decode(column)) if column else set()
     if isinstance(op, Delete):
-        execute("DELETE FROM records WHERE key = ?", (op.key,))
-        _remove_labels(transaction, op.key, had)
-        transaction.version = max(transaction.version, last)
+        if row is not None:
+            transaction.count(owner, -1, -had_size)
+            execute("DELETE FROM records WHERE key = ?", (op.key,))
+            if had:
+                _remove_labels(transaction, op.key, had)
+            transaction.version = max(transaction.version, last)
         return
-    client, size = op.client or (client if version else ""), len(op.key) + len(op.value)
-    transaction.count(client, 1, size)
+    client, size = op.client or (owner if version else ""), len(op.key) + len(op.value)
+    if row is not None and client == owner:
+        transaction.count(client, 0, size - had_size)
+    else:
+        transaction.count(client, 1, size)
+        if row is not None:
+            transaction.count(owner, -1, -had_size)
     # A key that is created again continues above all removed versions: see StoreEntry.
     version = (version or max(last, transaction.version)) + 1
     deadline = inf if op.ttl is None else transaction.now + op.ttl
@@ -257,23 +265,15 @@ def _write(transaction: Transaction, op: Put | Delete) -> None:
         (op.key, op.value, version, deadline, size, client, column),
     )
     labels = set(op.labels)
-    _remove_labels(transaction, op.key, had - labels)
-    if added := labels - had:
-        marks = ", ".join(["(?, ?)"] * len(added))
-        rows = chain.from_iterable((label, op.key) for label in added)
-        execute(f"INSERT INTO labels VALUES {marks}", tuple(rows))
+    if lost := had - labels:
+        _remove_labels(transaction, op.key, lost)
+    for label in labels - had:
+        execute("INSERT INTO labels VALUES (?, ?)", (label, op.key))
 
 
-def _labels(column: str | None) -> Set[str]:
-    return set() if column is None else set(json.decode(column))
-
-
-def _remove_labels(transaction: Transaction, key: str, labels: Set[str]) -> None:
-    if labels:
-        marks = ", ".join("?" * len(labels))
-        transaction.execute(
-            f"DELETE FROM labels WHERE label IN ({marks}) AND key = ?", (*labels, key)
-        )
+def _remove_labels(transaction: Transaction, key: str, labels: Collection[str]) -> None:
+    marks = ", ".join("?" * len(labels))
+    transaction.execute(f"DELETE FROM labels WHERE label IN ({marks}) AND key = ?", (*labels, key))
 
 
 def _sweep_records(transaction: Transaction) -> bool:
@@ -284,7 +284,8 @@ def _sweep_records(transaction: Transaction) -> bool:
     ).fetchall()
     for number, key, version, client, size, labels in expired:
         transaction.execute("DELETE FROM records WHERE rowid = ?", (number,))
-        _remove_labels(transaction, key, _labels(labels))
+        if labels:
+            _remove_labels(transaction, key, json.decode(labels))
         transaction.version = max(transaction.version, version)
         transaction.count(client, -1, -size)
     return len(expired) == _RECORDS_PER_SWEEP
@@ -318,8 +319,9 @@ def _append(transaction: Transaction, op: Append) -> None:
     elif log.deadline <= now and log.held:
         log = _delete_events(transaction, log)
     if op.client and not log.client:  # the first one counts for the events before it, too
-        transaction.count("", -log.held, -log.size)
-        transaction.count(op.client, log.held, log.size)
+        if log.held:
+            transaction.count("", -log.held, -log.size)
+            transaction.count(op.client, log.held, log.size)
         log = log._replace(client=op.client)
     execute("INSERT INTO events VALUES (?, ?, ?)", (id, log.number, op.data))
     transaction.count(log.client, 1, len(op.data))
@@ -357,7 +359,9 @@ def read_events(
         "SELECT id, data FROM events WHERE log = ? AND id > ? ORDER BY id LIMIT ?",
         (row.number if row else None, position, limit),
     ).fetchall()
-    events = [LogEvent(event_id(id), data) for id, data in rows]
+    events = list[LogEvent]()
+    for id, data in rows:
+        events.append(LogEvent(event_id(id), data))
     return rows[-1][0] if rows else max(position, event), events
 
 
