@@ -11,7 +11,6 @@ from typing import Final
 import click
 
 from genmcp.cli import jobs, lists, login, remote, store, tasks
-from genmcp.cli.inspect import inspect
 from genmcp.cli.install import install
 from genmcp.cli.lint import lint
 from genmcp.cli.new import new
@@ -131,7 +130,6 @@ def create_group() -> Group:
         login.auth,
         new,
         lint,
-        inspect,
         install,
     ):
         commands.add_command(each)

@@ -1,23 +1,19 @@
 """The commands that list the components of a server: `genmcp tools`, `resources` and so on."""
 
 import shutil
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import click
 
 from genmcp.cli.describe import (
     ARGUMENT_HEADINGS,
-    Row,
     argument_rows,
     describe_prompt,
     describe_resource,
     describe_tool,
-    prompt_row,
-    resource_row,
     tool_lines,
-    tool_row,
 )
 from genmcp.cli.output import OutputError, OutputWriter, wrap
 from genmcp.cli.parsing import argument, command
@@ -30,34 +26,13 @@ from genmcp.client.errors import ServerError
 from genmcp.errors import ConfigurationError, MethodNotFound
 from genmcp.protocol.tools import ToolDefinition
 
+Describe = Callable[[Any], Iterable[str]]
 
-class ComponentList(NamedTuple):
-    """How the components of a kind are listed.
-
-    describe: yields the lines of a component, for a pipe.
-    row: returns the cells of a component below the headings, for a terminal.
-    """
-
-    request: Callable[[Client], Awaitable[Any]]
-    describe: Callable[[Any], Iterable[str]]
-    row: Callable[[Any], Row]
-    headings: tuple[str, ...]
-
-
-_RESOURCE_HEADINGS: Final = ("URI", "NAME", "TYPE", "DESCRIPTION")
-_LISTS: Final = {
-    "tools": ComponentList(
-        Client.tools, describe_tool, tool_row, ("TOOL", "ARGUMENTS", "DESCRIPTION")
-    ),
-    "resources": ComponentList(
-        Client.resources, describe_resource, resource_row, _RESOURCE_HEADINGS
-    ),
-    "resource templates": ComponentList(
-        Client.templates, describe_resource, resource_row, _RESOURCE_HEADINGS
-    ),
-    "prompts": ComponentList(
-        Client.prompts, describe_prompt, prompt_row, ("PROMPT", "ARGUMENTS", "DESCRIPTION")
-    ),
+_LISTS: Final[Mapping[str, tuple[Callable[[Client], Awaitable[Any]], Describe]]] = {
+    "tools": (Client.tools, describe_tool),
+    "resources": (Client.resources, describe_resource),
+    "resource templates": (Client.templates, describe_resource),
+    "prompts": (Client.prompts, describe_prompt),
 }
 # The endings of a program, which is no name of a tool: the target lacks its quotes.
 _PROGRAMS: Final = (".py", ".js", ".ts", ".mjs", ".sh")
@@ -106,11 +81,11 @@ def list_components(kind: str, options: RemoteOptions) -> int:
 
     Lines are wrapped at a terminal only. Programs that read a pipe get whole lines.
     """
-    listed = _LISTS[kind]
+    request, describe = _LISTS[kind]
 
     async def fetch(client: Client, status: StatusLine) -> Any:
         try:
-            items = await listed.request(client)
+            items = await request(client)
         except ServerError as error:
             if error.code != MethodNotFound.code:
                 raise
@@ -120,11 +95,8 @@ def list_components(kind: str, options: RemoteOptions) -> int:
         return items
 
     def write(output: OutputWriter, items: Any) -> None:
-        if output.rendering is not None:
-            output.write_table(listed.headings, [*map(listed.row, items)])
-            return
         for item in items:
-            _write_lines(output, listed.describe(item))
+            _write_lines(output, describe(item))
 
     return run_remote(options, fetch, write)
 

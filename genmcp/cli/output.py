@@ -13,7 +13,6 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
 import msgspec
@@ -63,15 +62,6 @@ def duration(seconds: float) -> str:
     return f"{max(0, int(seconds))}s"
 
 
-def load_rendering() -> ModuleType | None:
-    """Return the module that renders for a terminal; None without the extra `cli`."""
-    try:
-        from genmcp.cli import rendering
-    except ImportError:
-        return None
-    return rendering
-
-
 def sanitize(text: str) -> str:
     """Return *text* without unprintable characters other than line ends and tabs."""
     return "".join(
@@ -109,11 +99,6 @@ class OutputWriter:
         self._path = path
         self.is_terminal = descriptor is not None and os.isatty(descriptor)
 
-    @property
-    def rendering(self) -> ModuleType | None:
-        """The module that renders for a terminal; None without one, or without the extra `cli`."""
-        return load_rendering() if self.is_terminal else None
-
     def write_line(self, text: str) -> None:
         """Write *text* with a line end; to a terminal, sanitized."""
         if self.is_terminal:
@@ -121,22 +106,13 @@ class OutputWriter:
         self.write_bytes((text if text.endswith("\n") else f"{text}\n").encode(errors="replace"))
 
     def write_json(self, value: Any) -> None:
-        """Write *value* as indented JSON; to a terminal, highlighted."""
-        text = msgspec.json.format(msgspec.json.encode(value)).decode()
-        if (rendering := self.rendering) is None:
-            self.write_line(text)
-        else:
-            self.write_bytes(rendering.render_json(sanitize(text)).encode(errors="replace"))
+        """Write *value* as indented JSON."""
+        self.write_line(msgspec.json.format(msgspec.json.encode(value)).decode())
 
     def write_table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Write *rows* as aligned columns below *headings*; nothing if there are no rows."""
-        if rows and (rendering := self.rendering) is not None:
-            cells = [[one_line(cell) for cell in row] for row in rows]
-            text = rendering.render_table(headings, cells)
-            self.write_bytes(text.encode(errors="replace"))
-        else:
-            for line in table(headings, rows):
-                self.write_line(line)
+        for line in table(headings, rows):
+            self.write_line(line)
 
     def write_bytes(self, data: bytes) -> None:
         """Write *data* as it is.

@@ -15,7 +15,7 @@ from typing import Any, Final, TextIO
 
 from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp._schema.schema import Schema
-from genmcp.cli.output import duration, load_rendering, one_line, sanitize
+from genmcp.cli.output import duration, one_line, sanitize
 from genmcp.cli.values import bounds_of, choices_of, convert_value, split_list, types_of
 from genmcp.client.handler import ClientHandler, Denied
 from genmcp.errors import ConfigurationError
@@ -87,7 +87,6 @@ class StatusLine:
 
         The rate, and with a *total* the time left, are those since the first progress.
         """
-        bar = ""
         if total:
             share = min(max(progress / total, 0.0), 1.0)
             done = int(share * _BAR_WIDTH)
@@ -102,7 +101,7 @@ class StatusLine:
             text = f"{text} {_short_number(rate)}/s"
             if total and progress < total:
                 text = f"{text} {duration((total - progress) / rate)} left"
-        self.show(f"{text} {one_line(message or '')}", painted=len(bar))
+        self.show(f"{text} {one_line(message or '')}")
 
     @property
     def silence(self) -> float:
@@ -120,15 +119,11 @@ class StatusLine:
         self._notice = notice
         self.show(f"{self._progress} no progress for {duration(self.silence)}".lstrip())
 
-    def show(self, text: str, painted: int = 0) -> None:
-        """Show *text*, cut to the width of the screen; the first *painted* characters in colour."""
+    def show(self, text: str) -> None:
+        """Show *text*, cut to the width of the screen."""
         if self._is_terminal and self._held is None:
             width = shutil.get_terminal_size().columns - 1
-            text = sanitize(text)[:width]
-            rendering = load_rendering() if painted else None
-            if rendering is not None:
-                text = f"{rendering.paint(text[:painted], 'green')}{text[painted:]}"
-            self._print(f"\r{text}\x1b[K")
+            self._print(f"\r{sanitize(text)[:width]}\x1b[K")
             self._is_shown = True
 
     def clear(self) -> None:

@@ -226,7 +226,6 @@ def test_remote_commands_show_an_older_server_as_it_is(
     target = shlex.join([sys.executable, str(path)])
     piped = run("tools", target)[:2]
     monkeypatch.setattr("genmcp.cli.output.os.isatty", lambda _: True)
-    monkeypatch.setattr("genmcp.cli.output.load_rendering", lambda: None)
     shown = run("tools", target)[:2]
     about = run("discover", target)[:2]
 

@@ -218,7 +218,7 @@ def test_page_on_tasks_is_run(tmp_path: Path, free_port: int) -> None:
     with example(tmp_path, free_port):
         done = subprocess.run(
             ["sh", "-e", "-c", block.replace("8000", str(free_port))],
-            env={**os.environ, "PATH": path, "NO_COLOR": "1"},
+            env={**os.environ, "PATH": path},
             stdout=subprocess.PIPE,
             text=True,
             timeout=50,
