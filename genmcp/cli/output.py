@@ -15,6 +15,7 @@ from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any, Final
 
+import click
 import msgspec
 
 from genmcp.protocol.content import (
@@ -81,8 +82,8 @@ def as_command_options(text: str) -> str:
     return text
 
 
-class OutputError(Exception):
-    """A command failed: its output cannot be written, or the store fails."""
+class CommandError(click.ClickException):
+    """A command failed, for another reason than its usage. The exit status is 1."""
 
 
 class OutputWriter:
@@ -118,11 +119,11 @@ class OutputWriter:
         """Write *data* as it is.
 
         Raises:
-            OutputError: the output is closed, or cannot be written to.
+            CommandError: the output is closed, or cannot be written to.
             BrokenPipeError: the reader of a pipe has closed it.
         """
         if self._descriptor is None and self._path is None:
-            raise OutputError("cannot write the output: standard output is closed")
+            raise CommandError("cannot write the output: standard output is closed")
         try:
             if self._descriptor is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -134,7 +135,7 @@ class OutputWriter:
             raise
         except OSError as error:
             target = f" to {self._path}" if self._path else ""
-            raise OutputError(f"cannot write the output{target}: {error.strerror}") from None
+            raise CommandError(f"cannot write the output{target}: {error.strerror}") from None
 
     def __enter__(self) -> "OutputWriter":
         """Create the file, if the output is one."""
