@@ -59,21 +59,9 @@ class DeploymentOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 deployment_options: Final = options_as(
     DeploymentOptions,
-    click.option(
-        "--store",
-        metavar="URL",
-        help=f"the URL of the store (default: {_VARIABLE})",
-    ),
-    click.option(
-        "--app",
-        metavar="APP",
-        help="module:attribute of a Mux, Endpoint or Server, whose store is used",
-    ),
-    click.option(
-        "--service",
-        metavar="NAME",
-        help="the name of a service: its server's, or the audience of its Mux (default: all)",
-    ),
+    click.option("--store", metavar="URL", help=f"the URL of the store (default: {_VARIABLE})"),
+    click.option("--app", help="server.py or module:attribute, whose store is used"),
+    click.option("--service", metavar="NAME", help="a service in the store (default: all)"),
     click.option("--json", is_flag=True, help="write JSON"),
 )
 """Adds `DeploymentOptions` to a command."""

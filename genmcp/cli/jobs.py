@@ -43,9 +43,7 @@ def jobs() -> None:
 )
 @click.option("--queue", metavar="NAME", help="list the open tasks of a queue")
 @click.option("--owner", metavar="NAME", help="list the tasks of a principal")
-@click.option(
-    "--limit", type=COUNT, default=100, metavar="N", help="the maximum number of tasks (100)"
-)
+@click.option("--limit", type=COUNT, default=100, help="the most tasks to list (100)")
 def list_jobs(
     options: DeploymentOptions,
     given_states: Sequence[str],
@@ -164,16 +162,8 @@ def drop_jobs(options: DeploymentOptions, ids: Sequence[str]) -> int:
 
 
 def _row(task: TaskSummary, now: float) -> list[str]:
-    age = duration(now - task.created)
-    return [
-        task.id,
-        task.state,
-        task.tool,
-        task.queue or "",
-        task.owner or "",
-        age,
-        _details(task, now),
-    ]
+    place = [task.tool, task.queue or "", task.owner or ""]
+    return [task.id, task.state, *place, duration(now - task.created), _details(task, now)]
 
 
 def _details(task: TaskSummary, now: float) -> str:

@@ -68,59 +68,23 @@ _server_parameters: Final[Sequence[Decorator]] = (
     click.option(
         "--client-id",
         metavar="ID",
-        help=f"the id of a registered client; its secret, which needs --issuer, is read from "
-        f"${SECRET_VARIABLE}",
+        help=f"a registered client; ${SECRET_VARIABLE} has its secret, which needs --issuer",
     ),
-    click.option(
-        "--issuer", metavar="URL", help="the authorization server, exactly as in its metadata"
-    ),
+    click.option("--issuer", metavar="URL", help="the authorization server, as in its metadata"),
 )
 
 _login_parameters: Final[Sequence[Decorator]] = (
     *_server_parameters,
-    click.option(
-        "--scope",
-        "scopes",
-        multiple=True,
-        metavar="SCOPE",
-        help="a scope to ask for, instead of those that the server names; repeatable",
-    ),
-    click.option(
-        "--resource",
-        metavar="URL",
-        default="",
-        help="the resource, if the metadata has another",
-    ),
-    click.option(
-        "--no-resource",
-        is_flag=True,
-        help="leave out the parameter `resource`, which some authorization servers reject",
-    ),
-    click.option(
-        "--assume-pkce",
-        is_flag=True,
-        help="accept an authorization server that does not list the PKCE method S256",
-    ),
-    click.option(
-        "--dpop",
-        is_flag=True,
-        help="bind the tokens to a key of this client (DPoP); extra: auth",
-    ),
+    click.option("--scope", "scopes", multiple=True, help="a scope to ask for; repeatable"),
+    click.option("--resource", metavar="URL", default="", help="instead of that of the metadata"),
+    click.option("--no-resource", is_flag=True, help="leave out the parameter `resource`"),
+    click.option("--assume-pkce", is_flag=True, help="accept a server that does not list S256"),
+    click.option("--dpop", is_flag=True, help="bind the tokens to a key (DPoP); extra: auth"),
 )
 
 _prompt_parameters: Final[Sequence[Decorator]] = (
-    click.option(
-        "--no-browser",
-        is_flag=True,
-        help="print the URL, for a browser on another machine; paste the URL of the redirect",
-    ),
-    click.option(
-        "--port",
-        type=PORT,
-        default=0,
-        metavar="N",
-        help="the port of the redirect URI, for a client that is registered with one",
-    ),
+    click.option("--no-browser", is_flag=True, help="print the URL; paste that of the redirect"),
+    click.option("--port", type=PORT, default=0, help="the port of the redirect URI"),
 )
 
 
@@ -136,10 +100,6 @@ class LoginRequest(msgspec.Struct, frozen=True, kw_only=True):
     url: str
     oauth: OAuth
     authorization: FlowAuthorization
-
-    async def load(self) -> Record | None:
-        """Return the stored record."""
-        return await self.oauth.tokens.load(record_key(self.url, self.oauth.name))
 
 
 @click.command("login", epilog=example("login https://mcp.example.com/mcp"))
@@ -331,7 +291,8 @@ async def explain_login(request: LoginRequest, write: WriteLine) -> bool:
         pass
     except FlowFailed as failed:
         failure = as_command_options(str(failed))
-    on_event(_stored_event(await request.load()))
+    oauth = request.oauth
+    on_event(_stored_event(await oauth.tokens.load(record_key(request.url, oauth.name))))
     if failure:
         write(f"A client cannot log in: {one_line(failure)}")
     else:

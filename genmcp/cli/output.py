@@ -87,18 +87,18 @@ class CommandError(click.ClickException):
 
 
 class OutputWriter:
-    """Writes the result of a command. Owned by the command.
+    """Writes the result of a command. Owned by `private_output`.
 
     Args:
-        descriptor: an open file descriptor, which is closed at the end.
-        path: the file to write to instead. It is created or truncated when the writer is entered,
-            so that a command that fails earlier does not change the file.
+        descriptor: an open file descriptor; None if standard output is closed.
+        path: the file to write to instead. It is created or truncated by the first write, so that
+            a command that fails earlier does not change the file.
     """
 
-    def __init__(self, descriptor: int | None = None, path: str | None = None) -> None:
-        self._descriptor = descriptor
+    def __init__(self, descriptor: int | None, path: str | None = None) -> None:
+        self._descriptor = None if path else descriptor
         self._path = path
-        self.is_terminal = descriptor is not None and os.isatty(descriptor)
+        self.is_terminal = self._descriptor is not None and os.isatty(self._descriptor)
 
     def write_line(self, text: str) -> None:
         """Write *text* with a line end; to a terminal, sanitized."""
@@ -137,36 +137,31 @@ class OutputWriter:
             target = f" to {self._path}" if self._path else ""
             raise CommandError(f"cannot write the output{target}: {error.strerror}") from None
 
-    def __enter__(self) -> "OutputWriter":
-        """Create the file, if the output is one."""
-        if self._path is not None:
-            self.write_bytes(b"")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the output. May be called more than once."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+    def close(self) -> None:
+        """Close the file, if one was opened."""
+        if self._path is not None and self._descriptor is not None:
+            os.close(self._descriptor)
 
 
 @contextmanager
-def private_output() -> Iterator[OutputWriter]:
-    """Give a writer for the real standard output, and redirect descriptor 1 to standard error.
+def private_output(path: str | None = None) -> Iterator[OutputWriter]:
+    """Give a writer for *path*, or the real standard output, and redirect descriptor 1 to 2.
 
     A tool of this process may print, or start programs that do. Their output must not end up
     within the JSON of a result.
     """
     if sys.stdout is None:  # standard output is closed
-        yield OutputWriter()
+        yield OutputWriter(None, path)
         return
     sys.stdout.flush()
     real = os.dup(1)
+    output = OutputWriter(real, path)
     try:
         os.dup2(2, 1)
-        with OutputWriter(os.dup(real)) as output, redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr):
             yield output
     finally:
+        output.close()
         os.dup2(real, 1)
         os.close(real)
 

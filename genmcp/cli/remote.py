@@ -34,7 +34,6 @@ from genmcp.cli.target import (
     RemoteOptions,
     is_local,
     parse_target,
-    quoting_hint,
     remote_options,
     resolve_target,
     with_stderr,
@@ -63,7 +62,6 @@ from genmcp.client.errors import (
     ServerError,
     Unauthorized,
 )
-from genmcp.client.options import ClientOptions
 from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError, McpError, MissingCapability
 from genmcp.protocol.capabilities import DiscoverResult
@@ -84,7 +82,6 @@ _CLOSE_DELAY: Final = 0.5
 
 _NO_ENDPOINT: Final = (404, 405)  # the HTTP statuses of a path without an endpoint
 _USUAL_PATH: Final = "/mcp"
-_PROBE_TIMEOUT: Final = 3.0  # seconds
 
 _pairs: Final = click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
 
@@ -121,7 +118,6 @@ def call(
     """Call the tool NAME of the server TARGET. The status is 1 if its result is an error."""
     url = _detached_url(options) if detach else ""
     json_arguments = _load_arguments(arguments)
-    _parse_pairs(options.target, pairs)  # reports a malformed pair before the server is contacted
 
     async def fetch(client: Client, status: StatusLine) -> CallToolResult | StartedTask:
         # The schema of an unlisted tool is unknown. Then the types of the values are guessed, and
@@ -194,7 +190,7 @@ def read(options: RemoteOptions, uri: str) -> None:
 @_pairs
 def prompt(options: RemoteOptions, name: str, pairs: Sequence[str]) -> None:
     """Get the prompt NAME of the server TARGET, with the arguments KEY=VALUE."""
-    values = _parse_pairs(options.target, pairs)
+    values = parse_pairs(pairs)
 
     def write(output: OutputWriter, result: GetPromptResult) -> None:
         for message in result.messages:
@@ -283,7 +279,7 @@ def run_remote(
     Raises:
         CommandError: the server cannot be reached, or responded with an error.
     """
-    with private_output() as output:
+    with private_output(options.output) as output:
         resolved = resolve_target(options)
         status = StatusLine(sys.stderr)
         client = Client(
@@ -313,39 +309,25 @@ def run_remote(
         try:
             value = asyncio.run(connect())
         except (ClientError, McpError) as error:
-            hint = asyncio.run(_find_endpoint(error, resolved.target))
+            hint = _endpoint_hint(error, resolved.target)
             raise CommandError(f"{error_text(error, options)}{hint}") from error
-        path = options.output
-        with output if path is None else OutputWriter(path=path) as chosen:
-            if options.json:
-                chosen.write_json(value)
-            else:
-                write(chosen, value)
+        output.write_bytes(b"")  # creates the file, also for a list without items
+        if options.json:
+            output.write_json(value)
+        else:
+            write(output, value)
     return value
 
 
-async def _find_endpoint(error: Exception, target: Target) -> str:
-    """Return the end of *error*: the URL with the path /mcp, if that is an endpoint.
-
-    Only for a URL that the server does not know. No header of the user is sent.
-    """
+def _endpoint_hint(error: Exception, target: Target) -> str:
+    """Return the end of *error*: the URL with the usual path, if the server has no other path."""
     cause = error.__cause__ if isinstance(error, ServerError) else error
     if not isinstance(target, str) or not isinstance(cause, HttpStatusError):
         return ""
     parts = urlsplit(target)
     if cause.status not in _NO_ENDPOINT or parts.path == _USUAL_PATH:
         return ""
-    url = urlunsplit((parts.scheme, parts.netloc, _USUAL_PATH, "", ""))
-    limit = _PROBE_TIMEOUT
-    options = ClientOptions(timeout=limit, idle_timeout=limit, open_timeout=limit)
-    try:
-        async with Client(url, options=options):
-            pass
-    except (Unauthorized, Forbidden):  # a client with credentials gets an answer
-        pass
-    except (ClientError, McpError):
-        return ""
-    return f"; did you mean {url}?"
+    return f"; did you mean {urlunsplit((parts.scheme, parts.netloc, _USUAL_PATH, '', ''))}?"
 
 
 @asynccontextmanager
@@ -394,19 +376,6 @@ def _load_arguments(text: str | None) -> Mapping[str, Any]:
         return msgspec.json.decode(text, type=dict[str, Any])
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"--arguments: {error}") from None
-
-
-def _parse_pairs(target: str, pairs: Sequence[str]) -> dict[str, str]:
-    """Return the `key=value` *pairs* of the command line.
-
-    Raises:
-        ConfigurationError: a pair is malformed. The text hints at missing quotes around a command.
-    """
-    try:
-        return parse_pairs(pairs)
-    except ConfigurationError as error:
-        hint = "" if " " in target or ":" in target else quoting_hint(target)
-        raise ConfigurationError(f"{error}{hint}") from None
 
 
 def error_text(error: Exception, options: RemoteOptions) -> str:

@@ -111,22 +111,12 @@ _DEFAULTS: Final = ServeOptions(target="")
 _serve_options: Final = options_as(
     ServeOptions,
     click.argument("target"),
-    click.option("--host", default=_DEFAULTS.host, show_default=True, help="the address"),
-    click.option(
-        "--port",
-        type=PORT,
-        default=_DEFAULTS.port,
-        show_default=True,
-        help="the port; 0 is any free port",
-    ),
-    click.option(
-        "--path", default=_DEFAULTS.path, show_default=True, help="the path of the endpoint"
-    ),
+    click.option("--host", default=_DEFAULTS.host, help="the address (127.0.0.1)"),
+    click.option("--port", type=PORT, default=_DEFAULTS.port, help="the port (8000); 0: any"),
+    click.option("--path", default=_DEFAULTS.path, help="the path of the endpoint (/mcp)"),
     click.option("--workers", type=COUNT, default=1, help="the number of processes (1)"),
     click.option("--reload", is_flag=True, help="restart when a file changes"),
-    click.option(
-        "--console", is_flag=True, help="serve a page with which to try the server in a browser"
-    ),
+    click.option("--console", is_flag=True, help="serve a page to try the server in a browser"),
     click.option(
         "--allowed-host",
         "allowed_hosts",
@@ -134,29 +124,15 @@ _serve_options: Final = options_as(
         metavar="NAME",
         help="a host name to accept, '*' for any; repeatable",
     ),
-    click.option(
-        "--grace",
-        type=SECONDS,
-        metavar="SECONDS",
-        help="how long open calls and running jobs may continue at shutdown",
-    ),
+    click.option("--grace", type=SECONDS, help="seconds that calls and jobs may take at shutdown"),
     click.option(
         "--drain",
         type=SECONDS,
         default=_DEFAULTS.drain,
-        metavar="SECONDS",
-        help="how long to accept requests after SIGTERM, while the server reports that it is not "
-        "ready (0)",
+        help=f"seconds to accept requests after SIGTERM, while {READY_PATH} responds with 503 (0)",
     ),
-    click.option(
-        "--metrics", is_flag=True, help=f"serve {METRICS_PATH} for Prometheus (extra: prometheus)"
-    ),
-    click.option(
-        "--proxy-headers",
-        is_flag=True,
-        help="take client address and scheme from X-Forwarded-For and X-Forwarded-Proto, set by a "
-        "proxy",
-    ),
+    click.option("--metrics", is_flag=True, help=f"serve {METRICS_PATH} (extra: prometheus)"),
+    click.option("--proxy-headers", is_flag=True, help="trust X-Forwarded-For and -Proto"),
     click.option(
         "--forwarded-allow-ips",
         metavar="ADDRESSES",
@@ -175,11 +151,7 @@ _serve_options: Final = options_as(
     ),
 )
 @_serve_options
-@click.option(
-    "--stdio",
-    is_flag=True,
-    help="serve the client that started this process over standard input and output",
-)
+@click.option("--stdio", is_flag=True, help="serve the client that started this process")
 def serve(options: ServeOptions, stdio: bool) -> int:
     """Serve TARGET over HTTP, or over standard streams, until SIGTERM or SIGINT."""
     if stdio:

@@ -78,16 +78,9 @@ def check_store(options: DeploymentOptions) -> int:
         totals = await store.totals()
         problems = [*await store.problems(), *_problems(store, offset, totals)]
         if options.json:
-            output.write_json(
-                {
-                    "durable": store.durable,
-                    "write_seconds": write,
-                    "read_seconds": read,
-                    "clock_offset_seconds": offset,
-                    "totals": _totals_json(totals),
-                    "problems": problems,
-                }
-            )
+            times = {"write_seconds": write, "read_seconds": read, "clock_offset_seconds": offset}
+            state = {"durable": store.durable, "totals": _totals_json(totals)}
+            output.write_json({**state, **times, "problems": problems})
             return int(bool(problems))
         output.write_line(f"store: {store!r}")
         output.write_line(f"write: {write * 1000:.1f} ms, read: {read * 1000:.1f} ms (median)")

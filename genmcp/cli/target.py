@@ -208,13 +208,10 @@ target_options: Final[Sequence[Decorator]] = (
         "--env",
         multiple=True,
         metavar="KEY=VALUE",
-        help="an environment variable for a stdio server, which inherits few; repeatable",
+        help="a variable for a stdio server, which inherits few; repeatable",
     ),
     click.option(
-        "--header",
-        multiple=True,
-        metavar="'NAME: VALUE'",
-        help="a header of every HTTP request; repeatable",
+        "--header", multiple=True, metavar="'NAME: VALUE'", help="an HTTP header; repeatable"
     ),
     click.option("--server", metavar="NAME", help="which of the mcpServers of the file"),
 )
@@ -222,27 +219,16 @@ target_options: Final[Sequence[Decorator]] = (
 
 call_options: Final[Sequence[Decorator]] = (
     *target_options,
-    click.option(
-        "--login",
-        is_flag=True,
-        help="authorize by the tokens of `genmcp login`, and log in if there are none",
-    ),
+    click.option("--login", is_flag=True, help="use the tokens of `genmcp login`, or log in"),
     click.option("--tokens", metavar="FOLDER", help=TOKENS_HELP),
-    click.option(
-        "--token",
-        is_flag=True,
-        help=f"authorize by the access token in the variable ${TOKEN_VARIABLE}",
-    ),
+    click.option("--token", is_flag=True, help=f"send the access token in ${TOKEN_VARIABLE}"),
     click.option(
         "--timeout",
         type=float,
         metavar="SECONDS",
-        help="timeout for connecting (30), without a message (60), and of a request (600)",
+        help="for connecting (30), without a message (60), and of a request (600)",
     ),
-    click.option(
-        "--revision",
-        help="the protocol revision to use, instead of the newest that both support",
-    ),
+    click.option("--revision", help="the protocol revision, instead of the newest of both"),
     click.option("--json", is_flag=True, help="write the whole result as JSON"),
     click.option("-o", "--output", metavar="FILE", help="write to FILE, not standard output"),
 )

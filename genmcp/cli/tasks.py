@@ -5,7 +5,7 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
 import click
 import msgspec
@@ -17,7 +17,7 @@ from genmcp.cli.parsing import TASK_ID, Group, TaskCommand, example, options_as
 from genmcp.cli.remote import run_remote, write_result
 from genmcp.cli.started import StartedTask, started_tasks
 from genmcp.cli.target import RemoteOptions, call_options, parse_target, remote_options
-from genmcp.cli.terminal import DeferringHandler, StatusLine, TerminalHandler, has_user
+from genmcp.cli.terminal import DeferringHandler, StatusLine
 from genmcp.cli.values import check_arguments, convert_arguments, properties_of
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ServerError
@@ -27,7 +27,6 @@ from genmcp.protocol.client_features import ElicitRequest, ElicitResult, InputRe
 from genmcp.protocol.tasks import PROGRESS, DetailedTask
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import decoder_for
-from genmcp.question.question import Accepted, Cancelled
 
 Questions = Mapping[str, ElicitRequest]
 
@@ -50,20 +49,24 @@ def tasks() -> None:
 @options_as(RemoteOptions, click.argument("target", default=""), *call_options)
 def list_tasks(options: RemoteOptions) -> None:
     """List the tasks that were started by `genmcp call --detach`; those of TARGET with states."""
+    found = started_tasks(_url_of(options) if options.target else None)
+    if not found:
+        place = f" at {options.target}" if options.target else ""
+        sys.stderr.write(f"genmcp: no tasks were started{place} with --detach\n")
     if not options.target:
-        found = started_tasks()
-        with private_output() as output:
-            _write_local(options, output, found)
+        with private_output(options.output) as output:
+            if options.json:
+                output.write_json(found)
+            else:
+                rows = [[each.id, each.tool, _ago(each), each.url] for each in found]
+                output.write_table(_LOCAL_HEADINGS, rows)
         return
-    found = started_tasks(_url_of(options))
 
     async def fetch(client: Client, status: StatusLine) -> list[DetailedTask | None]:
         return [await _find(client, each.id) for each in found]
 
     def write(output: OutputWriter, states: list[DetailedTask | None]) -> None:
         rows = [_row(*each) for each in zip(found, states, strict=True)]
-        if not rows:
-            _report_none(options)
         output.write_table(_HEADINGS, rows)
 
     run_remote(options, fetch, write, DeferringHandler)
@@ -164,12 +167,14 @@ def cancel_task(options: RemoteOptions, id: str | None) -> int:
 def answer_task(
     options: RemoteOptions, id: str | None, pairs: Sequence[str], accept: bool, decline: bool
 ) -> None:
-    """Answer the open questions of a task: by the arguments, or by prompts at a terminal."""
+    """Answer the open questions of a task by KEY=VALUE; `genmcp tasks follow` prompts for them."""
     if id is not None and "=" in id:  # the id was left out
         pairs = [id, *pairs]
         id = None
-    if decline and (accept or pairs):
-        raise ConfigurationError("--decline cannot be combined with an answer")
+    if bool(pairs or accept) is decline:
+        raise ConfigurationError(
+            "give one answer: key=value, --accept or --decline; `genmcp tasks follow` prompts"
+        )
     started = _started(options, id)
 
     async def fetch(client: Client, status: StatusLine) -> DetailedTask:
@@ -177,12 +182,8 @@ def answer_task(
         questions = _questions(await handle.status())
         if decline:
             answers = {key: ElicitResult("decline") for key in questions}
-        elif accept or pairs:
-            answers = _answers(questions, pairs)
-        elif has_user():
-            answers = await _ask(questions, TerminalHandler(status))
         else:
-            raise ConfigurationError("give the answer: key=value, --accept or --decline")
+            answers = _answers(questions, pairs)
         await handle.update(answers)
         return await handle.status()
 
@@ -234,23 +235,6 @@ async def _find(client: Client, id: str) -> DetailedTask | None:
         return None
 
 
-def _report_none(options: RemoteOptions) -> None:
-    place = f" at {options.target}" if options.target else ""
-    sys.stderr.write(f"genmcp: no tasks were started{place} with --detach\n")
-
-
-def _write_local(
-    options: RemoteOptions, output: OutputWriter, found: Sequence[StartedTask]
-) -> None:
-    if options.json:
-        output.write_json(found)
-        return
-    if not found:
-        _report_none(options)
-    rows = [[each.id, each.tool, _ago(each), each.url] for each in found]
-    output.write_table(_LOCAL_HEADINGS, rows)
-
-
 def _ago(started: StartedTask) -> str:
     return f"{duration(time.time() - started.started)} ago"
 
@@ -258,14 +242,8 @@ def _ago(started: StartedTask) -> str:
 def _row(started: StartedTask, task: DetailedTask | None) -> list[str]:
     if task is None:
         return [started.id, "unknown", started.tool, _ago(started), "it may have expired"]
-    details = [_progress_text(task), task.status_message or ""]
-    return [
-        started.id,
-        task.status,
-        started.tool,
-        _ago(started),
-        ", ".join(filter(None, details)),
-    ]
+    details = ", ".join(filter(None, [_progress_text(task), task.status_message]))
+    return [started.id, task.status, started.tool, _ago(started), details]
 
 
 def _progress_text(task: DetailedTask) -> str:
@@ -328,7 +306,7 @@ def _answers(questions: Questions, pairs: Sequence[str]) -> dict[str, ElicitResu
     """
     if len(questions) > 1:
         raise ConfigurationError(
-            f"the task asks {len(questions)} questions: answer them at a terminal, without pairs"
+            f"the task asks {len(questions)} questions: `genmcp tasks follow` prompts for each"
         )
     ((key, question),) = questions.items()
     if question.params.url is not None:
@@ -342,28 +320,3 @@ def _answers(questions: Questions, pairs: Sequence[str]) -> dict[str, ElicitResu
             content.setdefault(name, field["default"])
     check_arguments(schema, content)
     return {key: ElicitResult("accept", content)}
-
-
-async def _ask(questions: Questions, terminal: TerminalHandler) -> dict[str, ElicitResult]:
-    """Return the answers of the user.
-
-    Raises:
-        CommandError: the user left a question.
-    """
-    answers = {}
-    for key, question in questions.items():
-        params = question.params
-        if params.url is not None:
-            answer = await terminal.handle_url_elicitation(params.message, params.url, None)
-        else:
-            schema = params.requested_schema or {}
-            answer = await terminal.handle_elicitation_create(params.message, schema, None)
-        match answer:
-            case Cancelled():
-                raise CommandError("the question was not answered")
-            case Accepted(content):
-                given: Any = None if params.url is not None else content
-                answers[key] = ElicitResult("accept", given)
-            case _:
-                answers[key] = ElicitResult("decline")
-    return answers

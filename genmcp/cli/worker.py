@@ -174,27 +174,18 @@ class HostPort(NamedTuple):
     host: str
     port: int
 
-    @classmethod
-    def parse(cls, text: str) -> "HostPort":
-        """Return the address in *text*: `HOST:PORT`, `[IPV6]:PORT`, or `PORT` for loopback.
-
-        Raises:
-            ValueError: *text* has another form.
-        """
-        found = _ADDRESS.fullmatch(text)
-        if found is None or int(found["port"]) > 65535:
-            raise ValueError(f"{text!r} is not HOST:PORT")
-        return cls(found["ipv6"] or found["host"] or "127.0.0.1", int(found["port"]))
-
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 def _address(context: click.Context, option: click.Parameter, text: str | None) -> HostPort | None:
-    try:
-        return None if text is None else HostPort.parse(text)
-    except ValueError as error:
-        raise click.BadParameter(str(error), context, option) from None
+    """Return the address in *text*: `HOST:PORT`, `[IPV6]:PORT`, or `PORT` for loopback."""
+    if text is None:
+        return None
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found["port"]) > 65535:
+        raise click.BadParameter(f"{text!r} is not HOST:PORT", context, option)
+    return HostPort(found["ipv6"] or found["host"] or "127.0.0.1", int(found["port"]))
 
 
 @click.command(
@@ -202,37 +193,17 @@ def _address(context: click.Context, option: click.Parameter, text: str | None) 
     epilog=example("worker shop.app:mux --queue heavy --concurrency 2", about=SERVED_HELP),
 )
 @click.argument("target")
-@click.option(
-    "--lifespan",
-    metavar="APP",
-    help="module:attribute of an ASGI application to start before, and to shut down after",
-)
-@click.option(
-    "--queue",
-    "queues",
-    multiple=True,
-    metavar="NAME",
-    help="a queue to run jobs of, instead of those in JobOptions; repeatable",
-)
-@click.option("--concurrency", type=COUNT, metavar="N", help="the number of concurrent jobs")
-@click.option(
-    "--grace",
-    type=SECONDS,
-    default=DEFAULT_GRACE,
-    metavar="SECONDS",
-    help=f"how long running jobs may continue at shutdown ({DEFAULT_GRACE:g})",
-)
+@click.option("--lifespan", metavar="APP", help="an ASGI application to start, and to shut down")
+@click.option("--queue", "queues", multiple=True, help="instead of those in JobOptions; repeatable")
+@click.option("--concurrency", type=COUNT, help="the number of concurrent jobs")
+@click.option("--grace", type=SECONDS, default=DEFAULT_GRACE, help="seconds at shutdown (5)")
 @click.option(
     "--health",
     callback=_address,
     metavar="HOST:PORT",
     help=f"serve {HEALTH_PATH} and {READY_PATH} here, for the probes of a supervisor",
 )
-@click.option(
-    "--metrics",
-    is_flag=True,
-    help=f"serve {METRICS_PATH} for Prometheus at the address of --health (extra: prometheus)",
-)
+@click.option("--metrics", is_flag=True, help=f"serve {METRICS_PATH} there (extra: prometheus)")
 def worker(
     target: str,
     lifespan: str | None,

@@ -10,6 +10,7 @@ import pytest
 
 from genmcp.cli.command import commands
 from genmcp.cli.parsing import Group
+from tests.cli.users import at_terminal
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -93,3 +94,68 @@ def test_usage_errors_name_the_command(typed: tuple[str, ...], error: str, run: 
     assert noise.startswith("Usage: genmcp")
     assert error in noise
     assert "\x1b" not in noise
+
+
+AWAY = "http://127.0.0.1:9/mcp"
+REMOTE = [
+    ("call", AWAY, "add"),
+    ("tools", AWAY),
+    ("tools", AWAY, "add"),
+    ("read", AWAY, "a://b"),
+    ("resources", AWAY),
+    ("templates", AWAY),
+    ("prompt", AWAY, "greet"),
+    ("prompts", AWAY),
+    ("complete", AWAY, "greet", "city"),
+    ("discover", AWAY),
+    ("lint", AWAY),
+    *(("tasks", each, AWAY, "an-id") for each in ("show", "follow", "cancel", "result")),
+    ("tasks", "answer", AWAY, "an-id", "--accept"),
+    ("login", AWAY),
+    ("auth", AWAY),
+]
+
+
+@pytest.mark.parametrize("words", REMOTE, ids=" ".join)
+def test_server_that_is_away_is_one_line(words: tuple[str, ...], run: Run) -> None:
+    """With status 1, and nothing on standard output."""
+    status, shown, noise = run(*words)
+
+    assert (status, shown) == (1, "")
+    assert noise.startswith(f"genmcp: cannot reach {AWAY}: ")
+    assert noise.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("serve", "no_such.py"),
+        ("worker", "no_such:suite"),
+        ("jobs", "list", "--store", "sqlite:////no/such/jobs.db"),
+        ("store", "check", "--store", "ftp://a.example"),
+        ("install", "no_such.py", "claude"),
+        ("new", "-.-"),
+        ("logout", "server.py"),
+    ],
+    ids=" ".join,
+)
+def test_wrong_argument_is_one_line(words: tuple[str, ...], run: Run) -> None:
+    """With status 2, after the usage if the form of the command line is wrong."""
+    status, shown, noise = run(*words)
+
+    assert (status, shown) == (2, "")
+    assert noise.splitlines()[-1].startswith("genmcp: ")
+    assert noise.count("\n") <= 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "status"), [(("tools", AWAY), 1), (("login", AWAY), 1), (("serve", "no_such.py"), 2)]
+)
+def test_terminal_gets_the_same_error(words: tuple[str, ...], status: int) -> None:
+    """A line, and the status of a pipe."""
+    with at_terminal(*words) as user:
+        ended, shown = user.ends()
+
+    assert ended == status
+    assert re.fullmatch(r"genmcp: .*\n", shown)

@@ -89,6 +89,25 @@ def test_call_without_a_login_names_the_command(server: Guarded, run: Run, tmp_p
     assert server.issuer.received("register") == []
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        *(("tools",), ("resources",), ("prompts",), ("discover",), ("lint",)),
+        *(("read", "a://b"), ("prompt", "greet"), ("complete", "greet", "city")),
+    ],
+    ids=" ".join,
+)
+def test_each_command_names_the_login_that_it_needs(
+    words: tuple[str, ...], server: Guarded, run: Run
+) -> None:
+    """In one line, with status 1."""
+    command, *rest = words
+    status, said, noise = run(command, server.url, *rest)
+
+    assert (status, said, noise.count("\n")) == (1, "", 1)
+    assert f"genmcp login {server.url}" in noise
+
+
 def test_refused_token_is_named_by_its_variable(
     server: Guarded, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
