@@ -199,10 +199,10 @@ def entry_of(
     entry: dict[str, Any] = {"type": "stdio"} if application.typed else {}
     if isinstance(target, Mux):
         # The client starts the process in a folder of its own, without this environment.
-        file = source_file(text)
-        served = text if file is None else f"{file.absolute()}{text[len(str(file)) :]}"
+        source = source_file(text)
+        served = text if source is None else ":".join(filter(None, map(str, source)))
         arguments = ["-m", "genmcp", "serve", served, "--stdio"]
-        variables = {"env": {"PYTHONPATH": str(Path.cwd())}} if file is None else {}
+        variables = {"env": {"PYTHONPATH": str(Path.cwd())}} if source is None else {}
         return {**entry, "command": sys.executable, "args": arguments, **variables}
     assert isinstance(target, Command)
     # A desktop application has not the PATH of a shell.

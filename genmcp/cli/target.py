@@ -60,10 +60,15 @@ def is_local(text: str) -> bool:
     return source_file(text) is not None or _ATTRIBUTE.fullmatch(text) is not None
 
 
-def source_file(text: str) -> Path | None:
-    """Return the file of the target *text*, such as "server.py:app"; None unless it exists."""
+def source_file(text: str) -> tuple[Path, str] | None:
+    """Return the file and the attribute of the target *text*, such as "server.py:app".
+
+    The attribute is empty if the text has none. None unless the file exists.
+    """
     found = _FILE.fullmatch(text)
-    return Path(found[1]) if found and Path(found[1]).is_file() else None
+    if found is None or not Path(found[1]).is_file():
+        return None
+    return Path(found[1]).absolute(), found[2] or ""
 
 
 def load_attribute(name: str) -> Any:
@@ -77,10 +82,10 @@ def load_attribute(name: str) -> Any:
         ConfigurationError: the module or the attribute does not exist.
         CommandError: importing the module failed; the traceback is on standard error.
     """
-    folder = Path.cwd()
-    if (file := source_file(name)) is not None:
-        module, path = file.stem, name[len(str(file)) + 1 :]
-        folder = file.absolute().parent
+    folder, file = Path.cwd(), None
+    if (source := source_file(name)) is not None:
+        file, path = source
+        module, folder = file.stem, file.parent
         while (folder / "__init__.py").exists():  # its modules may have relative imports
             module, folder = f"{folder.name}.{module}", folder.parent
     else:
@@ -92,6 +97,8 @@ def load_attribute(name: str) -> Any:
                 f"{name!r} is neither a file nor module:attribute, such as shop.app:mux"
             )
     found = _import_module(module, folder, name)
+    if file is not None and not file.samefile(getattr(found, "__file__", None) or folder):
+        raise ConfigurationError(f"{name}: another module is named {module!r}: rename the file")
     if not path:
         return _served_in(found, name)
     for attribute in path.split("."):

@@ -28,13 +28,6 @@ _MARK: Final = "| "
 _MIN_ELAPSED: Final = 0.5  # seconds; a time left by less would be a guess
 _MAX_LINE: Final = 64 * 1024  # bytes; a terminal delivers one line at a time
 
-_FORMATS: Final = {
-    "email": "an e-mail address",
-    "uri": "a URI",
-    "date": "a date, such as 2026-07-28",
-    "date-time": "a date and time, such as 2026-07-28T09:30:00Z",
-}
-
 
 class StatusLine:
     """The last line of the screen: a progress bar or a status, replaced by the next one.
@@ -199,8 +192,8 @@ class FormField:
             yield "y/n"
         elif "string" not in self._types and {"integer", "number"} & {*self._types}:
             yield "a whole number" if "integer" in self._types else "a number"
-        if (name := str(schema.get("format", ""))) in _FORMATS:
-            yield _FORMATS[name]
+        if "format" in schema:
+            yield f"format: {one_line(str(schema['format']))}"
         yield from map(one_line, bounds_of(schema))
 
 
@@ -234,21 +227,14 @@ def has_user() -> bool:
 class DeferringHandler(LogPrinter):
     """A handler without a user, for tasks: their questions are answered by another command."""
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, *_: Any, **__: Any) -> Any:
         """Refuse the question, which stays open."""
-        raise self._refusal()
-
-    async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
-        """Refuse the question, which stays open."""
-        raise self._refusal()
-
-    def _refusal(self) -> Denied:
-        return Denied(
+        raise Denied(
             "there is a question, and no terminal to ask it at: a task is answered by "
             "`genmcp tasks answer`"
         )
+
+    handle_url_elicitation = handle_elicitation_create
 
 
 def mark_lines(text: str, first: str = _MARK) -> str:

@@ -99,7 +99,7 @@ def test_target_is_the_server_of_a_file(
     (folder / "my_server.py").write_text(f"from .near import *\n{code}\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", [*sys.path])
-    found = parse_target(f"{folder.name}/my_server.py{attribute}").target
+    found = parse_target(f"./{folder.name}/my_server.py{attribute}").target
 
     assert isinstance(found, Mux)
     assert found.server.info.name == name
@@ -113,11 +113,14 @@ def test_file_without_one_server_is_reported(
     monkeypatch.setattr(sys, "path", [*sys.path])
     (tmp_path / "server_pair.py").write_text(SEVERAL)
     (tmp_path / "server_none.py").write_text("")
+    (tmp_path / "calendar.py").write_text(SEVERAL)
 
     with pytest.raises(ConfigurationError, match=r"name one of them, server_pair.py:first or "):
         parse_target("server_pair.py")
     with pytest.raises(ConfigurationError, match=r"server_none.py has no Mux, Endpoint, or Server"):
         parse_target("server_none.py")
+    with pytest.raises(ConfigurationError, match=r"another module is named 'calendar': rename"):
+        parse_target("calendar.py:first")
 
 
 def test_target_is_a_server_of_a_desktop_client(tmp_path: Path) -> None:
