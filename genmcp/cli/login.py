@@ -21,8 +21,7 @@ from genmcp._core.auth.metadata import ResourceMetadata
 from genmcp._core.auth.record import Record, record_key
 from genmcp._core.auth.steps import Failure, FlowEvent, FlowFailed
 from genmcp.cli.output import CommandError, as_command_options, one_line, private_output
-from genmcp.cli.parsing import PORT, Decorator, example, options_as
-from genmcp.cli.target import TOKENS_HELP
+from genmcp.cli.parsing import PORT, Decorator, example, options_as, tokens_option
 from genmcp.client.auth.asking import show
 from genmcp.client.auth.base import Authorizer
 from genmcp.client.auth.files import FileTokens
@@ -64,7 +63,7 @@ class LoginOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 _server_parameters: Final[Sequence[Decorator]] = (
     click.argument("url"),
-    click.option("--tokens", metavar="FOLDER", help=TOKENS_HELP),
+    tokens_option,
     click.option(
         "--client-id",
         metavar="ID",

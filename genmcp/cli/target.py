@@ -21,7 +21,7 @@ from starlette.applications import Starlette
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
 from genmcp.cli.output import CommandError
-from genmcp.cli.parsing import Decorator, options_as
+from genmcp.cli.parsing import Decorator, options_as, tokens_option
 from genmcp.cli.values import parse_pairs
 from genmcp.client.auth.base import Auth, Authorization, Authorizer
 from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
@@ -31,7 +31,6 @@ from genmcp.hub.config import server_of
 from genmcp.server import Server
 
 TOKEN_VARIABLE: Final = "GENMCP_TOKEN"
-TOKENS_HELP: Final = "the folder in which logins are stored"
 
 SERVED_HELP: Final = (
     "TARGET is a Mux, an Endpoint, or a Server such as a Suite: module:attribute, "
@@ -227,7 +226,7 @@ target_options: Final[Sequence[Decorator]] = (
 call_options: Final[Sequence[Decorator]] = (
     *target_options,
     click.option("--login", is_flag=True, help="use the tokens of `genmcp login`, or log in"),
-    click.option("--tokens", metavar="FOLDER", help=TOKENS_HELP),
+    tokens_option,
     click.option("--token", is_flag=True, help=f"send the access token in ${TOKEN_VARIABLE}"),
     click.option(
         "--timeout",
