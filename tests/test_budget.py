@@ -31,7 +31,7 @@ BUDGETS = {
     "stores/": 3_330,
     "mux/": 3_690,
     "transports/": 3_450,
-    "cli/": 3_490,
+    "cli/": 3_483,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 3_190,
     "schema/": 1_660,
