@@ -31,7 +31,7 @@ BUDGETS = {
     "stores/": 3_260,
     "mux/": 3_690,
     "transports/": 3_450,
-    "cli/": 4_710,
+    "cli/": 3_483,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_585,
     "schema/": 1_660,

@@ -33,7 +33,7 @@ DIFFERENT = {
     r"process \[\d+\]": "process [PID]",
     r"passed in [\d.]+s": "passed in SECONDS",
     r"^[\w-]{27}$": "ID",
-    r"(?<=% )[\d.]+/s (?:\d+s left )?": "RATE ",
+    r"(?<=% )\d+s left ": "LEFT ",
 }
 
 
@@ -59,14 +59,10 @@ class Reader:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # The page is for an environment with genmcp alone, where no extra formats the output.
-        bare = folder / "bare"
-        bare.mkdir()
-        (bare / "rich.py").write_text("raise ImportError", "utf-8")
         self.environment = {
             **os.environ,
             "PATH": f"{BIN}:{os.environ['PATH']}",
-            "PYTHONPATH": f"{bare}:{ROOT}",
+            "PYTHONPATH": str(ROOT),
             "XDG_STATE_HOME": str(folder / "state"),
         }
         with socket.socket() as probe:

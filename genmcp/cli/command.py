@@ -10,22 +10,66 @@ from typing import Final
 
 import click
 
-from genmcp.cli import jobs, lists, login, remote, store, tasks
-from genmcp.cli.inspect import inspect
-from genmcp.cli.install import install
-from genmcp.cli.lint import lint
-from genmcp.cli.new import new
-from genmcp.cli.output import OutputError, log_to_stderr
-from genmcp.cli.parsing import Group, group, show_commands, usage_error_lines
-from genmcp.cli.serve import serve
-from genmcp.cli.target import ModuleImportError
-from genmcp.cli.worker import worker
-from genmcp.client.options import ClientOptions
+from genmcp.cli.output import log_to_stderr, sanitize
+from genmcp.cli.parsing import Group
+from genmcp.errors import ConfigurationError
+from genmcp.version import __version__
 
 _STDERR: Final = 2  # the file descriptor
 # The exit statuses that a shell reports for a process that a signal terminated.
 _INTERRUPTED: Final = 128 + signal.SIGINT
 _BROKEN_PIPE: Final = 128 + 13  # SIGPIPE; Windows has no name for it
+
+
+class _Commands(Group):
+    """All commands. Each is imported when it runs, since the server and the client are large."""
+
+    sections = {
+        "Serve": {
+            "serve": ("serve", "Serve over HTTP, or over standard streams."),
+            "worker": ("worker", "Run jobs, without serving requests."),
+            "new": ("new", "Write a project with a tool, a test and a Dockerfile."),
+        },
+        "Call a server": {
+            "call": ("remote", "Call a tool."),
+            "tools": ("lists", "List the tools, or show one of them."),
+            "read": ("remote", "Read a resource."),
+            "resources": ("lists", "List the resources."),
+            "templates": ("lists", "List the resource templates."),
+            "prompt": ("remote", "Get a prompt."),
+            "prompts": ("lists", "List the prompts."),
+            "complete": ("remote", "Complete an argument of a prompt or resource template."),
+            "discover": ("remote", "Show name, revisions and capabilities."),
+            "tasks": ("tasks", "List, show, follow, answer and cancel tasks."),
+        },
+        "Log in at a server": {
+            "login": ("login", "Log in, and store the tokens."),
+            "logout": ("login", "Revoke and remove the tokens."),
+            "auth": ("login", "Explain the steps of a login."),
+        },
+        "Operate": {
+            "jobs": ("jobs", "List, show, retry, cancel and drop tasks in a store."),
+            "store": ("store", "Show statistics of a store, check it, migrate its schema."),
+        },
+        "Publish": {
+            "lint": ("lint", "Report tools that known clients reject."),
+            "install": ("install", "Print or write a server's entry for a client."),
+        },
+    }
+
+
+@click.group(
+    "genmcp",
+    cls=_Commands,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`genmcp COMMAND --help` lists options and examples. Status: 0 success, 1 failure, "
+    "2 wrong usage or configuration.",
+)
+@click.version_option(__version__, message="genmcp %(version)s")
+@click.pass_context
+def commands(context: click.Context) -> None:
+    """Servers and clients of the Model Context Protocol."""
+    log_to_stderr(serves=context.invoked_subcommand in ("serve", "worker"))
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -39,19 +83,17 @@ def main(argv: Sequence[str] | None = None) -> None:
         _open_stderr()
     threads = threading.enumerate()
     try:
-        status = _run(create_group(), sys.argv[1:] if argv is None else argv)
+        status = _run(sys.argv[1:] if argv is None else argv)
         if sys.stdout is not None:
             sys.stdout.flush()  # before the exit, so that a broken pipe is handled below
-    except click.UsageError as error:
-        for line in usage_error_lines(error):
-            sys.stderr.write(f"{line}\n")
+    except click.ClickException as error:
+        if isinstance(error, click.UsageError) and error.ctx is not None:
+            sys.stderr.write(f"{error.ctx.get_usage()}\n")
+        sys.stderr.write(f"genmcp: {sanitize(error.format_message())}\n")
+        status = error.exit_code
+    except ConfigurationError as error:
+        sys.stderr.write(f"genmcp: {sanitize(str(error))}\n")
         status = 2
-    except ModuleImportError as error:
-        sys.stderr.write(str(error))
-        status = 1
-    except OutputError as error:
-        sys.stderr.write(f"genmcp: {error}\n")
-        status = 1
     except KeyboardInterrupt:
         if sys.stderr.isatty():
             sys.stderr.write("\n")  # ends the line of an open prompt
@@ -79,7 +121,7 @@ def _open_stderr() -> None:
     sys.stderr = os.fdopen(_STDERR, "w", closefd=False)
 
 
-def _run(commands: Group, argv: Sequence[str]) -> int:
+def _run(argv: Sequence[str]) -> int:
     """Run the command that *argv* names, and return its exit status.
 
     `click.Command.main` is not used: it would handle Ctrl-C and a broken pipe in its own way.
@@ -103,42 +145,3 @@ def _exit_despite_threads(existing: Collection[threading.Thread], status: int) -
             if thread.is_alive():
                 logging.shutdown()
                 os._exit(status)
-
-
-def create_group() -> Group:
-    """Return the group of all commands."""
-    commands = group("genmcp", "servers and clients of the Model Context Protocol")
-    version = f"genmcp {ClientOptions().info.version}"
-    add_version = click.version_option(version, message=version, help="show the version")
-    commands = add_version(commands)
-    commands.callback = _configure_logging
-    listing = map(lists.list_command, ("resources", "resource templates", "prompts"))
-    for each in (
-        serve,
-        worker,
-        jobs.jobs,
-        store.store_group,
-        remote.discover,
-        lists.tools,
-        *listing,
-        remote.call,
-        tasks.tasks,
-        remote.read,
-        remote.prompt,
-        remote.complete,
-        login.login,
-        login.logout,
-        login.auth,
-        new,
-        lint,
-        inspect,
-        install,
-    ):
-        commands.add_command(each)
-    return commands
-
-
-@click.pass_context
-def _configure_logging(context: click.Context) -> None:
-    log_to_stderr(serves=context.invoked_subcommand in ("serve", "worker"))
-    show_commands()

@@ -8,13 +8,14 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import click
 import msgspec
 
 from genmcp._core.outcome import Outcome
 from genmcp._core.task import Task
 from genmcp._core.waiting import Finished
-from genmcp.cli.output import OutputError, OutputWriter, private_output
-from genmcp.cli.parsing import option, options_as
+from genmcp.cli.output import CommandError, OutputWriter, private_output
+from genmcp.cli.parsing import options_as
 from genmcp.cli.target import load_mux
 from genmcp.errors import ConfigurationError, ContractError, StoreError, TaskNotFound
 from genmcp.stores import open_store
@@ -23,6 +24,8 @@ from genmcp.tasks.inspection import TaskInspector, services_of
 from genmcp.tasks.service import TaskService
 
 _VARIABLE: Final = "GENMCP_STORE"
+STORE_HELP: Final = f"The store is that of --store, of --app, or of the variable {_VARIABLE}."
+"""For the help of a command."""
 
 
 class Deployment(NamedTuple):
@@ -56,25 +59,10 @@ class DeploymentOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 deployment_options: Final = options_as(
     DeploymentOptions,
-    option(
-        "--store",
-        section="deployment",
-        metavar="URL",
-        help=f"the URL of the store (default: {_VARIABLE})",
-    ),
-    option(
-        "--app",
-        section="deployment",
-        metavar="APP",
-        help="module:attribute of a Mux, Endpoint or Server, whose store is used",
-    ),
-    option(
-        "--service",
-        section="deployment",
-        metavar="NAME",
-        help="the name of a service: its server's, or the audience of its Mux (default: all)",
-    ),
-    option("--json", is_flag=True, help="write JSON"),
+    click.option("--store", metavar="URL", help=f"the URL of the store (default: {_VARIABLE})"),
+    click.option("--app", help="server.py or module:attribute, whose store is used"),
+    click.option("--service", metavar="NAME", help="a service in the store (default: all)"),
+    click.option("--json", is_flag=True, help="write JSON"),
 )
 """Adds `DeploymentOptions` to a command."""
 
@@ -101,9 +89,9 @@ def run_on_deployment(
             return asyncio.run(run(output))
         except TaskNotFound as error:
             hint = "it has expired, or belongs to another store or --service"
-            raise OutputError(f"{error} ({hint})") from error
+            raise CommandError(f"{error} ({hint})") from error
         except (StoreError, ContractError) as error:
-            raise OutputError(str(error)) from error
+            raise CommandError(str(error)) from error
 
 
 @asynccontextmanager

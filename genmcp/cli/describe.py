@@ -50,23 +50,6 @@ def describe_resource(resource: ResourceDefinition | ResourceTemplateDefinition)
     yield from _first_paragraph(resource.description)
 
 
-def tool_row(tool: ToolDefinition) -> Row:
-    """Return *tool* as a row of a table: its name, its arguments, and its purpose."""
-    return tool.name, " ".join(argument_texts(tool.input_schema)), _summary(tool.description)
-
-
-def prompt_row(prompt: PromptDefinition) -> Row:
-    """Return *prompt* as a row of a table."""
-    return prompt.name, " ".join(_prompt_arguments(prompt)), _summary(prompt.description)
-
-
-def resource_row(resource: ResourceDefinition | ResourceTemplateDefinition) -> Row:
-    """Return *resource*, or a template of resources, as a row of a table."""
-    uri = resource.uri if isinstance(resource, ResourceDefinition) else resource.uri_template
-    title = resource.title or resource.name
-    return uri, title, resource.mime_type or "", _summary(resource.description)
-
-
 def tool_lines(tool: ToolDefinition) -> Iterator[str]:
     """Yield the lines that describe *tool* alone: how it is called, and its whole description."""
     yield " ".join([tool.name, *argument_texts(tool.input_schema)])

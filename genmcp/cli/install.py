@@ -1,4 +1,4 @@
-"""`genmcp install`: adds a server to the configuration file of a client."""
+"""`genmcp install`: the entry of a server for the configuration of a client."""
 
 import asyncio
 import difflib
@@ -10,8 +10,6 @@ import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -20,9 +18,16 @@ import click
 import msgspec
 
 from genmcp._mux.mux import Mux
-from genmcp.cli.output import OutputError, OutputWriter, one_line, private_output
-from genmcp.cli.parsing import argument, command, option
-from genmcp.cli.target import TargetCommand, TargetOptions, resolve_target
+from genmcp.cli.output import CommandError, OutputWriter, private_output
+from genmcp.cli.parsing import example, options_as
+from genmcp.cli.target import (
+    RUNNERS,
+    TARGET_HELP,
+    RemoteOptions,
+    resolve_target,
+    source_file,
+    target_options,
+)
 from genmcp.client.options import Command
 from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError
@@ -31,49 +36,8 @@ Scope = Literal["user", "project"]
 
 _BOM: Final = "\ufeff"
 _INDENTED: Final = re.compile(r"^([ \t]+)\S", re.MULTILINE)
-_FILE_MODE: Final = 0o600  # of a new file of the user, which may have secrets of a server
-
-
-# Programs that run the server that their arguments name.
-_RUNNERS: Final = ("bunx", "docker", "node", "npx", "python", "python3", "uv", "uvx")
+_FILE_MODE: Final = 0o600  # of a new file, which may have secrets of a server
 _WORDS_OF_RUNNERS: Final = ("run", "tool", "exec")
-
-
-class ClientEnvironment(msgspec.Struct, frozen=True):
-    """The environment that determines the paths of configuration files.
-
-    Args:
-        folder: the folder of the project.
-        platform: as in `sys.platform`.
-        variables: the environment variables: HOME, and APPDATA or XDG_CONFIG_HOME.
-    """
-
-    folder: Path
-    platform: str
-    variables: Mapping[str, str]
-
-    @classmethod
-    def here(cls) -> "ClientEnvironment":
-        """Return that of this process."""
-        return cls(Path.cwd(), sys.platform, dict(os.environ))
-
-    @property
-    def home(self) -> Path:
-        """The user's folder."""
-        home = self.variables.get("USERPROFILE") if self.platform == "win32" else None
-        home = home or self.variables.get("HOME")
-        return Path(home) if home else Path.home()
-
-    @property
-    def settings(self) -> Path:
-        """The folder in which applications keep the settings of a user."""
-        if self.platform == "darwin":
-            return self.home / "Library" / "Application Support"
-        if self.platform == "win32":
-            given = self.variables.get("APPDATA")
-            return Path(given) if given else self.home / "AppData" / "Roaming"
-        given = self.variables.get("XDG_CONFIG_HOME")
-        return Path(given) if given else self.home / ".config"
 
 
 class ClientApplication(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,100 +45,88 @@ class ClientApplication(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         title: its name in messages.
+        files: its files by scope; the first is the default. They are relative to the folder of the
+            project, or begin with HOME, or with SETTINGS, where applications keep settings.
         key: the member of the file that has the servers.
-        scopes: the scopes that it has a file for; the first is the default.
+        url: the member of an entry that has a URL; None if the client takes commands only.
         typed: whether an entry has a `type`.
-        url_advice: how to add a URL, if the file cannot have one.
     """
 
     title: str
+    files: Mapping[Scope, str]
     key: str = "mcpServers"
-    scopes: Sequence[Scope]
+    url: str | None = "url"
     typed: bool = False
-    url_advice: str = ""
 
 
+_GOOSE: Final = "goose"
 APPLICATIONS: Final[Mapping[str, ClientApplication]] = {
     "claude": ClientApplication(
         title="Claude Desktop",
-        scopes=["user"],
-        url_advice="add the URL at Settings > Connectors, or install the server's command",
+        files={"user": "SETTINGS/Claude/claude_desktop_config.json"},
+        url=None,
     ),
-    "claude-code": ClientApplication(title="Claude Code", scopes=["project"], typed=True),
-    "cursor": ClientApplication(title="Cursor", scopes=["user", "project"]),
+    "claude-code": ClientApplication(
+        title="Claude Code", files={"project": ".mcp.json"}, typed=True
+    ),
+    "cursor": ClientApplication(
+        title="Cursor", files={"user": "HOME/.cursor/mcp.json", "project": ".cursor/mcp.json"}
+    ),
     "vscode": ClientApplication(
-        title="VS Code", key="servers", scopes=["project", "user"], typed=True
+        title="VS Code",
+        files={"project": ".vscode/mcp.json", "user": "SETTINGS/Code/User/mcp.json"},
+        key="servers",
+        typed=True,
     ),
+    "gemini": ClientApplication(
+        title="Gemini CLI",
+        files={"user": "HOME/.gemini/settings.json", "project": ".gemini/settings.json"},
+        url="httpUrl",
+    ),
+    _GOOSE: ClientApplication(
+        title="Goose", files={"user": "HOME/.config/goose/config.yaml"}, key="extensions"
+    ),
+    "mcp.json": ClientApplication(title="mcp.json", files={"project": "mcp.json"}),
 }
 
 
-@command("install", "add a server to the configuration file of a client", TargetCommand)
-@argument("target", "a URL, a stdio command (in quotes), module:attribute, or a file")
-@argument("client", ", ".join(APPLICATIONS), type=click.Choice([*APPLICATIONS]), metavar="CLIENT")
-@option("--name", metavar="NAME", help="the name of the server in the file")
-@option("--scope", type=click.Choice(["user", "project"]), help="which of the client's files")
-@option("-e", "--env", multiple=True, metavar="KEY=VALUE", help="a variable; repeatable")
-@option("--header", multiple=True, metavar="'NAME: VALUE'", help="an HTTP header; repeatable")
-@option("--server", metavar="NAME", help="which of the mcpServers of the file TARGET")
-@option("-y", "--yes", is_flag=True, help="write without a question")
+@click.command(
+    "install",
+    epilog=example(
+        "install server.py claude",
+        "install https://mcp.example.com/mcp vscode --write",
+        about=f"CLIENT is one of {', '.join(APPLICATIONS)}. {TARGET_HELP}",
+    ),
+)
+@options_as(RemoteOptions, click.argument("target"), *target_options)
+@click.argument("client", type=click.Choice([*APPLICATIONS]), metavar="CLIENT")
+@click.option("--name", metavar="NAME", help="the name of the server in the file")
+@click.option("--scope", type=click.Choice(["user", "project"]), help="which of the client's files")
+@click.option("--write", is_flag=True, help="merge the entry into the client's file")
 def install(
-    target: str,
-    client: str,
-    name: str | None,
-    scope: Scope | None,
-    env: Sequence[str],
-    header: Sequence[str],
-    server: str | None,
-    yes: bool,
-) -> int:
-    """Show the change to the configuration file of a client, and write it."""
-    options = TargetOptions(target=target, env=env, header=header, server=server)
+    options: RemoteOptions, client: str, name: str | None, scope: Scope | None, write: bool
+) -> None:
+    """Print the entry of the server TARGET for a CLIENT, or write it into the client's file."""
     with private_output() as output:
-        place = ClientEnvironment.here()
-        path = configuration_path(client, scope, place)
+        application = APPLICATIONS[client]
+        base, path = configuration_path(application, scope)
         resolved = resolve_target(options)
         if resolved.auth is not None:
             raise ConfigurationError("a server with `auth` is not installed: clients log in")
         found = resolved.target
-        entry = entry_of(found, target, resolved.options.http.headers, client, place)
-        name = name or server or default_name(found)
+        entry = entry_of(found, options.target, resolved.options.http.headers, application)
+        name = name or options.server or default_name(found)
         if isinstance(found, Mux):
             asyncio.run(found.aclose())
-        private = (scope or APPLICATIONS[client].scopes[0]) == "user"
-        file = ConfigurationFile(
-            path, APPLICATIONS[client].key, folder=None if private else place.folder
-        )
-        return _install(file, name, entry, output, yes=yes, private=private)
-
-
-def _install(
-    file: "ConfigurationFile",
-    name: str,
-    entry: Mapping[str, Any],
-    output: OutputWriter,
-    *,
-    yes: bool,
-    private: bool,
-) -> int:
-    """Show the change to *file*, ask, and write it; return the exit status."""
-    if file.server(name) == entry:
-        output.write_line(f"{file.shown} has {name} already")
-        return 0
-    after = file.with_server(name, entry)
-    for line in file.difference(after):
-        output.write_line(line)
-    if not yes:
-        if sys.stdin is None or not sys.stdin.isatty():
-            raise ConfigurationError("nothing was written: --yes is needed without a terminal")
-        sys.stderr.write(f"Write {file.shown}? [y/N] ")
-        sys.stderr.flush()
-        if sys.stdin.readline().strip().lower() not in ("y", "yes"):
-            output.write_line("nothing was written")
-            return 1
-    backup = file.write(after, private=private)
-    kept = f"; the file before is {backup.name}" if backup else ""
-    output.write_line(f"wrote {file.shown}{kept}")
-    return 0
+        if client == _GOOSE:
+            if write:
+                raise ConfigurationError(f"{path} is YAML, to which the entry is added by hand")
+            for line in goose_lines(name, entry):
+                output.write_line(line)
+        elif write:
+            write_entry(base, path, application.key, name, entry, output)
+        else:
+            output.write_json({application.key: {name: entry}})
 
 
 def default_name(target: Target) -> str:
@@ -185,76 +137,77 @@ def default_name(target: Target) -> str:
         return target.server.info.name
     assert isinstance(target, Command)
     words = [target.command, *(each for each in target.args if not each.startswith("-"))]
-    while len(words) > 1 and (Path(words[0]).stem in _RUNNERS or words[0] in _WORDS_OF_RUNNERS):
+    while len(words) > 1 and (Path(words[0]).stem in RUNNERS or words[0] in _WORDS_OF_RUNNERS):
         del words[0]
     return Path(words[0]).name.removesuffix(".py").removesuffix(".js")
 
 
-def configuration_path(client: str, scope: Scope | None, place: ClientEnvironment) -> Path:
-    """Return the configuration file of *client*; *scope* None is the client's default.
+def configuration_path(application: ClientApplication, scope: Scope | None) -> tuple[Path, Path]:
+    """Return the configuration file of a client, after the folder that contains it.
 
     Raises:
-        ConfigurationError: the client has no file for this scope.
+        ConfigurationError: the client has no file for *scope*. None: its default.
     """
-    application = APPLICATIONS[client]
-    scope = scope or application.scopes[0]
-    match client, scope:
-        case "claude", "user":
-            return place.settings / "Claude" / "claude_desktop_config.json"
-        case "claude-code", "project":
-            return place.folder / ".mcp.json"
-        case "cursor", "user":
-            return place.home / ".cursor" / "mcp.json"
-        case "cursor", "project":
-            return place.folder / ".cursor" / "mcp.json"
-        case "vscode", "project":
-            return place.folder / ".vscode" / "mcp.json"
-        case "vscode", "user":
-            return place.settings / "Code" / "User" / "mcp.json"
-    raise ConfigurationError(
-        f"{application.title} has no configuration file for scope {scope!r}, only for "
-        f"{' and '.join(map(repr, application.scopes))}"
-    )
+    chosen = next(iter(application.files)) if scope is None else scope
+    if chosen not in application.files:
+        raise ConfigurationError(
+            f"{application.title} has no configuration file for scope {chosen!r}, only for "
+            f"{' and '.join(map(repr, application.files))}"
+        )
+    place, _, rest = application.files[chosen].partition("/")
+    match place:
+        case "HOME":
+            base = Path.home()
+        case "SETTINGS":
+            base = _settings()
+        case _:
+            base, rest = Path.cwd(), application.files[chosen]
+    return base, base / rest
+
+
+def _settings() -> Path:
+    """Return the folder in which applications keep the settings of a user."""
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Application Support"
+    if sys.platform == "win32":
+        return Path(os.environ.get("APPDATA") or Path.home() / "AppData" / "Roaming")
+    return Path(os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config")
 
 
 def entry_of(
-    target: Target, text: str, headers: Mapping[str, str], client: str, place: ClientEnvironment
+    target: Target, text: str, headers: Mapping[str, str], application: ClientApplication
 ) -> dict[str, Any]:
-    """Return the entry of a server for the configuration of *client*.
+    """Return the entry of a server for the configuration of a client.
 
     Args:
         target: the parsed target.
-        text: the target as given: `module:attribute`, if *target* is a mux.
+        text: the target as given: a file or `module:attribute`, if *target* is a mux.
         headers: the HTTP headers of a URL.
-        client: a key of `APPLICATIONS`.
-        place: the folder in which the module is found.
+        application: the client.
 
     Raises:
         ConfigurationError: the client cannot use such a server.
     """
-    application = APPLICATIONS[client]
     if isinstance(target, str):
-        if application.url_advice:
+        if application.url is None:
             raise ConfigurationError(
-                f"the configuration file of {application.title} can only have commands: "
-                f"{application.url_advice}"
+                f"the configuration file of {application.title} can only have commands: add the "
+                f"URL at Settings > Connectors, or install the server's command"
             )
         kind = {"type": "http"} if application.typed else {}
-        return {**kind, "url": target, **({"headers": dict(headers)} if headers else {})}
-    kind = {"type": "stdio"} if application.typed else {}
+        return {**kind, application.url: target, **({"headers": {**headers}} if headers else {})}
+    entry: dict[str, Any] = {"type": "stdio"} if application.typed else {}
     if isinstance(target, Mux):
         # The client starts the process in a folder of its own, without this environment.
-        arguments = ["-m", "genmcp", "serve", text, "--stdio"]
-        variables = {"PYTHONPATH": str(place.folder)}
-        return {**kind, "command": sys.executable, "args": arguments, "env": variables}
+        source = source_file(text)
+        served = text if source is None else ":".join(filter(None, map(str, source)))
+        arguments = ["-m", "genmcp", "serve", served, "--stdio"]
+        variables = {"env": {"PYTHONPATH": str(Path.cwd())}} if source is None else {}
+        return {**entry, "command": sys.executable, "args": arguments, **variables}
     assert isinstance(target, Command)
     # A desktop application has not the PATH of a shell.
-    program = shutil.which(target.command, path=place.variables.get("PATH")) or target.command
-    entry: dict[str, Any] = {
-        **kind,
-        "command": str(Path(program).absolute()),
-        "args": [*target.args],
-    }
+    program = shutil.which(target.command) or target.command
+    entry |= {"command": str(Path(program).absolute()), "args": [*target.args]}
     if target.env:
         entry["env"] = dict(target.env)
     if target.cwd is not None:
@@ -262,154 +215,98 @@ def entry_of(
     return entry
 
 
-class ConfigurationFile:
-    """A configuration file, and the change to it.
+def goose_lines(name: str, entry: Mapping[str, Any]) -> Iterable[str]:
+    """Yield the lines of YAML for Goose, whose members have other names; each value is JSON."""
+    if "url" in entry:
+        values = {"type": "streamable_http", "uri": entry["url"], "headers": entry.get("headers")}
+    else:
+        values = {"type": "stdio", "cmd": entry["command"], "args": entry["args"]}
+        values["envs"] = entry.get("env")
+    yield "extensions:"
+    yield f"  {json.dumps(name)}:"
+    for key, value in {"name": name, "enabled": True, **values, "timeout": 300}.items():
+        if value is not None:
+            yield f"    {key}: {json.dumps(value)}"
+
+
+def write_entry(
+    base: Path, path: Path, key: str, name: str, entry: Mapping[str, Any], output: OutputWriter
+) -> None:
+    """Show the change to the configuration file *path*, and write it.
 
     Args:
-        path: the file; symbolic links are followed. It need not exist.
+        base: the user's folder, or that of the project. Links below it are not followed: a project
+            comes from other people, whose links may lead to the user's files.
+        path: the file, which need not exist.
         key: the member that has the servers.
-        folder: the folder in which the file must really be. A project comes from other people,
-            whose links must not lead to the user's files. Default: any; the links in a user's own
-            folder are the user's.
+        name: the name of the server.
+        entry: its entry.
+        output: for the path and the difference.
 
     Raises:
-        ConfigurationError: the file is outside of *folder* or not plain JSON, or its servers are
-            not an object.
-        OutputError: the file cannot be read.
+        ConfigurationError: the file is a link or in a linked folder, or not plain JSON, or its
+            servers are not an object.
+        CommandError: the file cannot be read or written.
     """
-
-    def __init__(self, path: Path, key: str, *, folder: Path | None = None) -> None:
-        self.path = path
-        try:
-            self._target = path.resolve()
-        except (OSError, RuntimeError):  # before Python 3.13: RuntimeError
-            raise OutputError(f"cannot read {path}: its symbolic links form a loop") from None
-        if folder is not None and not self._target.is_relative_to(folder.resolve()):
+    try:
+        steps = [path, *path.parents]
+        if any(each.is_symlink() for each in steps[: steps.index(base)]):
             raise ConfigurationError(
-                f"{self.shown}, is outside of the project {folder}: nothing was written. Replace "
-                f"the link by a file or folder of its own"
+                f"{path} is a link, or in a folder that is one: nothing was written. Add the entry "
+                f"by hand, as it is printed without --write"
             )
-        self._key = key
-        self.before = self._read()
-        self._content = self._parsed(self.before or b"")
-
-    @property
-    def shown(self) -> str:
-        """The path for messages, relative to the current folder; with the file that it leads to."""
-        here = Path.cwd()
-        path = self.path.relative_to(here) if self.path.is_relative_to(here) else self.path
-        if self._target == self.path.absolute():
-            return str(path)
-        return one_line(f"{path}, a link to {self._target}")
-
-    def with_server(self, name: str, entry: Mapping[str, Any]) -> bytes:
-        """Return the content of the file with the server; everything else is as before."""
-        servers = {**self._content.get(self._key, {}), name: entry}
-        text = (self.before or b"").decode().removeprefix(_BOM)
-        found = _INDENTED.search(text)
-        indent = found[1] if found else "  "
-        changed = {**self._content, self._key: servers}
-        return f"{json.dumps(changed, indent=indent, ensure_ascii=False)}\n".encode()
-
-    def server(self, name: str) -> Any:
-        """Return the present entry *name*, None without one."""
-        return self._content.get(self._key, {}).get(name)
-
-    def difference(self, after: bytes) -> list[str]:
-        """Return the lines of the difference between the file and *after*."""
-        before = (self.before or b"").decode().removeprefix(_BOM)
-        old = os.devnull if self.before is None else self.shown
-        return [
-            *difflib.unified_diff(
-                before.splitlines(), after.decode().splitlines(), old, self.shown, lineterm=""
-            )
-        ]
-
-    def write(self, after: bytes, *, private: bool) -> Path | None:
-        """Replace the file by *after* at once, and return the path of the backup, if there is one.
-
-        Args:
-            after: the new content.
-            private: whether a new file can be read by its owner only.
-
-        Raises:
-            OutputError: it cannot be written, or was changed since it was read.
-        """
-        try:
-            if self._read() != self.before:
-                raise OutputError(f"{self.shown} was changed meanwhile: run the command again")
-            self._target.parent.mkdir(parents=True, exist_ok=True)
-            backup = None
-            if self.before is not None:
-                backup = self._back_up(self.before)
-            self._replace(after, private)
-        except OSError as error:
-            raise OutputError(f"cannot write {self.shown}: {error.strerror}") from None
-        return backup
-
-    def _back_up(self, before: bytes) -> Path:
-        """Write *before* to a new file beside the target, with a name that is free.
-
-        A project can contain a file of this name that is a link to any file of the user: an
-        existing name is never opened.
-        """
-        mode = stat.S_IMODE(self._target.stat().st_mode)
-        opener = partial(os.open, mode=mode)
-        number = 0
-        while True:
-            path = self._target.with_name(f"{self._target.name}.bak{number or ''}")
-            # "x" is O_CREAT and O_EXCL, which neither replaces a file nor follows a link.
-            with suppress(FileExistsError), open(path, "xb", opener=opener) as file:
-                file.write(before)
-                return path
-            number += 1
-
-    def _replace(self, after: bytes, private: bool) -> None:
-        descriptor, temporary = tempfile.mkstemp(
-            dir=self._target.parent, prefix=f".{self._target.name}."
-        )
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(after)
-                file.flush()
-                os.fsync(file.fileno())
-            Path(temporary).chmod(self._mode(private))
-            Path(temporary).replace(self._target)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-
-    def _mode(self, private: bool) -> int:
-        if self.before is not None:
-            return stat.S_IMODE(self._target.stat().st_mode)
-        return _FILE_MODE if private else 0o644
-
-    def _read(self) -> bytes | None:
-        try:
-            return self._target.read_bytes()
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise OutputError(f"cannot read {self.shown}: {error.strerror}") from None
-
-    def _parsed(self, data: bytes) -> dict[str, Any]:
-        try:
-            text = data.decode().removeprefix(_BOM)
-            content = json.loads(text, object_pairs_hook=_unique) if text.strip() else {}
-        except ValueError as error:
-            raise ConfigurationError(
-                f"{self.shown} is not plain JSON ({error}). It is left as it is: comments and "
-                f"the like would be lost"
-            ) from None
-        servers = content.get(self._key, {}) if isinstance(content, dict) else None
-        if not isinstance(content, dict) or not isinstance(servers, dict):
-            raise ConfigurationError(
-                f"{self.shown} has another form than {{{json.dumps(self._key)}: {{...}}}}"
-            )
-        return content
+        before = path.read_bytes() if path.exists() else None
+        after = merged(path, before or b"", key, {name: entry})
+        if after == (before or b"").decode().removeprefix(_BOM):
+            output.write_line(f"{path} has {name} already")
+            return
+        old = (before or b"").decode().removeprefix(_BOM).splitlines()
+        names = os.devnull if before is None else str(path), str(path)
+        for line in difflib.unified_diff(old, after.splitlines(), *names, lineterm=""):
+            output.write_line(line)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        _replace(path, after, _FILE_MODE if before is None else stat.S_IMODE(path.stat().st_mode))
+    except OSError as error:
+        raise CommandError(f"cannot write {path}: {error.strerror}") from None
+    output.write_line(f"wrote {path}")
 
 
-def _unique(pairs: Iterable[tuple[str, Any]]) -> dict[str, Any]:
+def merged(path: Path, before: bytes, key: str, servers: Mapping[str, Any]) -> str:
+    """Return the content of the file *path* with *servers*; everything else is as *before*."""
+    try:
+        text = before.decode().removeprefix(_BOM)
+        content = json.loads(text, object_pairs_hook=_unique) if text.strip() else {}
+    except ValueError as error:
+        raise ConfigurationError(
+            f"{path} is not plain JSON ({error}). It is left as it is: comments and the like would "
+            f"be lost"
+        ) from None
+    present = content.get(key, {}) if isinstance(content, dict) else None
+    if not isinstance(present, dict):
+        raise ConfigurationError(f"{path} has another form than {{{json.dumps(key)}: {{...}}}}")
+    if {**present, **servers} == present:
+        return text
+    content[key] = {**present, **servers}
+    found = _INDENTED.search(text)
+    return f"{json.dumps(content, indent=found[1] if found else '  ', ensure_ascii=False)}\n"
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
+    """Replace *path* at once, so that a client never reads half of it."""
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        Path(temporary).chmod(mode)
+        Path(temporary).replace(path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
     """Return *pairs* as a dict.
 
     Raises:

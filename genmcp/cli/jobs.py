@@ -9,36 +9,41 @@ import click
 import msgspec
 
 from genmcp.cli.deployment import (
+    STORE_HELP,
     Deployment,
     DeploymentOptions,
     deployment_options,
     run_on_deployment,
 )
 from genmcp.cli.output import OutputWriter, duration, one_line
-from genmcp.cli.parsing import COUNT, ID, argument, command, group, option
+from genmcp.cli.parsing import COUNT, TASK_ID, Group, TaskCommand, example
 from genmcp.tasks.inspection import OPEN, STATES, TaskSummary
 
 _HEADINGS: Final = ("ID", "STATE", "TOOL", "QUEUE", "OWNER", "AGE", "DETAILS")
 _MESSAGES: Final = 20  # shown by `genmcp jobs show`
 
-jobs: Final = group("jobs", "list, show, retry, cancel and drop tasks in a store")
-"""The commands for operators of a store."""
-
-_ids: Final = argument("ids", "the ids of tasks", nargs=-1, required=True, type=ID, metavar="ID...")
+_ids: Final = click.argument("ids", nargs=-1, required=True, type=TASK_ID, metavar="IDS...")
 
 
-@command("list", "list tasks, by default open ones")
+@click.group("jobs", cls=Group)
+def jobs() -> None:
+    """List, show, retry, cancel and drop tasks in the store of a deployment."""
+
+
+@jobs.command(
+    "list", epilog=example("jobs list --state failed --store sqlite:///jobs.db", about=STORE_HELP)
+)
 @deployment_options
-@option(
+@click.option(
     "--state",
     "given_states",
     multiple=True,
     type=click.Choice(STATES),
     help="a state to list; repeatable",
 )
-@option("--queue", metavar="NAME", help="list the open tasks of a queue")
-@option("--owner", metavar="NAME", help="list the tasks of a principal")
-@option("--limit", type=COUNT, default=100, metavar="N", help="the maximum number of tasks (100)")
+@click.option("--queue", metavar="NAME", help="list the open tasks of a queue")
+@click.option("--owner", metavar="NAME", help="list the tasks of a principal")
+@click.option("--limit", type=COUNT, default=100, help="the most tasks to list (100)")
 def list_jobs(
     options: DeploymentOptions,
     given_states: Sequence[str],
@@ -48,9 +53,9 @@ def list_jobs(
 ) -> int:
     """List tasks, sorted by their age; by default those that have not ended.
 
-    If there are more than the limit, they are not the oldest ones: the store has no such index, and
-    ended tasks may be many.
+    If there are more than the limit, they are not the oldest ones.
     """
+    # The store has no index by age, and ended tasks may be many.
     states = given_states or (STATES if owner else OPEN)
 
     async def run(deployment: Deployment, output: OutputWriter) -> None:
@@ -76,11 +81,11 @@ def list_jobs(
     return run_on_deployment(options, run)
 
 
-@command("show", "show a task and its messages")
+@jobs.command("show", cls=TaskCommand, epilog=example("jobs show 3fTq0cL8", about=STORE_HELP))
 @deployment_options
-@argument("id", "the id of the task", type=ID)
+@click.argument("id", type=TASK_ID)
 def show_job(options: DeploymentOptions, id: str) -> int:
-    """Show everything that is known of a task, and its last messages."""
+    """Show what is known of the task ID, and its last messages."""
 
     async def run(deployment: Deployment, output: OutputWriter) -> None:
         service, task = await deployment.find(id)
@@ -104,11 +109,15 @@ def show_job(options: DeploymentOptions, id: str) -> int:
     return run_on_deployment(options, run)
 
 
-@command("cancel", "cancel tasks that have not ended")
+@jobs.command(
+    "cancel",
+    cls=TaskCommand,
+    epilog=example("jobs cancel 3fTq0cL8 Wb21xPzA", about=STORE_HELP),
+)
 @deployment_options
 @_ids
 def cancel_jobs(options: DeploymentOptions, ids: Sequence[str]) -> int:
-    """Cancel tasks. The exit status is 1 if one of them had ended before."""
+    """Cancel the tasks IDS that have not ended. The status is 1 if one of them had ended before."""
 
     async def run(deployment: Deployment, output: OutputWriter) -> int:
         status = 0
@@ -123,11 +132,11 @@ def cancel_jobs(options: DeploymentOptions, ids: Sequence[str]) -> int:
     return run_on_deployment(options, run)
 
 
-@command("retry", "repeat the jobs of failed tasks, as new tasks")
+@jobs.command("retry", cls=TaskCommand, epilog=example("jobs retry 3fTq0cL8", about=STORE_HELP))
 @deployment_options
 @_ids
 def retry_jobs(options: DeploymentOptions, ids: Sequence[str]) -> int:
-    """Repeat the jobs of failed tasks, as new tasks."""
+    """Repeat the jobs of the failed tasks IDS, as new tasks."""
 
     async def run(deployment: Deployment, output: OutputWriter) -> None:
         for id in ids:
@@ -137,11 +146,11 @@ def retry_jobs(options: DeploymentOptions, ids: Sequence[str]) -> int:
     return run_on_deployment(options, run)
 
 
-@command("drop", "delete the records of tasks that have ended")
+@jobs.command("drop", cls=TaskCommand, epilog=example("jobs drop 3fTq0cL8", about=STORE_HELP))
 @deployment_options
 @_ids
 def drop_jobs(options: DeploymentOptions, ids: Sequence[str]) -> int:
-    """Delete the records of tasks that have ended."""
+    """Delete the records of the tasks IDS, which have ended."""
 
     async def run(deployment: Deployment, output: OutputWriter) -> None:
         for id in ids:
@@ -152,21 +161,9 @@ def drop_jobs(options: DeploymentOptions, ids: Sequence[str]) -> int:
     return run_on_deployment(options, run)
 
 
-for _each in (list_jobs, show_job, retry_jobs, cancel_jobs, drop_jobs):
-    jobs.add_command(_each)
-
-
 def _row(task: TaskSummary, now: float) -> list[str]:
-    age = duration(now - task.created)
-    return [
-        task.id,
-        task.state,
-        task.tool,
-        task.queue or "",
-        task.owner or "",
-        age,
-        _details(task, now),
-    ]
+    place = [task.tool, task.queue or "", task.owner or ""]
+    return [task.id, task.state, *place, duration(now - task.created), _details(task, now)]
 
 
 def _details(task: TaskSummary, now: float) -> str:

@@ -1,88 +1,49 @@
 """The commands that list the components of a server: `genmcp tools`, `resources` and so on."""
 
 import shutil
-from collections.abc import Awaitable, Callable, Iterable
-from pathlib import Path
-from typing import Any, Final, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, TypeVar
 
 import click
 
 from genmcp.cli.describe import (
     ARGUMENT_HEADINGS,
-    Row,
     argument_rows,
     describe_prompt,
     describe_resource,
     describe_tool,
-    prompt_row,
-    resource_row,
     tool_lines,
-    tool_row,
 )
-from genmcp.cli.output import OutputError, OutputWriter, wrap
-from genmcp.cli.parsing import argument, command
-from genmcp.cli.remote import RemoteOptions, remote_options, run_remote
-from genmcp.cli.target import TargetCommand, quoting_hint
+from genmcp.cli.output import CommandError, OutputWriter, wrap
+from genmcp.cli.parsing import example
+from genmcp.cli.remote import run_remote
+from genmcp.cli.target import TARGET_HELP, RemoteOptions, remote_options
 from genmcp.cli.terminal import StatusLine
 from genmcp.cli.values import suggestion
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
-from genmcp.errors import ConfigurationError, MethodNotFound
+from genmcp.errors import MethodNotFound
 from genmcp.protocol.tools import ToolDefinition
 
+T = TypeVar("T")
+Describe = Callable[[Any], Iterable[str]]
 
-class ComponentList(NamedTuple):
-    """How the components of a kind are listed.
-
-    describe: yields the lines of a component, for a pipe.
-    row: returns the cells of a component below the headings, for a terminal.
-    """
-
-    request: Callable[[Client], Awaitable[Any]]
-    describe: Callable[[Any], Iterable[str]]
-    row: Callable[[Any], Row]
-    headings: tuple[str, ...]
-
-
-_RESOURCE_HEADINGS: Final = ("URI", "NAME", "TYPE", "DESCRIPTION")
-_LISTS: Final = {
-    "tools": ComponentList(
-        Client.tools, describe_tool, tool_row, ("TOOL", "ARGUMENTS", "DESCRIPTION")
-    ),
-    "resources": ComponentList(
-        Client.resources, describe_resource, resource_row, _RESOURCE_HEADINGS
-    ),
-    "resource templates": ComponentList(
-        Client.templates, describe_resource, resource_row, _RESOURCE_HEADINGS
-    ),
-    "prompts": ComponentList(
-        Client.prompts, describe_prompt, prompt_row, ("PROMPT", "ARGUMENTS", "DESCRIPTION")
-    ),
+_LISTS: Final[Mapping[str, tuple[Callable[[Client], Awaitable[Any]], Describe]]] = {
+    "tools": (Client.tools, describe_tool),
+    "resources": (Client.resources, describe_resource),
+    "resource templates": (Client.templates, describe_resource),
+    "prompts": (Client.prompts, describe_prompt),
 }
-# The endings of a program, which is no name of a tool: the target lacks its quotes.
-_PROGRAMS: Final = (".py", ".js", ".ts", ".mjs", ".sh")
 
 
-def list_command(kind: str) -> click.Command:
-    """Return the command that lists the components of a *kind*."""
-
-    @command(kind.removeprefix("resource "), f"list the {kind} of a server", TargetCommand)
-    @remote_options
-    def listing(options: RemoteOptions) -> int:
-        return list_components(kind, options)
-
-    return listing
-
-
-@command("tools", "list the tools of a server, or show one of them", TargetCommand)
+@click.command("tools", epilog=example("tools server.py", "tools server.py add", about=TARGET_HELP))
 @remote_options
-@argument("name", "the tool to show, with the defaults and bounds of its arguments", required=False)
-def tools(options: RemoteOptions, name: str | None) -> int:
-    """List the tools of a server, or show the tool *name*."""
+@click.argument("name", required=False)
+def tools(options: RemoteOptions, name: str | None) -> None:
+    """List the tools of the server TARGET, or show the tool NAME with its defaults and bounds."""
     if name is None:
-        return list_components("tools", options)
-    if not {*" :/"} & {*options.target} and (Path(name).is_file() or name.endswith(_PROGRAMS)):
-        raise ConfigurationError(f"unrecognized arguments: {name}{quoting_hint(options.target)}")
+        list_components("tools", options)
+        return
 
     async def fetch(client: Client, status: StatusLine) -> ToolDefinition:
         found = await client.tools()
@@ -90,7 +51,7 @@ def tools(options: RemoteOptions, name: str | None) -> int:
             if tool.name == name:
                 return tool
         hint = suggestion(name, (tool.name for tool in found))
-        raise OutputError(f"{options.target} has no tool {name!r}{hint}")
+        raise CommandError(f"{options.target} has no tool {name!r}{hint}")
 
     def write(output: OutputWriter, tool: ToolDefinition) -> None:
         _write_lines(output, tool_lines(tool))
@@ -98,35 +59,58 @@ def tools(options: RemoteOptions, name: str | None) -> int:
             output.write_line("")
             output.write_table(ARGUMENT_HEADINGS, rows)
 
-    return run_remote(options, fetch, write)
+    run_remote(options, fetch, write)
 
 
-def list_components(kind: str, options: RemoteOptions) -> int:
-    """List the components of a *kind*, and return the exit status.
+@click.command("resources", epilog=example("resources server.py", about=TARGET_HELP))
+@remote_options
+def resources(options: RemoteOptions) -> None:
+    """List the resources of the server TARGET."""
+    list_components("resources", options)
+
+
+@click.command("templates", epilog=example("templates server.py", about=TARGET_HELP))
+@remote_options
+def templates(options: RemoteOptions) -> None:
+    """List the resource templates of the server TARGET."""
+    list_components("resource templates", options)
+
+
+@click.command("prompts", epilog=example("prompts server.py", about=TARGET_HELP))
+@remote_options
+def prompts(options: RemoteOptions) -> None:
+    """List the prompts of the server TARGET."""
+    list_components("prompts", options)
+
+
+def list_components(kind: str, options: RemoteOptions) -> None:
+    """List the components of a *kind*.
 
     Lines are wrapped at a terminal only. Programs that read a pipe get whole lines.
     """
-    listed = _LISTS[kind]
+    request, describe = _LISTS[kind]
 
     async def fetch(client: Client, status: StatusLine) -> Any:
-        try:
-            items = await listed.request(client)
-        except ServerError as error:
-            if error.code != MethodNotFound.code:
-                raise
-            items = []
+        items = await items_of(request(client))
         if not items:
             status.write(f"genmcp: {options.target} has no {kind}\n")
         return items
 
     def write(output: OutputWriter, items: Any) -> None:
-        if output.rendering is not None:
-            output.write_table(listed.headings, [*map(listed.row, items)])
-            return
         for item in items:
-            _write_lines(output, listed.describe(item))
+            _write_lines(output, describe(item))
 
-    return run_remote(options, fetch, write)
+    run_remote(options, fetch, write)
+
+
+async def items_of(request: Awaitable[Sequence[T]]) -> Sequence[T]:
+    """Return the list that *request* gets; an empty one if the server lacks the method."""
+    try:
+        return await request
+    except ServerError as error:
+        if error.code != MethodNotFound.code:
+            raise
+        return []
 
 
 def _write_lines(output: OutputWriter, lines: Iterable[str]) -> None:

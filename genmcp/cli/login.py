@@ -1,81 +1,57 @@
-"""The commands `login`, `logout` and `auth`, and the options `--login` and `--token` of others."""
+"""The commands `login`, `logout` and `auth`: log in, log out, and explain the steps of a login.
+
+No token is in any output.
+"""
 
 import asyncio
 import os
 import sys
-from collections.abc import Awaitable, Callable, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
+import click
 import msgspec
+from msgspec.structs import replace
 
-from genmcp.cli.output import as_command_options, private_output, sanitize
-from genmcp.cli.parsing import PORT, Decorator, argument, command, option, options_as
-from genmcp.client.auth.base import Auth, Authorization, Authorizer
-from genmcp.client.errors import ClientError
-from genmcp.client.options import HttpOptions
+from genmcp._core.auth.discovery import find_resource
+from genmcp._core.auth.flow import RejectedAttempt, authorize, log_out
+from genmcp._core.auth.metadata import ResourceMetadata
+from genmcp._core.auth.record import Record, record_key
+from genmcp._core.auth.steps import Failure, FlowEvent, FlowFailed
+from genmcp.cli.output import CommandError, as_command_options, one_line, private_output
+from genmcp.cli.parsing import PORT, Decorator, example, options_as, tokens_option
+from genmcp.client.auth.asking import show
+from genmcp.client.auth.base import Authorizer
+from genmcp.client.auth.files import FileTokens
+from genmcp.client.auth.flows import FlowAuthorization, LoginNeeded
+from genmcp.client.auth.oauth import OAuth
+from genmcp.client.auth.tokens import TokenStorage, TokensUnavailable
+from genmcp.client.client import Client
+from genmcp.client.errors import ClientError, Forbidden, Unauthorized
 from genmcp.errors import ConfigurationError
 
-# What a login needs is imported by the functions that need it: most commands do not.
+WriteLine = Callable[[str], None]
+
 if TYPE_CHECKING:
-    from genmcp._core.auth.record import Record
     from genmcp.auth.extensions.dpop_client import DpopAuth
-    from genmcp.cli.authorization import LoginRequest, WriteLine
-    from genmcp.client.auth.oauth import OAuth
-    from genmcp.client.auth.tokens import TokenStorage
 
 CLIENT_NAME: Final = "genmcp"
 """The name under which the commands register. It belongs to the names of their records."""
 
-TOKEN_VARIABLE: Final = "GENMCP_TOKEN"
 SECRET_VARIABLE: Final = "GENMCP_CLIENT_SECRET"
 
-_TOKENS_HELP: Final = "the folder in which logins are stored"
-
-Work: TypeAlias = "Callable[[LoginRequest, WriteLine], Awaitable[bool | None]]"
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
 
 
-CONNECTION: Final = "connection"  # the section of these options
-
-
-class AuthOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options by which a command that calls a server is authorized."""
-
-    login: bool = False
-    tokens: str | None = None
-    token: bool = False
-
-
-auth_parameters: Final[Sequence[Decorator]] = (
-    option(
-        "--login",
-        section=CONNECTION,
-        is_flag=True,
-        help="authorize by the tokens of `genmcp login`, and log in if there are none",
-    ),
-    option("--tokens", section=CONNECTION, metavar="FOLDER", help=_TOKENS_HELP),
-    option(
-        "--token",
-        section=CONNECTION,
-        is_flag=True,
-        help=f"authorize by the access token in the variable ${TOKEN_VARIABLE}",
-    ),
-)
-"""The parameters of `AuthOptions`, for `options_as`."""
-
-
-class ServerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The server of a login, and where the login is stored."""
+class LoginOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The server of a login, where the login is stored, and how it is made."""
 
     url: str
     tokens: str | None = None
     client_id: str | None = None
     issuer: str | None = None
-
-
-class LoginOptions(ServerOptions, frozen=True, kw_only=True):
-    """The server of a login, and how the login is made."""
-
     scopes: Sequence[str] = ()
     resource: str = ""
     no_resource: bool = False
@@ -86,177 +62,95 @@ class LoginOptions(ServerOptions, frozen=True, kw_only=True):
 
 
 _server_parameters: Final[Sequence[Decorator]] = (
-    argument("url", "the URL of the MCP server"),
-    option("--tokens", metavar="FOLDER", help=_TOKENS_HELP),
-    option(
+    click.argument("url"),
+    tokens_option,
+    click.option(
         "--client-id",
         metavar="ID",
-        help=f"the id of a registered client; its secret, which needs --issuer, is read from "
-        f"${SECRET_VARIABLE}",
+        help=f"a registered client; ${SECRET_VARIABLE} has its secret, which needs --issuer",
     ),
-    option("--issuer", metavar="URL", help="the authorization server, exactly as in its metadata"),
+    click.option("--issuer", metavar="URL", help="the authorization server, as in its metadata"),
 )
 
 _login_parameters: Final[Sequence[Decorator]] = (
     *_server_parameters,
-    option(
-        "--scope",
-        "scopes",
-        multiple=True,
-        metavar="SCOPE",
-        help="a scope to ask for, instead of those that the server names; repeatable",
-    ),
-    option(
-        "--resource",
-        metavar="URL",
-        default="",
-        help="the resource, if the metadata has another",
-    ),
-    option(
-        "--no-resource",
-        is_flag=True,
-        help="leave out the parameter `resource`, which some authorization servers reject",
-    ),
-    option(
-        "--assume-pkce",
-        is_flag=True,
-        help="accept an authorization server that does not list the PKCE method S256",
-    ),
-    option(
-        "--dpop",
-        is_flag=True,
-        help="bind the tokens to a key of this client (DPoP); extra: auth",
-    ),
+    click.option("--scope", "scopes", multiple=True, help="a scope to ask for; repeatable"),
+    click.option("--resource", metavar="URL", default="", help="instead of that of the metadata"),
+    click.option("--no-resource", is_flag=True, help="leave out the parameter `resource`"),
+    click.option("--assume-pkce", is_flag=True, help="accept a server that does not list S256"),
+    click.option("--dpop", is_flag=True, help="bind the tokens to a key (DPoP); extra: auth"),
 )
 
 _prompt_parameters: Final[Sequence[Decorator]] = (
-    option(
-        "--no-browser",
-        is_flag=True,
-        help="print the URL, for a browser on another machine; paste the URL of the redirect",
-    ),
-    option(
-        "--port",
-        type=PORT,
-        default=0,
-        metavar="N",
-        help="the port of the redirect URI, for a client that is registered with one",
-    ),
+    click.option("--no-browser", is_flag=True, help="print the URL; paste that of the redirect"),
+    click.option("--port", type=PORT, default=0, help="the port of the redirect URI"),
 )
 
 
-@command("login", "log in at a server over HTTP, and store the tokens")
+class LoginRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A login at one server.
+
+    Args:
+        url: the URL of the MCP server.
+        oauth: the settings of the login, and where its tokens are stored.
+        authorization: the authorization of the requests to the server by that login.
+    """
+
+    url: str
+    oauth: OAuth
+    authorization: FlowAuthorization
+
+
+@click.command("login", epilog=example("login https://mcp.example.com/mcp"))
 @options_as(LoginOptions, *_login_parameters, *_prompt_parameters)
 def login(options: LoginOptions) -> int:
-    """Log in at a server, and store the tokens."""
-    from genmcp.cli.authorization import log_in
-
+    """Log in at the server URL, and store the tokens."""
     return _run(options, log_in)
 
 
-@command("logout", "revoke and remove the tokens of a login; status 1 if they cannot be revoked")
-@options_as(ServerOptions, *_server_parameters)
-def logout(options: ServerOptions) -> int:
-    """Revoke and remove the tokens of a server. The status is 1 if one may still be valid."""
-    from genmcp.cli.authorization import log_out_of
-
-    return _run(LoginOptions(**msgspec.structs.asdict(options)), log_out_of)
+@click.command("logout", epilog=example("logout https://mcp.example.com/mcp"))
+@options_as(LoginOptions, *_server_parameters)
+def logout(options: LoginOptions) -> int:
+    """Revoke and remove the tokens of the server URL. The status is 1 if one may still be valid."""
+    return _run(options, log_out_of)
 
 
-@command("auth", "explain the steps of a login; status 1 if a client could not log in")
+@click.command("auth", epilog=example("auth https://mcp.example.com/mcp"))
 @options_as(LoginOptions, *_login_parameters)
 def auth(options: LoginOptions) -> int:
-    """Explain the steps of a login. The status is 1 if a client could not log in."""
-    from genmcp.cli.authorization import explain_login
-
+    """Explain a login at the server URL, step by step; the status is 1 if no client can log in."""
     return _run(options, explain_login)
 
 
-def auth_of(arguments: AuthOptions, url: object, configured: Auth | None) -> Auth | None:
-    """Return the authorization by *arguments*, by default *configured*.
-
-    Raises:
-        ConfigurationError: they exclude each other, or the target has no URL.
-    """
-    if not arguments.login:
-        if arguments.tokens is not None:
-            raise ConfigurationError("--tokens needs --login")
-        if not arguments.token:
-            return _attended(configured)
-    option = "--login" if arguments.login else "--token"
-    if not isinstance(url, str):
-        raise ConfigurationError(f"{option} applies only to a URL")
-    if arguments.login and arguments.token:
-        raise ConfigurationError("--login cannot be combined with --token")
-    if arguments.token:
-        token = os.environ.get(TOKEN_VARIABLE, "").strip()
-        if not token:
-            raise ConfigurationError(f"--token: the variable {TOKEN_VARIABLE} is not set")
-        return token
-    from genmcp.client.auth.oauth import OAuth
-
-    tokens = _storage(arguments.tokens)
-    stored = _stored(tokens, url)
-    oauth = OAuth(CLIENT_NAME, tokens=tokens, **_options_of(stored))
-    return _attended(_bound(oauth) if stored and stored.dpop_key else oauth)
+def stored_login(url: str, tokens: str | None) -> Authorizer:
+    """Return the authorization by a login that was stored in the folder *tokens*."""
+    storage = FileTokens(tokens)
+    stored = _stored(storage, url)
+    oauth = OAuth(CLIENT_NAME, tokens=storage, **_options_of(stored))
+    return _bound(oauth) if stored and stored.dpop_key else oauth
 
 
-def _attended(auth: Auth | None) -> Auth | None:
-    """Return *auth*, which begins a login at a terminal only."""
-    is_interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
-    if is_interactive or not isinstance(auth, Authorizer):
-        return auth
-    return UnattendedLogin(auth)
-
-
-class UnattendedLogin:
-    """Authorization by stored tokens without a terminal, such as in a script.
-
-    The tokens are renewed as usual. In place of a login, a request fails with `Unauthorized` or
-    `Forbidden`.
-
-    Args:
-        settings: those of the login, such as `OAuth`.
-    """
-
-    def __init__(self, settings: Authorizer) -> None:
-        self._settings = settings
-        self.extension = getattr(settings, "extension", None)
-
-    def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:
-        """Return the authorization of a new connection to the server at *url*."""
-        authorization = self._settings.authorization(url, http)
-        authorization.interactive = False
-        return authorization
-
-
-def _run(arguments: LoginOptions, work: Work) -> int:
-    from genmcp._core.auth.steps import FlowFailed
-    from genmcp.client.auth.tokens import TokensUnavailable
-
+def _run(
+    arguments: LoginOptions, work: Callable[[LoginRequest, WriteLine], Awaitable[bool]]
+) -> int:
     request = _request(arguments)
+
+    async def perform() -> bool:
+        return await work(request, output.write_line)
+
     with private_output() as output:
         try:
-            succeeded = asyncio.run(_perform(work, request, output.write_line))
+            return int(not asyncio.run(perform()))
         except (ClientError, FlowFailed, TokensUnavailable) as error:
-            sys.stderr.write(f"genmcp: {sanitize(as_command_options(str(error)))}\n")
-            return 1
-    return 1 if succeeded is False else 0
+            raise CommandError(as_command_options(str(error))) from error
 
 
-async def _perform(work: Work, request: "LoginRequest", write: "WriteLine") -> bool | None:
-    return await work(request, write)
-
-
-def _request(arguments: LoginOptions) -> "LoginRequest":
+def _request(arguments: LoginOptions) -> LoginRequest:
     """Return the login that *arguments* denote.
 
     Raises:
         ConfigurationError: one of them is invalid.
     """
-    from genmcp.cli.authorization import LoginRequest
-    from genmcp.client.auth.oauth import OAuth
-
     url = arguments.url
     try:
         scheme = urlsplit(url).scheme
@@ -264,7 +158,7 @@ def _request(arguments: LoginOptions) -> "LoginRequest":
         scheme = ""
     if scheme not in ("http", "https"):
         raise ConfigurationError(f"{url!r} is not a URL: only servers over HTTP need a login")
-    tokens = _storage(arguments.tokens)
+    tokens = FileTokens(arguments.tokens)
     stored = _stored(tokens, url)
     options = _options_of(stored)
     if arguments.client_id not in (None, options.get("client_id")):
@@ -291,7 +185,7 @@ def _request(arguments: LoginOptions) -> "LoginRequest":
     return LoginRequest(url=url, oauth=oauth, authorization=authorization)
 
 
-def _bound(oauth: "OAuth") -> "DpopAuth":
+def _bound(oauth: OAuth) -> "DpopAuth":
     """Return *oauth* with tokens that are bound to a key. Needs the extra `auth`."""
     from genmcp.auth.extensions.dpop_client import DpopAuth
 
@@ -300,9 +194,6 @@ def _bound(oauth: "OAuth") -> "DpopAuth":
 
 def _paste(url: str) -> str:
     """Let the user paste the URL of the redirect, which their browser shows with an error."""
-    from genmcp._core.auth.steps import FlowFailed
-    from genmcp.client.auth.asking import show
-
     show(url)
     sys.stderr.write("The browser shows an error after that. Paste its URL here:\n")
     sys.stderr.flush()
@@ -312,7 +203,7 @@ def _paste(url: str) -> str:
     return pasted
 
 
-def _options_of(stored: "Record | None") -> dict[str, Any]:
+def _options_of(stored: Record | None) -> dict[str, Any]:
     """Return the options of `OAuth` that a stored login was made with."""
     if stored is None or stored.client.dynamic:
         return {}
@@ -324,15 +215,12 @@ def _client(client_id: str, issuer: str | None = None) -> dict[str, Any]:
     return {"client_id": client_id, "secret": secret, "issuer": issuer}
 
 
-def _stored(tokens: "TokenStorage", url: str) -> "Record | None":
+def _stored(tokens: TokenStorage, url: str) -> Record | None:
     """Return the record of the login at *url*.
 
     Raises:
         ConfigurationError: the storage cannot be used.
     """
-    from genmcp._core.auth.record import record_key
-    from genmcp.client.auth.tokens import TokensUnavailable
-
     try:
         return asyncio.run(tokens.load(record_key(url, CLIENT_NAME)))
     except TokensUnavailable as error:
@@ -344,7 +232,138 @@ def _scopes(values: Sequence[str]) -> list[str] | None:
     return [scope for value in values for scope in value.split()] if values else None
 
 
-def _storage(folder: str | None) -> "TokenStorage":
-    from genmcp.client.auth.files import FileTokens
+async def log_in(request: LoginRequest, write: WriteLine) -> bool:
+    """Log in, store the tokens, and describe them.
 
-    return FileTokens(folder)
+    Raises:
+        ClientError: the server cannot be reached.
+        FlowFailed: the login failed.
+    """
+    rejection = await _probe(request)
+    if rejection is None and await _find_login(request) is None:
+        raise FlowFailed("the server asks for no login")
+    # Without events: the error of a flow has its cause.
+    options = replace(request.authorization.options, on_event=lambda event: None)
+    record = await request.authorization.run(authorize(options, rejection), asks=True)
+    write(f"logged in at {one_line(record.issuer)}")
+    for label, text in _describe(record):
+        write(f"  {label:<15}{text}")
+    return True
+
+
+async def log_out_of(request: LoginRequest, write: WriteLine) -> bool:
+    """Revoke the tokens, remove the record, and return whether all of it succeeded."""
+    outcome = await request.authorization.run(log_out(request.authorization.options))
+    if outcome.record is None or outcome.record.access_token is None:
+        write(f"there is no login for {request.url}")
+        return True
+    write(f"logged out of {one_line(outcome.record.issuer)}")
+    for problem in outcome.problems:
+        write(f"  {one_line(problem)}")
+    return not outcome.problems
+
+
+async def explain_login(request: LoginRequest, write: WriteLine) -> bool:
+    """Begin a login, write its events, and return whether it came to the user.
+
+    The user is not asked: the login registers and stores nothing before that.
+
+    Raises:
+        ClientError: the server cannot be reached.
+    """
+
+    def on_event(event: FlowEvent) -> None:
+        for line in _lines(event):
+            write(line)
+
+    failure = ""
+    rejection = await _probe(request)
+    options = replace(request.authorization.options, on_event=on_event)
+    try:
+        if rejection is None:
+            on_event(FlowEvent("server", "answers without a token", request.url))
+            if await _find_login(request) is None:
+                write("The server asks for no login.")
+                return True
+        await request.authorization.run(authorize(options, rejection))
+    except LoginNeeded:
+        pass
+    except FlowFailed as failed:
+        failure = as_command_options(str(failed))
+    oauth = request.oauth
+    on_event(_stored_event(await oauth.tokens.load(record_key(request.url, oauth.name))))
+    if failure:
+        write(f"A client cannot log in: {one_line(failure)}")
+    else:
+        write("A client can log in.")
+    return not failure
+
+
+async def _find_login(request: LoginRequest) -> ResourceMetadata | None:
+    """Return the metadata of a server that accepts requests without a token.
+
+    Without such metadata it has no login. The rules of 2025-03-26, by which each server is its own
+    authorization server, are for a server that demands a token.
+    """
+    try:
+        return await request.authorization.run(find_resource(request.authorization.options, None))
+    except FlowFailed as failed:
+        if failed.failure is Failure.RESOURCE:  # another server of the same host
+            return None
+        raise
+
+
+async def _probe(request: LoginRequest) -> RejectedAttempt | None:
+    """Return the response of the server to a client without a token, None if it accepts one.
+
+    Raises:
+        ClientError: the server cannot be reached, or responded with another error.
+    """
+    client = Client(request.url)
+    try:
+        await client.open()
+    except (Unauthorized, Forbidden) as error:
+        return RejectedAttempt(status=error.status, headers=[*error.headers.items()])
+    finally:
+        await client.close()
+    return None
+
+
+def _lines(event: FlowEvent) -> Iterator[str]:
+    """Yield the lines of an event, with the URL below the text."""
+    mark, text = ("ok", event.text) if event.ok else ("--", as_command_options(event.text))
+    yield f"{mark}  {event.topic:<22}{one_line(text)}"
+    if event.url:
+        yield f"{'':26}{one_line(event.url)}"
+
+
+def _stored_event(record: Record | None) -> FlowEvent:
+    if record is None:
+        return FlowEvent("stored", "none", ok=False)
+    described = "; ".join(f"{label} {text}" for label, text in _describe(record))
+    text = f"login at {record.issuer}; {described}"
+    expired = record.expires is not None and record.expires <= time.time()
+    usable = record.access_token is not None and (not expired or record.refresh_token is not None)
+    return FlowEvent("stored", text, ok=usable)
+
+
+def _describe(record: Record) -> Iterator[tuple[str, str]]:
+    """Yield the contents of *record* by labels, without its tokens."""
+    if record.access_token is None:
+        yield "access token", "none: a login is needed"
+    elif record.expires is None:
+        yield "access token", "of an unknown lifetime"
+    else:
+        yield "access token", _duration(record.expires - time.time())
+    yield "refresh token", "yes" if record.refresh_token else "no"
+    yield "scopes", one_line(" ".join(record.scopes)) or "unknown"
+    yield "client", one_line(record.client.id)
+
+
+def _duration(seconds: float) -> str:
+    if seconds <= 0:
+        return "has expired"
+    for size, unit in _UNITS:
+        if seconds > 2 * size:
+            return f"expires in {round(seconds / size)} {unit}"
+    return f"expires in {round(seconds)} s"

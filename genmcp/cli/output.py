@@ -13,9 +13,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
-from types import ModuleType
 from typing import Any, Final
 
+import click
 import msgspec
 
 from genmcp.protocol.content import (
@@ -63,15 +63,6 @@ def duration(seconds: float) -> str:
     return f"{max(0, int(seconds))}s"
 
 
-def load_rendering() -> ModuleType | None:
-    """Return the module that renders for a terminal; None without the extra `cli`."""
-    try:
-        from genmcp.cli import rendering
-    except ImportError:
-        return None
-    return rendering
-
-
 def sanitize(text: str) -> str:
     """Return *text* without unprintable characters other than line ends and tabs."""
     return "".join(
@@ -91,28 +82,23 @@ def as_command_options(text: str) -> str:
     return text
 
 
-class OutputError(Exception):
-    """A command failed: its output cannot be written, or the store fails."""
+class CommandError(click.ClickException):
+    """A command failed, for another reason than its usage. The exit status is 1."""
 
 
 class OutputWriter:
-    """Writes the result of a command. Owned by the command.
+    """Writes the result of a command. Owned by `private_output`.
 
     Args:
-        descriptor: an open file descriptor, which is closed at the end.
-        path: the file to write to instead. It is created or truncated when the writer is entered,
-            so that a command that fails earlier does not change the file.
+        descriptor: an open file descriptor; None if standard output is closed.
+        path: the file to write to instead. It is created or truncated by the first write, so that
+            a command that fails earlier does not change the file.
     """
 
-    def __init__(self, descriptor: int | None = None, path: str | None = None) -> None:
-        self._descriptor = descriptor
+    def __init__(self, descriptor: int | None, path: str | None = None) -> None:
+        self._descriptor = None if path else descriptor
         self._path = path
-        self.is_terminal = descriptor is not None and os.isatty(descriptor)
-
-    @property
-    def rendering(self) -> ModuleType | None:
-        """The module that renders for a terminal; None without one, or without the extra `cli`."""
-        return load_rendering() if self.is_terminal else None
+        self.is_terminal = self._descriptor is not None and os.isatty(self._descriptor)
 
     def write_line(self, text: str) -> None:
         """Write *text* with a line end; to a terminal, sanitized."""
@@ -121,32 +107,23 @@ class OutputWriter:
         self.write_bytes((text if text.endswith("\n") else f"{text}\n").encode(errors="replace"))
 
     def write_json(self, value: Any) -> None:
-        """Write *value* as indented JSON; to a terminal, highlighted."""
-        text = msgspec.json.format(msgspec.json.encode(value)).decode()
-        if (rendering := self.rendering) is None:
-            self.write_line(text)
-        else:
-            self.write_bytes(rendering.render_json(sanitize(text)).encode(errors="replace"))
+        """Write *value* as indented JSON."""
+        self.write_line(msgspec.json.format(msgspec.json.encode(value)).decode())
 
     def write_table(self, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
         """Write *rows* as aligned columns below *headings*; nothing if there are no rows."""
-        if rows and (rendering := self.rendering) is not None:
-            cells = [[one_line(cell) for cell in row] for row in rows]
-            text = rendering.render_table(headings, cells)
-            self.write_bytes(text.encode(errors="replace"))
-        else:
-            for line in table(headings, rows):
-                self.write_line(line)
+        for line in table(headings, rows):
+            self.write_line(line)
 
     def write_bytes(self, data: bytes) -> None:
         """Write *data* as it is.
 
         Raises:
-            OutputError: the output is closed, or cannot be written to.
+            CommandError: the output is closed, or cannot be written to.
             BrokenPipeError: the reader of a pipe has closed it.
         """
         if self._descriptor is None and self._path is None:
-            raise OutputError("cannot write the output: standard output is closed")
+            raise CommandError("cannot write the output: standard output is closed")
         try:
             if self._descriptor is None:
                 flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
@@ -158,38 +135,33 @@ class OutputWriter:
             raise
         except OSError as error:
             target = f" to {self._path}" if self._path else ""
-            raise OutputError(f"cannot write the output{target}: {error.strerror}") from None
+            raise CommandError(f"cannot write the output{target}: {error.strerror}") from None
 
-    def __enter__(self) -> "OutputWriter":
-        """Create the file, if the output is one."""
-        if self._path is not None:
-            self.write_bytes(b"")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close the output. May be called more than once."""
-        descriptor, self._descriptor = self._descriptor, None
-        if descriptor is not None:
-            os.close(descriptor)
+    def close(self) -> None:
+        """Close the file, if one was opened."""
+        if self._path is not None and self._descriptor is not None:
+            os.close(self._descriptor)
 
 
 @contextmanager
-def private_output() -> Iterator[OutputWriter]:
-    """Give a writer for the real standard output, and redirect descriptor 1 to standard error.
+def private_output(path: str | None = None) -> Iterator[OutputWriter]:
+    """Give a writer for *path*, or the real standard output, and redirect descriptor 1 to 2.
 
     A tool of this process may print, or start programs that do. Their output must not end up
     within the JSON of a result.
     """
     if sys.stdout is None:  # standard output is closed
-        yield OutputWriter()
+        yield OutputWriter(None, path)
         return
     sys.stdout.flush()
     real = os.dup(1)
+    output = OutputWriter(real, path)
     try:
         os.dup2(2, 1)
-        with OutputWriter(os.dup(real)) as output, redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr):
             yield output
     finally:
+        output.close()
         os.dup2(real, 1)
         os.close(real)
 

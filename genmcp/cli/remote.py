@@ -12,30 +12,30 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
+import click
 import msgspec
 
 from genmcp._mux.mux import Mux
-from genmcp.cli.login import TOKEN_VARIABLE, AuthOptions
 from genmcp.cli.output import (
+    CommandError,
     OutputWriter,
     as_command_options,
     content_of,
     one_line,
     private_output,
-    sanitize,
     text_of,
     write_contents,
 )
-from genmcp.cli.parsing import Decorator, argument, command, option, options_as
+from genmcp.cli.parsing import example
 from genmcp.cli.started import StartedTask, remember
 from genmcp.cli.target import (
-    ATTRIBUTE,
-    TargetCommand,
-    TargetOptions,
+    TARGET_HELP,
+    TOKEN_VARIABLE,
+    RemoteOptions,
+    is_local,
     parse_target,
-    quoting_hint,
+    remote_options,
     resolve_target,
-    target_parameters,
     with_stderr,
 )
 from genmcp.cli.terminal import (
@@ -62,7 +62,6 @@ from genmcp.client.errors import (
     ServerError,
     Unauthorized,
 )
-from genmcp.client.options import ClientOptions
 from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError, McpError, MissingCapability
 from genmcp.protocol.capabilities import DiscoverResult
@@ -83,46 +82,28 @@ _CLOSE_DELAY: Final = 0.5
 
 _NO_ENDPOINT: Final = (404, 405)  # the HTTP statuses of a path without an endpoint
 _USUAL_PATH: Final = "/mcp"
-_PROBE_TIMEOUT: Final = 3.0  # seconds
+
+_pairs: Final = click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
 
 
-_NO_OPTIONS: Final = AuthOptions()
-
-
-class RemoteOptions(TargetOptions, frozen=True, kw_only=True):
-    """The options of a command that calls a server: its target, and the form of the output."""
-
-    json: bool = False
-    output: str | None = None
-
-
-remote_parameters: Final[Sequence[Decorator]] = (
-    *target_parameters,
-    option("--json", is_flag=True, help="write the whole result as JSON"),
-    option("-o", "--output", metavar="FILE", help="write to FILE instead of standard output"),
+@click.command(
+    "call",
+    epilog=example(
+        "call server.py add a=1 b=2",
+        "call https://mcp.example.com/mcp search query=brakes --login",
+        about="KEY=VALUE is an argument, converted by the schema of the tool: lists are split at "
+        f"commas, and KEY:=VALUE is JSON. {TARGET_HELP}",
+    ),
 )
-"""The parameters of `RemoteOptions`, for `options_as`. The first is the target."""
-
-remote_options: Final = options_as(RemoteOptions, *remote_parameters)
-"""Adds `RemoteOptions` to a command."""
-
-
-def _pairs(description: str) -> Decorator:
-    return argument("pairs", description, nargs=-1, metavar="[KEY=VALUE]...")
-
-
-@command("call", "call a tool of a server", TargetCommand)
 @remote_options
-@argument("name", "the tool")
-@_pairs(
-    "arguments, converted by the schema of the tool; lists are split at commas; key:=value is JSON"
-)
-@option(
+@click.argument("name")
+@_pairs
+@click.option(
     "--arguments",
     metavar="JSON",
     help="arguments as a JSON object; @FILE reads a file, - reads standard input",
 )
-@option(
+@click.option(
     "--detach",
     is_flag=True,
     help="write the id of the task and end; `genmcp tasks` shows, follows and answers it",
@@ -134,15 +115,24 @@ def call(
     arguments: str | None,
     detach: bool,
 ) -> int:
-    """Call a tool. The exit status is 1 if the result is an error."""
-    failed = False
+    """Call the tool NAME of the server TARGET. The status is 1 if its result is an error."""
     url = _detached_url(options) if detach else ""
     json_arguments = _load_arguments(arguments)
-    _parse_pairs(options.target, pairs)  # reports a malformed pair before the server is contacted
 
-    async def send(
-        client: Client, status: StatusLine, values: Mapping[str, Any]
-    ) -> CallToolResult | StartedTask:
+    async def fetch(client: Client, status: StatusLine) -> CallToolResult | StartedTask:
+        # The schema of an unlisted tool is unknown. Then the types of the values are guessed, and
+        # the server validates them.
+        listed = await client.tools()
+        found = next((tool for tool in listed if tool.name == name), None)
+        if found is None and (hint := suggestion(name, (tool.name for tool in listed))):
+            status.write(f"genmcp: no tool {name!r} is listed{hint}\n")
+        schema = found.input_schema if found else {}
+        values = {**json_arguments, **convert_arguments(schema, pairs)}
+        check_arguments(schema, values)
+        for key in unknown_keys(schema, values):
+            known = ", ".join(schema["properties"])
+            hint = suggestion(key, schema["properties"])
+            status.write(f"genmcp: {name} has no argument {key!r}, only {known}{hint}\n")
         if not detach:
             return await client.call(name, values, progress=status.show_progress)
         handle = await client.call_task(name, values)
@@ -151,37 +141,14 @@ def call(
             return await handle.wait()
         return _remember(StartedTask(handle.id, url, name, time.time()), status)
 
-    async def fetch(client: Client, status: StatusLine) -> CallToolResult | StartedTask:
-        nonlocal failed
-        # The schema of an unlisted tool is unknown. Then the types of the values are guessed, and
-        # the server validates them.
-        listed = await client.tools()
-        found = next((tool for tool in listed if tool.name == name), None)
-        schema = found.input_schema if found else {}
-        values = {**json_arguments, **convert_arguments(schema, pairs)}
-        check_arguments(schema, values)
-        for key in unknown_keys(schema, values):
-            known = ", ".join(schema["properties"])
-            hint = suggestion(key, schema["properties"])
-            status.write(f"genmcp: {name} has no argument {key!r}, only {known}{hint}\n")
-        failed = True
-        try:
-            result = await send(client, status, values)
-            failed = isinstance(result, CallToolResult) and result.is_error
-        finally:
-            hint = suggestion(name, (tool.name for tool in listed))
-            if failed and found is None and hint:
-                status.write(f"genmcp: there is no tool {name!r}{hint}\n")
-        return result
-
     def write(output: OutputWriter, result: CallToolResult | StartedTask) -> None:
         if isinstance(result, StartedTask):
             output.write_line(result.id)
         else:
             write_result(output, result)
 
-    unattended = DeferringHandler if detach else LogPrinter
-    return run_remote(options, fetch, write, unattended) or int(failed)
+    result = run_remote(options, fetch, write, DeferringHandler if detach else LogPrinter)
+    return int(isinstance(result, CallToolResult) and result.is_error)
 
 
 def _detached_url(options: RemoteOptions) -> str:
@@ -190,8 +157,8 @@ def _detached_url(options: RemoteOptions) -> str:
     Raises:
         ConfigurationError: it has none. Then its process ends with this command, and its tasks too.
     """
-    is_module = ATTRIBUTE.fullmatch(options.target)
-    target = None if is_module else parse_target(options.target, options.server).target
+    text = options.target
+    target = None if is_local(text) else parse_target(text, options.server).target
     if not isinstance(target, str):
         raise ConfigurationError("--detach applies only to a URL")
     return target
@@ -205,25 +172,25 @@ def _remember(task: StartedTask, status: StatusLine) -> StartedTask:
     return task
 
 
-@command("read", "read a resource of a server", TargetCommand)
+@click.command("read", epilog=example("read server.py greeting://Oslo", about=TARGET_HELP))
 @remote_options
-@argument("uri", "the resource")
-def read(options: RemoteOptions, uri: str) -> int:
-    """Read a resource."""
+@click.argument("uri")
+def read(options: RemoteOptions, uri: str) -> None:
+    """Read the resource URI of the server TARGET."""
 
     def write(output: OutputWriter, result: ReadResourceResult) -> None:
         write_contents(output, [content_of(each) for each in result.contents])
 
-    return run_remote(options, lambda client, _: client.read(uri), write)
+    run_remote(options, lambda client, _: client.read(uri), write)
 
 
-@command("prompt", "get a prompt of a server", TargetCommand)
+@click.command("prompt", epilog=example("prompt server.py greet city=Rome", about=TARGET_HELP))
 @remote_options
-@argument("name", "the prompt")
-@_pairs("arguments")
-def prompt(options: RemoteOptions, name: str, pairs: Sequence[str]) -> int:
-    """Get a prompt."""
-    values = _parse_pairs(options.target, pairs)
+@click.argument("name")
+@_pairs
+def prompt(options: RemoteOptions, name: str, pairs: Sequence[str]) -> None:
+    """Get the prompt NAME of the server TARGET, with the arguments KEY=VALUE."""
+    values = parse_pairs(pairs)
 
     def write(output: OutputWriter, result: GetPromptResult) -> None:
         for message in result.messages:
@@ -235,22 +202,25 @@ def prompt(options: RemoteOptions, name: str, pairs: Sequence[str]) -> int:
         except ServerError:
             names = [each.name for each in await client.prompts()]
             if name not in names and (hint := suggestion(name, names)):
-                status.write(f"genmcp: there is no prompt {name!r}{hint}\n")
+                status.write(f"genmcp: no prompt {name!r} is listed{hint}\n")
             raise
 
-    return run_remote(options, fetch, write)
+    run_remote(options, fetch, write)
 
 
-@command("complete", "list the completions of an argument", TargetCommand)
+@click.command("complete", epilog=example("complete server.py greet city Ro", about=TARGET_HELP))
 @remote_options
-@argument("name", "the prompt, or the resource template")
-@argument("variable", "the argument, or the variable of the template", metavar="ARGUMENT")
-@argument("value", "the beginning of the value", default="", metavar="[VALUE]")
-@_pairs("the other arguments")
+@click.argument("name")
+@click.argument("argument")
+@click.argument("value", default="")
+@_pairs
 def complete(
-    options: RemoteOptions, name: str, variable: str, value: str, pairs: Sequence[str]
-) -> int:
-    """List the completions of an argument of a prompt or resource template."""
+    options: RemoteOptions, name: str, argument: str, value: str, pairs: Sequence[str]
+) -> None:
+    """List the completions of VALUE, for an ARGUMENT of the prompt or resource template NAME.
+
+    KEY=VALUE are the other arguments.
+    """
     context = parse_pairs(pairs)
     is_template = "{" in name or "://" in name
     reference = ResourceTemplateReference(name) if is_template else PromptReference(name)
@@ -260,15 +230,15 @@ def complete(
             output.write_line(each)
 
     def fetch(client: Client, status: StatusLine) -> Awaitable[Completion]:
-        return client.complete(reference, variable, value, context)
+        return client.complete(reference, argument, value, context)
 
-    return run_remote(options, fetch, write)
+    run_remote(options, fetch, write)
 
 
-@command("discover", "show the capabilities of a server", TargetCommand)
+@click.command("discover", epilog=example("discover server.py", about=TARGET_HELP))
 @remote_options
-def discover(options: RemoteOptions) -> int:
-    """Show the name, revisions and capabilities of a server."""
+def discover(options: RemoteOptions) -> None:
+    """Show the name, revisions and capabilities of the server TARGET."""
     title, revision = "", ""
 
     async def fetch(client: Client, status: StatusLine) -> DiscoverResult:
@@ -292,7 +262,7 @@ def discover(options: RemoteOptions) -> int:
             instructions = textwrap.indent(result.instructions.strip(), "    ")
             output.write_line(f"instructions:\n{instructions}")
 
-    return run_remote(options, fetch, write)
+    run_remote(options, fetch, write)
 
 
 def run_remote(
@@ -300,13 +270,16 @@ def run_remote(
     fetch: Fetch,
     write: Write,
     unattended: type[LogPrinter] = LogPrinter,
-) -> int:
-    """Write the value that *fetch* gets from the server, and return the exit status.
+) -> Any:
+    """Write the value that *fetch* gets from the server, and return it.
 
     With `--json` the value is written as JSON, otherwise by *write*. The handler is *unattended*
     if there is no terminal at which the user can be asked.
+
+    Raises:
+        CommandError: the server cannot be reached, or responded with an error.
     """
-    with private_output() as output:
+    with private_output(options.output) as output:
         resolved = resolve_target(options)
         status = StatusLine(sys.stderr)
         client = Client(
@@ -336,41 +309,25 @@ def run_remote(
         try:
             value = asyncio.run(connect())
         except (ClientError, McpError) as error:
-            text = sanitize(error_text(error, options))
-            hint = asyncio.run(_find_endpoint(error, resolved.target))
-            sys.stderr.write(f"genmcp: {text}{hint}\n")
-            return 1
-        path = options.output
-        with output if path is None else OutputWriter(path=path) as chosen:
-            if options.json:
-                chosen.write_json(value)
-            else:
-                write(chosen, value)
-    return 0
+            hint = _endpoint_hint(error, resolved.target)
+            raise CommandError(f"{error_text(error, options)}{hint}") from error
+        output.write_bytes(b"")  # creates the file, also for a list without items
+        if options.json:
+            output.write_json(value)
+        else:
+            write(output, value)
+    return value
 
 
-async def _find_endpoint(error: Exception, target: Target) -> str:
-    """Return the end of *error*: the URL with the path /mcp, if that is an endpoint.
-
-    Only for a URL that the server does not know. No header of the user is sent.
-    """
+def _endpoint_hint(error: Exception, target: Target) -> str:
+    """Return the end of *error*: the URL with the usual path, if the server has no other path."""
     cause = error.__cause__ if isinstance(error, ServerError) else error
     if not isinstance(target, str) or not isinstance(cause, HttpStatusError):
         return ""
     parts = urlsplit(target)
     if cause.status not in _NO_ENDPOINT or parts.path == _USUAL_PATH:
         return ""
-    url = urlunsplit((parts.scheme, parts.netloc, _USUAL_PATH, "", ""))
-    limit = _PROBE_TIMEOUT
-    options = ClientOptions(timeout=limit, idle_timeout=limit, open_timeout=limit)
-    try:
-        async with Client(url, options=options):
-            pass
-    except (Unauthorized, Forbidden):  # a client with credentials gets an answer
-        pass
-    except (ClientError, McpError):
-        return ""
-    return f"; did you mean {sanitize(url)}?"
+    return f"; did you mean {urlunsplit((parts.scheme, parts.netloc, _USUAL_PATH, '', ''))}?"
 
 
 @asynccontextmanager
@@ -421,20 +378,7 @@ def _load_arguments(text: str | None) -> Mapping[str, Any]:
         raise ConfigurationError(f"--arguments: {error}") from None
 
 
-def _parse_pairs(target: str, pairs: Sequence[str]) -> dict[str, str]:
-    """Return the `key=value` *pairs* of the command line.
-
-    Raises:
-        ConfigurationError: a pair is malformed. The text hints at missing quotes around a command.
-    """
-    try:
-        return parse_pairs(pairs)
-    except ConfigurationError as error:
-        hint = "" if " " in target or ":" in target else quoting_hint(target)
-        raise ConfigurationError(f"{error}{hint}") from None
-
-
-def error_text(error: Exception, options: AuthOptions = _NO_OPTIONS) -> str:
+def error_text(error: Exception, options: RemoteOptions) -> str:
     """Return the text of *error*, with advice in terms of the command line."""
     text = str(error).replace("ClientOptions(revision=...)", "--revision")
     if isinstance(error, Unauthorized):
@@ -448,14 +392,12 @@ def error_text(error: Exception, options: AuthOptions = _NO_OPTIONS) -> str:
         # Without a terminal, no elicitation is declared.
         advice = "; run the command at a terminal to answer questions"
         return text + advice * ("elicitation" in text)
-    if (
-        isinstance(error, ProcessExited) and error.last_line
-    ):  # the last line is on standard error already
+    if isinstance(error, ProcessExited) and error.last_line:  # it is on standard error already
         return re.sub(rf"; [^;]*: {re.escape(error.last_line)}", "", text)
     return text
 
 
-def _credentials_advice(server_name: str, options: AuthOptions) -> str:
+def _credentials_advice(server_name: str, options: RemoteOptions) -> str:
     """Return what helps after a 401, depending on the credentials that were sent."""
     if "://" not in server_name:
         return "only a server over HTTP gets credentials: serve this one, and call its URL"
@@ -467,6 +409,6 @@ def _credentials_advice(server_name: str, options: AuthOptions) -> str:
     return f"give credentials: --header 'Authorization: Bearer TOKEN', or {login} and --login"
 
 
-def _login_command(server_name: str, options: AuthOptions) -> str:
+def _login_command(server_name: str, options: RemoteOptions) -> str:
     storage = f" --tokens {shlex.quote(options.tokens)}" if options.tokens else ""
     return f"genmcp login {server_name}{storage}"

@@ -9,11 +9,12 @@ import secrets
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator, Collection, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
 from types import FrameType, MethodType
 from typing import Any, Final
 
+import click
 import msgspec
 import uvicorn
 from msgspec.structs import replace
@@ -26,9 +27,9 @@ from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
 from genmcp._transports.shutdown import uvicorn_server
 from genmcp._transports.stdio import private_streams, serve_stdio
 from genmcp._wire.http import Security
-from genmcp.cli.output import OutputError, log_to_stderr
-from genmcp.cli.parsing import COUNT, PORT, SECONDS, Decorator, argument, command, option
-from genmcp.cli.target import SERVED, load_attribute, load_mux
+from genmcp.cli.output import CommandError, log_to_stderr
+from genmcp.cli.parsing import COUNT, PORT, SECONDS, example, options_as
+from genmcp.cli.target import SERVED_HELP, load_attribute, load_mux
 from genmcp.cli.worker import (
     METRICS_PATH,
     add_prometheus,
@@ -45,28 +46,24 @@ logger = logging.getLogger("genmcp")
 
 # The environment variable that passes the `ServeOptions` to worker processes, as JSON.
 _OPTIONS_VARIABLE: Final = "GENMCP_SERVE"
-_HTTP: Final = "HTTP"  # the section of the options
 
 
 class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The options of `genmcp serve` over HTTP.
 
     Args:
-        target: `module:attribute`.
+        target: as in `load_attribute`.
         host: the address to listen on.
         port: the port; 0: any free port.
         path: the path of the endpoint.
         workers: the number of processes.
         reload: whether to restart when a file changes.
-        allowed_hosts: host names to accept. None: those of the target.
+        allowed_hosts: host names to accept. None given: those of the target.
         console: whether browsers get the console at the path of the endpoint.
         grace: seconds that open calls and running jobs have to finish when the server stops. None:
             those of the endpoint and of the `JobOptions` of the mux.
         drain: seconds for which requests are still accepted after SIGTERM, while the server reports
             that it is not ready. A second signal ends them.
-        health_path: the path that responds while the process is alive.
-        ready_path: the path that responds whether the process should get requests.
-        no_health: whether neither of these paths is served.
         metrics: whether metrics are served for Prometheus, at `/metrics`.
         proxy_headers: whether `X-Forwarded-For` and `X-Forwarded-Proto` replace the address and
             scheme of a connection.
@@ -80,13 +77,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     path: str = "/mcp"
     workers: int = 1
     reload: bool = False
-    allowed_hosts: list[str] | None = None
+    allowed_hosts: Sequence[str] = ()
     console: bool = False
     grace: float | None = None
     drain: float = 0.0
-    health_path: str = HEALTH_PATH
-    ready_path: str = READY_PATH
-    no_health: bool = False
     metrics: bool = False
     proxy_headers: bool = False
     forwarded_allow_ips: str | None = None
@@ -113,94 +107,61 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         return settings
 
 
-def _flag(name: str, help: str) -> Decorator:
-    """Return a decorator that adds the option *name* without a value; None if it is not given."""
-    return option(name, section=_HTTP, is_flag=True, default=None, help=help)
-
-
 _DEFAULTS: Final = ServeOptions(target="")
+_serve_options: Final = options_as(
+    ServeOptions,
+    click.argument("target"),
+    click.option("--host", default=_DEFAULTS.host, help="the address (127.0.0.1)"),
+    click.option("--port", type=PORT, default=_DEFAULTS.port, help="the port (8000); 0: any"),
+    click.option("--path", default=_DEFAULTS.path, help="the path of the endpoint (/mcp)"),
+    click.option("--workers", type=COUNT, default=1, help="the number of processes (1)"),
+    click.option("--reload", is_flag=True, help="restart when a file changes"),
+    click.option("--console", is_flag=True, help="serve a page to try the server in a browser"),
+    click.option(
+        "--allowed-host",
+        "allowed_hosts",
+        multiple=True,
+        metavar="NAME",
+        help="a host name to accept, '*' for any; repeatable",
+    ),
+    click.option("--grace", type=SECONDS, help="seconds that calls and jobs may take at shutdown"),
+    click.option(
+        "--drain",
+        type=SECONDS,
+        default=_DEFAULTS.drain,
+        help=f"seconds to accept requests after SIGTERM, while {READY_PATH} responds with 503 (0)",
+    ),
+    click.option("--metrics", is_flag=True, help=f"serve {METRICS_PATH} (extra: prometheus)"),
+    click.option("--proxy-headers", is_flag=True, help="trust X-Forwarded-For and -Proto"),
+    click.option(
+        "--forwarded-allow-ips",
+        metavar="ADDRESSES",
+        help="trusted proxies (127.0.0.1), separated by commas; implies --proxy-headers",
+    ),
+)
 
 
-# The options for HTTP have no defaults here, so that `serve` recognizes those that are given.
-@command("serve", "serve over HTTP, or over standard streams, until SIGTERM or SIGINT")
-@argument("target", SERVED)
-@option(
-    "--stdio",
-    is_flag=True,
-    help="serve the client that started this process over standard input and output",
+@click.command(
+    "serve",
+    epilog=example(
+        "serve server.py",
+        "serve server.py --reload --console",
+        "serve shop.app:mux --stdio",
+        about=SERVED_HELP,
+    ),
 )
-@option("--host", section=_HTTP, help=f"the address to listen on ({_DEFAULTS.host})")
-@option(
-    "--port",
-    section=_HTTP,
-    type=PORT,
-    metavar="N",
-    help=f"the port ({_DEFAULTS.port}); 0 is any free port",
-)
-@option("--path", section=_HTTP, help=f"the path of the URL ({_DEFAULTS.path})")
-@option("--workers", section=_HTTP, type=COUNT, metavar="N", help="the number of processes (1)")
-@option(
-    "--allowed-host",
-    "allowed_hosts",
-    section=_HTTP,
-    multiple=True,
-    metavar="NAME",
-    help="a host name to accept, '*' for any; repeatable",
-)
-@option(
-    "--grace",
-    section=_HTTP,
-    type=SECONDS,
-    metavar="SECONDS",
-    help="how long open calls and running jobs may continue at shutdown",
-)
-@option(
-    "--drain",
-    section=_HTTP,
-    type=SECONDS,
-    metavar="SECONDS",
-    help="how long to accept requests after SIGTERM, while the server reports that it is not "
-    f"ready ({_DEFAULTS.drain:g})",
-)
-@option(
-    "--health-path",
-    section=_HTTP,
-    metavar="PATH",
-    help=f"the path that responds while the process is alive ({_DEFAULTS.health_path})",
-)
-@option(
-    "--ready-path",
-    section=_HTTP,
-    metavar="PATH",
-    help=f"the path that responds whether requests should be sent here ({_DEFAULTS.ready_path})",
-)
-@_flag("--no-health", "serve neither of these paths")
-@_flag("--metrics", f"serve {METRICS_PATH} for Prometheus (extra: prometheus)")
-@_flag(
-    "--proxy-headers",
-    "take client address and scheme from X-Forwarded-For and X-Forwarded-Proto, set by a proxy",
-)
-@option(
-    "--forwarded-allow-ips",
-    section=_HTTP,
-    metavar="ADDRESSES",
-    help="trusted proxies (127.0.0.1), separated by commas; implies --proxy-headers",
-)
-@_flag("--reload", "restart when a file changes")
-@_flag("--console", "serve a page with which to try the server in a browser")
-def serve(target: str, stdio: bool, allowed_hosts: Sequence[str], **options: Any) -> int:
-    """Serve *target*."""
-    given = {name: value for name, value in options.items() if value is not None}
-    if allowed_hosts:
-        given["allowed_hosts"] = [*allowed_hosts]
+@_serve_options
+@click.option("--stdio", is_flag=True, help="serve the client that started this process")
+def serve(options: ServeOptions, stdio: bool) -> int:
+    """Serve TARGET over HTTP, or over standard streams, until SIGTERM or SIGINT."""
     if stdio:
-        if given:
+        if options != replace(_DEFAULTS, target=options.target):
             raise ConfigurationError("--stdio cannot be combined with options for HTTP")
-        serve_stdio_target(target)
+        serve_stdio_target(options.target)
         return 0
-    if given.get("reload") and given.get("workers", 1) > 1:
+    if options.reload and options.workers > 1:
         raise ConfigurationError("--reload cannot be combined with --workers")
-    return serve_http(ServeOptions(target=target, **given))
+    return serve_http(options)
 
 
 def serve_http(options: ServeOptions) -> int:
@@ -208,7 +169,7 @@ def serve_http(options: ServeOptions) -> int:
 
     Raises:
         ConfigurationError: the target cannot be served, or an option does not apply to it.
-        OutputError: its store can never be used with its settings.
+        CommandError: its store can never be used with its settings.
     """
     has_workers = options.workers > 1
     if has_workers and options.metrics:
@@ -279,7 +240,7 @@ class _UvicornServer(uvicorn.Server):
         # Not in the lifespan, in which Starlette would log an error with its traceback.
         try:
             await check_store(self._mux)
-        except OutputError:
+        except CommandError:
             await self._mux.aclose()
             raise
         await super().startup(sockets)
@@ -320,10 +281,8 @@ def _stop_after(parent: Any) -> None:
 
 def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
     health, routes = Health(endpoint), endpoint.routes(options.path)
-    if not options.no_health:
-        paths = options.health_path, options.ready_path
-        routes += health.routes(health=options.health_path, ready=options.ready_path)
-        logging.getLogger("uvicorn.access").addFilter(_ProbeFilter(paths))
+    routes += health.routes()
+    logging.getLogger("uvicorn.access").addFilter(_is_no_probe)
     if options.metrics:
         routes.append(add_prometheus(endpoint.mux, endpoint))
 
@@ -342,21 +301,12 @@ def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
     return Starlette(routes=routes, lifespan=lifespan)
 
 
-class _ProbeFilter(logging.Filter):
-    """Drops the access log records of probes that have succeeded, which repeat every few seconds.
-
-    *paths*: those of the probes.
-    """
-
-    def __init__(self, paths: Collection[str]) -> None:
-        super().__init__()
-        self._paths = paths
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        match record.args:
-            case (_, _, path, _, 200):
-                return path not in self._paths
-        return True
+def _is_no_probe(record: logging.LogRecord) -> bool:
+    """Return False for the record of a probe that has succeeded: they repeat every few seconds."""
+    match record.args:
+        case (_, _, path, _, 200):
+            return path not in (HEALTH_PATH, READY_PATH)
+    return True
 
 
 def _drain_on_sigterm(health: Health, seconds: float) -> None:
@@ -382,26 +332,16 @@ def _drain_on_sigterm(health: Health, seconds: float) -> None:
 
 def _create_endpoint(options: ServeOptions) -> Endpoint:
     """Return the target if it is an endpoint, else a new endpoint for the target."""
-    _check_paths(options)
+    if not options.path.startswith("/") or options.path in (HEALTH_PATH, READY_PATH):
+        raise ConfigurationError(
+            f"--path: {options.path!r} does not begin with a slash, or is that of a probe"
+        )
     endpoint = _load_endpoint(options)
     if options.grace is not None:
         worker = endpoint.mux.tasks.service.worker
         worker.options = replace(worker.options, shutdown_grace=options.grace)
         endpoint.grace = options.grace
     return endpoint
-
-
-def _check_paths(options: ServeOptions) -> None:
-    paths = {
-        "--path": options.path,
-        "--health-path": options.health_path,
-        "--ready-path": options.ready_path,
-    }
-    for name, path in paths.items():
-        if not path.startswith("/"):
-            raise ConfigurationError(f"{name}: a path begins with a slash, unlike {path!r}")
-    if not options.no_health and len({path.rstrip("/") for path in paths.values()}) < len(paths):
-        raise ConfigurationError(f"{', '.join(paths)} must differ: {', '.join(paths.values())}")
 
 
 def _load_endpoint(options: ServeOptions) -> Endpoint:
@@ -412,9 +352,9 @@ def _load_endpoint(options: ServeOptions) -> Endpoint:
             mux = Mux(found, telemetry=LoggingTelemetry())
         else:
             mux = load_mux(options.target)
-        security = Security(allowed_hosts=options.allowed_hosts)
+        security = Security(allowed_hosts=options.allowed_hosts or None)
         return Endpoint(mux, security=security, console=options.console)
-    if options.allowed_hosts is not None:
+    if options.allowed_hosts:
         raise ConfigurationError(
             f"--allowed-host: {options.target} is an Endpoint; set the hosts with its security="
         )
@@ -430,7 +370,7 @@ def serve_stdio_target(target: str) -> None:
 
     Raises:
         ConfigurationError: the target cannot be served, or a standard stream is closed.
-        OutputError: its store can never be used with its settings.
+        CommandError: its store can never be used with its settings.
     """
     for name, stream in (("input", sys.stdin), ("output", sys.stdout)):
         if stream is None:

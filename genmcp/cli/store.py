@@ -6,16 +6,18 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any, Final
 
+import click
 import msgspec
 
 from genmcp.cli.deployment import (
+    STORE_HELP,
     Deployment,
     DeploymentOptions,
     deployment_options,
     run_on_deployment,
 )
 from genmcp.cli.output import OutputWriter, duration
-from genmcp.cli.parsing import command, group, option
+from genmcp.cli.parsing import Group, example
 from genmcp.stores.accounts import EVERYTHING, room_for
 from genmcp.stores.store import Delete, Put, Store, StoreTotals
 from genmcp.tasks.inspection import QueueSummary, TaskInspector
@@ -26,8 +28,10 @@ _MAX_OFFSET: Final = 5.0  # seconds between two clocks that harm nothing
 _TOP_OWNERS: Final = 10
 _QUEUE_HEADINGS: Final = ("QUEUE", "SERVED", "WAITING", "HELD", "OLDEST")
 
-store_group: Final = group("store", "show statistics of a store, check it, and migrate its schema")
-"""The commands for a store itself."""
+
+@click.group("store", cls=Group)
+def store() -> None:
+    """Show statistics of a store, check it, and migrate its schema."""
 
 
 class ServiceStats(msgspec.Struct, frozen=True):
@@ -40,7 +44,7 @@ class ServiceStats(msgspec.Struct, frozen=True):
     owners: dict[str, int]
 
 
-@command("stats", "show how full a store is, and the queues and tasks of its services")
+@store.command("stats", epilog=example("store stats --store sqlite:///jobs.db", about=STORE_HELP))
 @deployment_options
 def show_stats(options: DeploymentOptions) -> int:
     """Show how full the store is, and the queues and tasks of its services."""
@@ -62,12 +66,10 @@ def show_stats(options: DeploymentOptions) -> int:
     return run_on_deployment(options, run)
 
 
-@command(
-    "check", "write to a store and read from it, and report problems; status 1 if there are any"
-)
+@store.command("check", epilog=example("store check --store $URL", about=STORE_HELP))
 @deployment_options
 def check_store(options: DeploymentOptions) -> int:
-    """Check the store by writes and reads. The exit status is 1 if there is a problem."""
+    """Write to the store, read from it, and report problems. The status is 1 if there are any."""
 
     async def run(deployment: Deployment, output: OutputWriter) -> int:
         store = deployment.store
@@ -76,16 +78,9 @@ def check_store(options: DeploymentOptions) -> int:
         totals = await store.totals()
         problems = [*await store.problems(), *_problems(store, offset, totals)]
         if options.json:
-            output.write_json(
-                {
-                    "durable": store.durable,
-                    "write_seconds": write,
-                    "read_seconds": read,
-                    "clock_offset_seconds": offset,
-                    "totals": _totals_json(totals),
-                    "problems": problems,
-                }
-            )
+            times = {"write_seconds": write, "read_seconds": read, "clock_offset_seconds": offset}
+            state = {"durable": store.durable, "totals": _totals_json(totals)}
+            output.write_json({**state, **times, "problems": problems})
             return int(bool(problems))
         output.write_line(f"store: {store!r}")
         output.write_line(f"write: {write * 1000:.1f} ms, read: {read * 1000:.1f} ms (median)")
@@ -99,11 +94,11 @@ def check_store(options: DeploymentOptions) -> int:
     return run_on_deployment(options, run, with_services=False)
 
 
-@command("migrate", "create or update the schema of a store such as PostgreSQL")
+@store.command("migrate", epilog=example("store migrate --store $URL --dry-run", about=STORE_HELP))
 @deployment_options
-@option("--dry-run", is_flag=True, help="show what would be done, and change nothing")
+@click.option("--dry-run", is_flag=True, help="show what would be done, and change nothing")
 def migrate_store(options: DeploymentOptions, dry_run: bool) -> int:
-    """Create or update the schema of the store."""
+    """Create or update the schema of a store such as PostgreSQL."""
 
     async def run(deployment: Deployment, output: OutputWriter) -> None:
         store = deployment.store
@@ -113,10 +108,6 @@ def migrate_store(options: DeploymentOptions, dry_run: bool) -> int:
         output.write_line(statements or "there is nothing to migrate")
 
     return run_on_deployment(options, run, with_services=False, creates=not dry_run)
-
-
-for _each in (show_stats, check_store, migrate_store):
-    store_group.add_command(_each)
 
 
 async def _stats(service: TaskInspector) -> ServiceStats:

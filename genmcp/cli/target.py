@@ -1,6 +1,7 @@
 """The target of a command: a module attribute, or a server and the options to reach it."""
 
 import importlib
+import os
 import re
 import shlex
 import shutil
@@ -9,76 +10,96 @@ import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+import click
 import msgspec
 from msgspec.structs import replace
 from starlette.applications import Starlette
 
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
-from genmcp.cli.login import CONNECTION, AuthOptions, auth_of, auth_parameters
-from genmcp.cli.parsing import CliCommand, Decorator, argument, option
+from genmcp.cli.output import CommandError
+from genmcp.cli.parsing import Decorator, options_as, tokens_option
 from genmcp.cli.values import parse_pairs
-from genmcp.client.auth.base import Auth
+from genmcp.client.auth.base import Auth, Authorization, Authorizer
 from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
 from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import server_of
 from genmcp.server import Server
 
-SERVED: Final = "module:attribute of a Mux, Endpoint, or Server such as a Suite"
-"""What `load_mux` takes, for `--help`."""
+TOKEN_VARIABLE: Final = "GENMCP_TOKEN"
 
-ATTRIBUTE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
-"""A target in this process."""
+SERVED_HELP: Final = (
+    "TARGET is a Mux, an Endpoint, or a Server such as a Suite: module:attribute, "
+    "server.py:attribute, or server.py, if there is only one in the file."
+)
+"""What `load_mux` takes, for the help of a command."""
 
+TARGET_HELP: Final = (
+    "TARGET is a URL, the command of a stdio server (in quotes), server.py or module:attribute "
+    "for a server in this process, or a JSON file with mcpServers."
+)
+"""What `parse_target` takes, for the help of a command."""
+
+RUNNERS: Final = ("bunx", "docker", "node", "npx", "python", "python3", "uv", "uvx")
+"""Programs that run the server that their arguments name."""
+
+_ATTRIBUTE: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_FILE: Final = re.compile(r"(.+\.py)(?::([A-Za-z_][\w.]*))?")
 _HTTP_URL: Final = re.compile(r"https?://", re.IGNORECASE)
 _SCHEME: Final = re.compile(r"([A-Za-z][\w+.-]*)://")
 _HOST: Final = re.compile(r"[\w.-]+:\d+(/.*)?")
 
 
-class ModuleImportError(Exception):
-    """A module raised an exception when it was imported.
+def is_local(text: str) -> bool:
+    """Return whether the target *text* is a file or `module:attribute`, in this process."""
+    return source_file(text) is not None or _ATTRIBUTE.fullmatch(text) is not None
 
-    The text is the traceback, beginning with the module's own first line.
+
+def source_file(text: str) -> tuple[Path, str] | None:
+    """Return the file and the attribute of the target *text*, such as "server.py:app".
+
+    The attribute is empty if the text has none. None unless the file exists.
     """
+    found = _FILE.fullmatch(text)
+    if found is None or not Path(found[1]).is_file():
+        return None
+    return Path(found[1]).absolute(), found[2] or ""
 
 
 def load_attribute(name: str) -> Any:
-    """Import the module of *name*, `module:attribute`, and return the attribute.
+    """Return the attribute that *name* refers to, and import its module.
 
-    The current folder is searched first.
+    Args:
+        name: `module:attribute`, whose module is searched in the current folder first;
+            `server.py:attribute`; or `server.py`, for the only server in it.
 
     Raises:
         ConfigurationError: the module or the attribute does not exist.
-        ModuleImportError: importing the module failed.
+        CommandError: importing the module failed; the traceback is on standard error.
     """
-    module, _, path = name.partition(":")
-    if not module or not path or module.startswith("."):
-        raise ConfigurationError(f"{name!r} is not module:attribute, such as shop.app:mux")
-    if module.endswith(".py"):
-        dotted = module.removesuffix(".py").replace("/", ".").strip(".")
-        raise ConfigurationError(
-            f"{name!r} names a file, not a module; did you mean {dotted}:{path}?"
-        )
-    folder = str(Path.cwd())
-    if folder != sys.path[0]:
-        sys.path.insert(0, folder)
-    try:
-        found: Any = importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        # If the missing module is not *module* or its package, an import within the target failed.
-        # That is a defect of the target, which is shown with a traceback.
-        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
-            raise _import_error(module, error) from None
-        raise ConfigurationError(f"{name}: there is no module {error.name!r} in {folder}") from None
-    except ConfigurationError as error:
-        raise ConfigurationError(f"{name}: {error}") from error
-    except Exception as error:
-        raise _import_error(module, error) from None
+    folder, file = Path.cwd(), None
+    if (source := source_file(name)) is not None:
+        file, path = source
+        module, folder = file.stem, file.parent
+        while (folder / "__init__.py").exists():  # its modules may have relative imports
+            module, folder = f"{folder.name}.{module}", folder.parent
+    else:
+        module, _, path = name.partition(":")
+        if name.endswith(".py") or module.endswith(".py"):
+            raise ConfigurationError(f"there is no file {module!r}")
+        if not module or not path or module.startswith("."):
+            raise ConfigurationError(
+                f"{name!r} is neither a file nor module:attribute, such as shop.app:mux"
+            )
+    found = _import_module(module, folder, name)
+    if file is not None and not file.samefile(getattr(found, "__file__", None) or folder):
+        raise ConfigurationError(f"{name}: another module is named {module!r}: rename the file")
+    if not path:
+        return _served_in(found, name)
     for attribute in path.split("."):
         if not hasattr(found, attribute):
             raise ConfigurationError(f"{name}: there is no {attribute!r} in {module}")
@@ -86,14 +107,57 @@ def load_attribute(name: str) -> Any:
     return found
 
 
+def _import_module(module: str, folder: Path, name: str) -> Any:
+    if str(folder) != sys.path[0]:
+        sys.path.insert(0, str(folder))
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        # If the missing module is not *module* or its package, an import within the target failed.
+        # That is a defect of the target, which is shown with a traceback.
+        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
+            text = f"{name}: there is no module {error.name!r} in {folder}"
+            raise ConfigurationError(text) from None
+        raise _import_error(module, error) from None
+    except ConfigurationError as error:
+        raise ConfigurationError(f"{name}: {error}") from error
+    except Exception as error:
+        raise _import_error(module, error) from None
+
+
+def _import_error(module: str, error: Exception) -> CommandError:
+    """Write the traceback of *error*, beginning with the module's own first line."""
+    trace = error.__traceback__
+    while trace is not None:
+        file = trace.tb_frame.f_code.co_filename
+        if file not in (__file__, importlib.__file__) and not file.startswith("<frozen importlib"):
+            break
+        trace = trace.tb_next
+    traceback.print_exception(type(error), error, trace)
+    return CommandError(f"{module} cannot be imported")
+
+
+def _served_in(module: Any, name: str) -> Any:
+    """Return the only server in *module*: the endpoint, else the mux, else the server itself."""
+    for kind in (Endpoint, Mux, Server):
+        found = {key: value for key, value in vars(module).items() if isinstance(value, kind)}
+        if len({id(value) for value in found.values()}) > 1:
+            raise ConfigurationError(
+                f"{name} has several servers: name one of them, {name}:{f' or {name}:'.join(found)}"
+            )
+        if found:
+            return found.popitem()[1]
+    raise ConfigurationError(f"{name} has no Mux, Endpoint, or Server such as a Suite")
+
+
 def load_mux(name: str) -> Mux:
-    """Return the mux that *name*, `module:attribute`, refers to.
+    """Return the mux that *name* refers to, as in `load_attribute`.
 
     That is the attribute itself, the mux of an endpoint, or a new mux of a server.
 
     Raises:
         ConfigurationError: the attribute is of another type.
-        ModuleImportError: importing the module failed.
+        CommandError: importing the module failed.
     """
     found = load_attribute(name)
     if isinstance(found, Mux):
@@ -112,22 +176,6 @@ def load_mux(name: str) -> Mux:
     )
 
 
-def _import_error(module: str, error: Exception) -> ModuleImportError:
-    trace = _own_frames(error.__traceback__)
-    lines = traceback.format_exception(type(error), error, trace)
-    return ModuleImportError(f"{''.join(lines)}genmcp: {module} cannot be imported\n")
-
-
-def _own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return *trace* without the leading frames of this module and of the import machinery."""
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if file not in (__file__, importlib.__file__) and not file.startswith("<frozen importlib"):
-            break
-        trace = trace.tb_next
-    return trace
-
-
 class ParsedTarget(NamedTuple):
     """A target, with the headers and the authorization that a file with `mcpServers` has for it."""
 
@@ -144,68 +192,56 @@ class ResolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
     auth: Auth | None = None
 
 
-class TargetOptions(AuthOptions, frozen=True, kw_only=True):
-    """The target of a command, and how the connection to it is configured."""
+class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """The options of a command that calls a server: how to reach it, and the form of the output."""
 
     target: str
     env: Sequence[str] = ()
     header: Sequence[str] = ()
     server: str | None = None
+    login: bool = False
+    tokens: str | None = None
+    token: bool = False
     timeout: float | None = None
     revision: str | None = None
+    json: bool = False
+    output: str | None = None
 
 
-target_parameters: Final[Sequence[Decorator]] = (
-    argument(
-        "target",
-        "a URL, a stdio command (in quotes), module:attribute, or a file with mcpServers",
-    ),
-    option(
+target_options: Final[Sequence[Decorator]] = (
+    click.option(
         "-e",
         "--env",
-        section=CONNECTION,
         multiple=True,
         metavar="KEY=VALUE",
-        help="an environment variable for a stdio server, which inherits few; repeatable",
+        help="a variable for a stdio server, which inherits few; repeatable",
     ),
-    option(
-        "--header",
-        section=CONNECTION,
-        multiple=True,
-        metavar="'NAME: VALUE'",
-        help="a header of every HTTP request; repeatable",
+    click.option(
+        "--header", multiple=True, metavar="'NAME: VALUE'", help="an HTTP header; repeatable"
     ),
-    option(
-        "--server",
-        section=CONNECTION,
-        metavar="NAME",
-        help="which of the mcpServers of the file",
-    ),
-    *auth_parameters,
-    option(
+    click.option("--server", metavar="NAME", help="which of the mcpServers of the file"),
+)
+"""The options that belong to a target, also where no client is made."""
+
+call_options: Final[Sequence[Decorator]] = (
+    *target_options,
+    click.option("--login", is_flag=True, help="use the tokens of `genmcp login`, or log in"),
+    tokens_option,
+    click.option("--token", is_flag=True, help=f"send the access token in ${TOKEN_VARIABLE}"),
+    click.option(
         "--timeout",
-        section=CONNECTION,
         type=float,
         metavar="SECONDS",
-        help="timeout for connecting (30), without a message (60), and of a request (600)",
+        help="for connecting (30), without a message (60), and of a request (600)",
     ),
-    option(
-        "--revision",
-        section=CONNECTION,
-        metavar="REVISION",
-        help="the protocol revision to use, instead of the newest that both support",
-    ),
+    click.option("--revision", help="the protocol revision, instead of the newest of both"),
+    click.option("--json", is_flag=True, help="write the whole result as JSON"),
+    click.option("-o", "--output", metavar="FILE", help="write to FILE, not standard output"),
 )
-"""The parameters of `TargetOptions`, for `options_as`."""
+"""The options of `RemoteOptions`."""
 
-
-class TargetCommand(CliCommand):
-    """A command whose first argument is a target."""
-
-    def extra_hint(self, values: dict[str, Any]) -> str:
-        """Return a hint at missing quotes, if the target may be the first word of a command."""
-        target = values.get("target") or ":"
-        return "" if {*" :/"} & {*target} else quoting_hint(target)
+remote_options: Final = options_as(RemoteOptions, click.argument("target"), *call_options)
+"""Adds `RemoteOptions` to a command."""
 
 
 def quoting_hint(target: str) -> str:
@@ -213,7 +249,7 @@ def quoting_hint(target: str) -> str:
     return f" (a command of several words must be quoted: '{target} ...')"
 
 
-def resolve_target(arguments: TargetOptions) -> ResolvedTarget:
+def resolve_target(arguments: RemoteOptions) -> ResolvedTarget:
     """Return the target and the options of the client that *arguments* denote.
 
     Raises:
@@ -234,12 +270,67 @@ def resolve_target(arguments: TargetOptions) -> ResolvedTarget:
         if not 0 < seconds < threading.TIMEOUT_MAX:
             raise ConfigurationError(f"--timeout: {seconds:g} is not a positive number of seconds")
         options = replace(options, timeout=seconds, idle_timeout=seconds, open_timeout=seconds)
-    auth = auth_of(arguments, target, auth)
+    auth = _auth_of(arguments, target, auth)
     if auth is not None and any(name.lower() == "authorization" for name in headers):
         raise ConfigurationError(
             "--login and --token cannot be combined with an Authorization header"
         )
     return ResolvedTarget(target=target, options=options, auth=auth)
+
+
+def _auth_of(arguments: RemoteOptions, url: object, configured: Auth | None) -> Auth | None:
+    """Return the authorization by *arguments*, by default *configured*.
+
+    Raises:
+        ConfigurationError: they exclude each other, or the target has no URL.
+    """
+    if not arguments.login:
+        if arguments.tokens is not None:
+            raise ConfigurationError("--tokens needs --login")
+        if not arguments.token:
+            return _attended(configured)
+    if not isinstance(url, str):
+        option = "--login" if arguments.login else "--token"
+        raise ConfigurationError(f"{option} applies only to a URL")
+    if arguments.login and arguments.token:
+        raise ConfigurationError("--login cannot be combined with --token")
+    if arguments.token:
+        token = os.environ.get(TOKEN_VARIABLE, "").strip()
+        if not token:
+            raise ConfigurationError(f"--token: the variable {TOKEN_VARIABLE} is not set")
+        return token
+    from genmcp.cli.login import stored_login  # most commands need no login
+
+    return _attended(stored_login(url, arguments.tokens))
+
+
+def _attended(auth: Auth | None) -> Auth | None:
+    """Return *auth*, which begins a login at a terminal only."""
+    is_interactive = sys.stdin is not None and sys.stdin.isatty() and sys.stderr.isatty()
+    if is_interactive or not isinstance(auth, Authorizer):
+        return auth
+    return UnattendedLogin(auth)
+
+
+class UnattendedLogin:
+    """Authorization by stored tokens without a terminal, such as in a script.
+
+    The tokens are renewed as usual. In place of a login, a request fails with `Unauthorized` or
+    `Forbidden`.
+
+    Args:
+        settings: those of the login, such as `OAuth`.
+    """
+
+    def __init__(self, settings: Authorizer) -> None:
+        self._settings = settings
+        self.extension = getattr(settings, "extension", None)
+
+    def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:
+        """Return the authorization of a new connection to the server at *url*."""
+        authorization = self._settings.authorization(url, http)
+        authorization.interactive = False
+        return authorization
 
 
 def with_stderr(options: ClientOptions, on_line: Callable[[str], None]) -> ClientOptions:
@@ -251,8 +342,8 @@ def parse_target(text: str, server: str | None = None) -> ParsedTarget:
     """Return the target that *text* denotes.
 
     Args:
-        text: a URL, `module:attribute` in this process, a file with `mcpServers`, or the command
-            of a stdio server.
+        text: a URL, `server.py` or `module:attribute` in this process, a file with `mcpServers`,
+            or the command of a stdio server.
         server: which server of the file.
 
     Raises:
@@ -269,7 +360,7 @@ def parse_target(text: str, server: str | None = None) -> ParsedTarget:
                 f"{text!r} has no host name: a URL looks like https://a.example/mcp"
             )
         return ParsedTarget(text)
-    if ATTRIBUTE.fullmatch(text):
+    if is_local(text):
         return ParsedTarget(load_mux(text))
     try:
         words = shlex.split(text)
@@ -290,20 +381,15 @@ def _check_command(text: str, words: Sequence[str]) -> None:
         )
     if _HOST.fullmatch(text):
         raise ConfigurationError(f"{text!r} is not a URL; did you mean http://{text}?")
+    if words == [program] and Path(program).name in RUNNERS:
+        raise ConfigurationError(f"{program!r} alone is no server{quoting_hint(program)}")
     if shutil.which(program) is not None:
         return
-    module, py, attribute = program.partition(".py")
-    if py and len(words) == 1:
-        name = f"{module.replace('/', '.').strip('.')}{attribute or ':NAME'}"
-        raise ConfigurationError(
-            f"{program!r} is a file: name a server in it with {name!r}, or run it as a stdio "
-            f"server with {f'python {module}.py'!r} (in quotes)"
-        )
-    if program.endswith(".json"):
+    if program.endswith((".json", ".py")):
         raise ConfigurationError(f"there is no file {program!r}")
     raise ConfigurationError(
-        f"there is no command {program!r}; a server in a module is module:attribute, such as "
-        f"shop.app:suite"
+        f"there is no command {program!r}; a server in this process is server.py, or "
+        f"module:attribute such as shop.app:suite"
     )
 
 

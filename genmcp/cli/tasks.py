@@ -5,24 +5,19 @@ import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Final
+from typing import Final
 
+import click
 import msgspec
 
 from genmcp.cancellation import cancel_and_wait
 from genmcp.cli.describe import argument_texts
-from genmcp.cli.output import OutputError, OutputWriter, duration, one_line, private_output
-from genmcp.cli.parsing import ID, argument, command, group, option, options_as
-from genmcp.cli.remote import (
-    RemoteOptions,
-    remote_options,
-    remote_parameters,
-    run_remote,
-    write_result,
-)
+from genmcp.cli.output import CommandError, OutputWriter, duration, one_line, private_output
+from genmcp.cli.parsing import TASK_ID, Group, TaskCommand, example, options_as
+from genmcp.cli.remote import run_remote, write_result
 from genmcp.cli.started import StartedTask, started_tasks
-from genmcp.cli.target import TargetCommand, parse_target
-from genmcp.cli.terminal import DeferringHandler, StatusLine, TerminalHandler, has_user
+from genmcp.cli.target import RemoteOptions, call_options, parse_target, remote_options
+from genmcp.cli.terminal import DeferringHandler, StatusLine
 from genmcp.cli.values import check_arguments, convert_arguments, properties_of
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ServerError
@@ -32,54 +27,56 @@ from genmcp.protocol.client_features import ElicitRequest, ElicitResult, InputRe
 from genmcp.protocol.tasks import PROGRESS, DetailedTask
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import decoder_for
-from genmcp.question.question import Accepted, Cancelled
 
 Questions = Mapping[str, ElicitRequest]
 
 _HEADINGS: Final = ("ID", "STATE", "TOOL", "STARTED", "DETAILS")
 _SILENCE: Final = 3.0  # seconds without progress, after which the server is asked why
+_OPEN: Final = ("working", "input_required")  # the states of a task that has not ended
+_URL: Final = "http://127.0.0.1:8000/mcp"  # of the examples
 _LOCAL_HEADINGS: Final = ("ID", "TOOL", "STARTED", "SERVER")
 
-tasks: Final = group("tasks", "list, show, follow, answer and cancel tasks of a server")
-"""The commands for the tasks of a server."""
-
-_task: Final = argument(
-    "id", "the task; the last one that was started here, if it is left out", required=False, type=ID
-)
+_task: Final = click.argument("id", required=False, type=TASK_ID)
+_ABOUT: Final = "Without ID: the last task that was started at TARGET, which is usually a URL."
 
 
-@command("list", "list the tasks that were started with `genmcp call --detach`")
-@options_as(
-    RemoteOptions,
-    argument("target", "the server, which is asked for their states", default=""),
-    *remote_parameters[1:],
-)
-def list_tasks(options: RemoteOptions) -> int:
-    """List the tasks that this user has started; with a target, with their states."""
+@click.group("tasks", cls=Group)
+def tasks() -> None:
+    """List, show, follow, answer and cancel tasks of a server."""
+
+
+@tasks.command("list", epilog=example("tasks list", "tasks list http://127.0.0.1:8000/mcp"))
+@options_as(RemoteOptions, click.argument("target", default=""), *call_options)
+def list_tasks(options: RemoteOptions) -> None:
+    """List the tasks that were started by `genmcp call --detach`; those of TARGET with states."""
+    found = started_tasks(_url_of(options) if options.target else None)
+    if not found:
+        place = f" at {options.target}" if options.target else ""
+        sys.stderr.write(f"genmcp: no tasks were started{place} with --detach\n")
     if not options.target:
-        found = started_tasks()
-        with private_output() as output:
-            _write_local(options, output, found)
-        return 0
-    found = started_tasks(_url_of(options))
+        with private_output(options.output) as output:
+            if options.json:
+                output.write_json(found)
+            else:
+                rows = [[each.id, each.tool, _ago(each), each.url] for each in found]
+                output.write_table(_LOCAL_HEADINGS, rows)
+        return
 
     async def fetch(client: Client, status: StatusLine) -> list[DetailedTask | None]:
         return [await _find(client, each.id) for each in found]
 
     def write(output: OutputWriter, states: list[DetailedTask | None]) -> None:
         rows = [_row(*each) for each in zip(found, states, strict=True)]
-        if not rows:
-            _report_none(options)
         output.write_table(_HEADINGS, rows)
 
-    return run_remote(options, fetch, write, DeferringHandler)
+    run_remote(options, fetch, write, DeferringHandler)
 
 
-@command("show", "show a task: its state, its progress and its questions", TargetCommand)
+@tasks.command("show", cls=TaskCommand, epilog=example(f"tasks show {_URL}", about=_ABOUT))
 @remote_options
 @_task
-def show_task(options: RemoteOptions, id: str | None) -> int:
-    """Show the state of a task."""
+def show_task(options: RemoteOptions, id: str | None) -> None:
+    """Show a task: its state, its progress and its questions."""
     started = _started(options, id)
 
     async def fetch(client: Client, status: StatusLine) -> DetailedTask:
@@ -89,92 +86,95 @@ def show_task(options: RemoteOptions, id: str | None) -> int:
         for name, text in _fields(task, started):
             output.write_line(f"{name:8}  {one_line(text)}")
 
-    return run_remote(options, fetch, write, DeferringHandler)
+    run_remote(options, fetch, write, DeferringHandler)
 
 
-@command("follow", "wait for the result of a task, and answer its questions", TargetCommand)
+@tasks.command("follow", cls=TaskCommand, epilog=example(f"tasks follow {_URL}", about=_ABOUT))
 @remote_options
 @_task
 def follow_task(options: RemoteOptions, id: str | None) -> int:
-    """Wait for the result of a task; the questions are prompted for at a terminal."""
+    """Wait for the result of a task, and prompt for its questions at a terminal."""
     started = _started(options, id)
-    failed = False
 
     async def fetch(client: Client, status: StatusLine) -> CallToolResult:
-        nonlocal failed
         handle = client.task(started.id, tool=started.tool or None)
         watching = asyncio.ensure_future(_show_silence(handle, status))
         try:
-            result = await handle.wait(progress=status.show_progress, timeout=options.timeout)
+            return await handle.wait(progress=status.show_progress, timeout=options.timeout)
         finally:
             await cancel_and_wait(watching)
-        failed = result.is_error
-        return result
 
-    return run_remote(options, fetch, write_result, DeferringHandler) or int(failed)
+    return int(run_remote(options, fetch, write_result, DeferringHandler).is_error)
 
 
-@command("result", "write the result of a task that has ended", TargetCommand)
+@tasks.command("result", cls=TaskCommand, epilog=example(f"tasks result {_URL}", about=_ABOUT))
 @remote_options
 @_task
 def task_result(options: RemoteOptions, id: str | None) -> int:
-    """Write the result of a task. The exit status is 1 if it has none, or if it is an error."""
+    """Write the result of a task. The status is 1 if it has none yet, or if it is an error."""
     started = _started(options, id)
-    failed = False
 
     async def fetch(client: Client, status: StatusLine) -> CallToolResult:
-        nonlocal failed
         handle = client.task(started.id, tool=started.tool or None)
         state = (await handle.status()).status
-        if state in ("working", "input_required"):
-            raise OutputError(f"the task has no result yet: it is {state}")
-        result = await handle.wait()
-        failed = result.is_error
-        return result
+        if state in _OPEN:
+            raise CommandError(f"the task has no result yet: it is {state}")
+        return await handle.wait()
 
-    return run_remote(options, fetch, write_result, DeferringHandler) or int(failed)
+    return int(run_remote(options, fetch, write_result, DeferringHandler).is_error)
 
 
-@command("cancel", "cancel a task", TargetCommand)
+@tasks.command("cancel", cls=TaskCommand, epilog=example(f"tasks cancel {_URL}", about=_ABOUT))
 @remote_options
 @_task
 def cancel_task(options: RemoteOptions, id: str | None) -> int:
-    """Cancel a task. The exit status is 1 if it had ended before."""
+    """Cancel a task. The status is 1 if it had ended before."""
     started = _started(options, id)
-    cancelled = False
+    ended = False
 
     async def fetch(client: Client, status: StatusLine) -> DetailedTask:
-        nonlocal cancelled
+        nonlocal ended
         handle = client.task(started.id)
-        ended = (await handle.status()).status not in ("working", "input_required")
+        ended = (await handle.status()).status not in _OPEN
         if not ended:
             await handle.cancel()
-        task = await handle.status()
-        cancelled = not ended
-        return task
+        return await handle.status()
 
     def write(output: OutputWriter, task: DetailedTask) -> None:
-        before = "" if cancelled else " before"
+        before = " before" if ended else ""
         output.write_line(f"{one_line(task.task_id)}: {task.status}{before}")
 
-    return run_remote(options, fetch, write, DeferringHandler) or int(not cancelled)
+    run_remote(options, fetch, write, DeferringHandler)
+    return int(ended)
 
 
-@command("answer", "answer the questions of a task", TargetCommand)
+@tasks.command(
+    "answer",
+    cls=TaskCommand,
+    epilog=example(
+        f"tasks answer {_URL} size=large",
+        f"tasks answer {_URL} --decline",
+        about=f"{_ABOUT} KEY=VALUE is a field of the form.",
+    ),
+)
 @remote_options
 @_task
-@argument("pairs", "the fields of the form", nargs=-1, metavar="[KEY=VALUE]...")
-@option("--accept", is_flag=True, help="accept a question without fields, or with their defaults")
-@option("--decline", is_flag=True, help="decline the questions")
+@click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
+@click.option(
+    "--accept", is_flag=True, help="accept a question without fields, or with their defaults"
+)
+@click.option("--decline", is_flag=True, help="decline the questions")
 def answer_task(
     options: RemoteOptions, id: str | None, pairs: Sequence[str], accept: bool, decline: bool
-) -> int:
-    """Answer the open questions of a task: by the arguments, or by prompts at a terminal."""
+) -> None:
+    """Answer the open questions of a task by KEY=VALUE; `genmcp tasks follow` prompts for them."""
     if id is not None and "=" in id:  # the id was left out
         pairs = [id, *pairs]
         id = None
-    if decline and (accept or pairs):
-        raise ConfigurationError("--decline cannot be combined with an answer")
+    if bool(pairs or accept) is decline:
+        raise ConfigurationError(
+            "give one answer: key=value, --accept or --decline; `genmcp tasks follow` prompts"
+        )
     started = _started(options, id)
 
     async def fetch(client: Client, status: StatusLine) -> DetailedTask:
@@ -182,23 +182,15 @@ def answer_task(
         questions = _questions(await handle.status())
         if decline:
             answers = {key: ElicitResult("decline") for key in questions}
-        elif accept or pairs:
-            answers = _answers(questions, pairs)
-        elif has_user():
-            answers = await _ask(questions, TerminalHandler(status))
         else:
-            raise ConfigurationError("give the answer: key=value, --accept or --decline")
+            answers = _answers(questions, pairs)
         await handle.update(answers)
         return await handle.status()
 
     def write(output: OutputWriter, task: DetailedTask) -> None:
         output.write_line(f"{one_line(task.task_id)}: {task.status}")
 
-    return run_remote(options, fetch, write, DeferringHandler)
-
-
-for _each in (list_tasks, show_task, follow_task, answer_task, cancel_task, task_result):
-    tasks.add_command(_each)
+    run_remote(options, fetch, write, DeferringHandler)
 
 
 def _url_of(options: RemoteOptions) -> str:
@@ -243,23 +235,6 @@ async def _find(client: Client, id: str) -> DetailedTask | None:
         return None
 
 
-def _report_none(options: RemoteOptions) -> None:
-    place = f" at {options.target}" if options.target else ""
-    sys.stderr.write(f"genmcp: no tasks were started{place} with --detach\n")
-
-
-def _write_local(
-    options: RemoteOptions, output: OutputWriter, found: Sequence[StartedTask]
-) -> None:
-    if options.json:
-        output.write_json(found)
-        return
-    if not found:
-        _report_none(options)
-    rows = [[each.id, each.tool, _ago(each), each.url] for each in found]
-    output.write_table(_LOCAL_HEADINGS, rows)
-
-
 def _ago(started: StartedTask) -> str:
     return f"{duration(time.time() - started.started)} ago"
 
@@ -267,14 +242,8 @@ def _ago(started: StartedTask) -> str:
 def _row(started: StartedTask, task: DetailedTask | None) -> list[str]:
     if task is None:
         return [started.id, "unknown", started.tool, _ago(started), "it may have expired"]
-    details = [_progress_text(task), task.status_message or ""]
-    return [
-        started.id,
-        task.status,
-        started.tool,
-        _ago(started),
-        ", ".join(filter(None, details)),
-    ]
+    details = ", ".join(filter(None, [_progress_text(task), task.status_message]))
+    return [started.id, task.status, started.tool, _ago(started), details]
 
 
 def _progress_text(task: DetailedTask) -> str:
@@ -313,18 +282,18 @@ def _questions(task: DetailedTask) -> Questions:
     """Return the open questions of *task*.
 
     Raises:
-        OutputError: there are none, or one that no user can answer.
+        CommandError: there are none, or one that no user can answer.
     """
     if not task.input_requests:
-        raise OutputError(f"the task asks nothing: it is {task.status}")
+        raise CommandError(f"the task asks nothing: it is {task.status}")
     questions = {}
     for key, raw in task.input_requests.items():
         try:
             request = decoder_for(InputRequest).decode(raw)
         except msgspec.MsgspecError as error:
-            raise OutputError(f"the task has a malformed question: {error}") from None
+            raise CommandError(f"the task has a malformed question: {error}") from None
         if not isinstance(request, ElicitRequest):
-            raise OutputError("the task asks for a model or for roots, which this command has not")
+            raise CommandError("the task asks for a model or for roots, which this command has not")
         questions[key] = request
     return questions
 
@@ -337,7 +306,7 @@ def _answers(questions: Questions, pairs: Sequence[str]) -> dict[str, ElicitResu
     """
     if len(questions) > 1:
         raise ConfigurationError(
-            f"the task asks {len(questions)} questions: answer them at a terminal, without pairs"
+            f"the task asks {len(questions)} questions: `genmcp tasks follow` prompts for each"
         )
     ((key, question),) = questions.items()
     if question.params.url is not None:
@@ -351,28 +320,3 @@ def _answers(questions: Questions, pairs: Sequence[str]) -> dict[str, ElicitResu
             content.setdefault(name, field["default"])
     check_arguments(schema, content)
     return {key: ElicitResult("accept", content)}
-
-
-async def _ask(questions: Questions, terminal: TerminalHandler) -> dict[str, ElicitResult]:
-    """Return the answers of the user.
-
-    Raises:
-        OutputError: the user left a question.
-    """
-    answers = {}
-    for key, question in questions.items():
-        params = question.params
-        if params.url is not None:
-            answer = await terminal.handle_url_elicitation(params.message, params.url, None)
-        else:
-            schema = params.requested_schema or {}
-            answer = await terminal.handle_elicitation_create(params.message, schema, None)
-        match answer:
-            case Cancelled():
-                raise OutputError("the question was not answered")
-            case Accepted(content):
-                given: Any = None if params.url is not None else content
-                answers[key] = ElicitResult("accept", given)
-            case _:
-                answers[key] = ElicitResult("decline")
-    return answers

@@ -15,7 +15,7 @@ from typing import Any, Final, TextIO
 
 from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp._schema.schema import Schema
-from genmcp.cli.output import duration, load_rendering, one_line, sanitize
+from genmcp.cli.output import duration, one_line, sanitize
 from genmcp.cli.values import bounds_of, choices_of, convert_value, split_list, types_of
 from genmcp.client.handler import ClientHandler, Denied
 from genmcp.errors import ConfigurationError
@@ -25,42 +25,8 @@ from genmcp.question.question import Accepted, Cancelled, Declined
 
 _BAR_WIDTH: Final = 30
 _MARK: Final = "| "
-_MIN_ELAPSED: Final = 0.5  # seconds; a rate of less would be a guess
+_MIN_ELAPSED: Final = 0.5  # seconds; a time left by less would be a guess
 _MAX_LINE: Final = 64 * 1024  # bytes; a terminal delivers one line at a time
-
-_FORMATS: Final = {
-    "email": "an e-mail address",
-    "uri": "a URI",
-    "date": "a date, such as 2026-07-28",
-    "date-time": "a date and time, such as 2026-07-28T09:30:00Z",
-}
-
-
-class ProgressRate:
-    """The rate of a progress: its mean since the first value, which need not be 0."""
-
-    def __init__(self) -> None:
-        self._first: tuple[float, float] | None = None  # value, seconds
-        self._last = 0.0
-
-    def rate(self, progress: float, now: float) -> float | None:
-        """Return the units per second at *now*; None while it is unknown."""
-        if self._first is None or progress < self._last:  # the progress of another call
-            self._first = progress, now
-        self._last = progress
-        value, since = self._first
-        if now - since < _MIN_ELAPSED or progress <= value:
-            return None
-        return (progress - value) / (now - since)
-
-
-def _short_number(number: float) -> str:
-    """Return *number* with three digits, such as "2.5", "310" or "4.2M"."""
-    for unit in ("", "k", "M"):
-        if number < 1000:
-            return f"{number:.3g}{unit}"
-        number /= 1000
-    return f"{number:.3g}G"
 
 
 class StatusLine:
@@ -74,35 +40,31 @@ class StatusLine:
     def __init__(self, screen: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._screen = screen
         self._clock = clock
-        self._rate = ProgressRate()
+        self._first: tuple[float, float] | None = None  # a progress, and when it was shown
         self._is_terminal = screen.isatty()
         self._is_shown = False
         self._held: list[str] | None = None  # output during a prompt
-        self._progress = ""  # without the rate
-        self._since = clock()  # when that was shown
+        self._last = 0.0  # the last progress
+        self._shown = ""  # that, without the time left
+        self._since = clock()  # when it was shown
         self._notice: str | None = None
 
     def show_progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Show *progress* as a bar, or as a number without a *total*.
-
-        The rate, and with a *total* the time left, are those since the first progress.
-        """
-        bar = ""
+        """Show *progress* as a bar with the time left, or as a number without a *total*."""
+        now = self._clock()
+        if self._first is None or progress < self._last:  # the progress of another call
+            self._first = progress, now
+        text, left = f"{progress:g}", ""
         if total:
             share = min(max(progress / total, 0.0), 1.0)
             done = int(share * _BAR_WIDTH)
-            bar = f"[{'#' * done}{' ' * (_BAR_WIDTH - done)}]"
-            text = f"{bar} {share:4.0%}"
-        else:
-            text = f"{progress:g}"
-        now = self._clock()
-        self._progress, self._since = text, now
-        rate = self._rate.rate(progress, now)
-        if rate:
-            text = f"{text} {_short_number(rate)}/s"
-            if total and progress < total:
-                text = f"{text} {duration((total - progress) / rate)} left"
-        self.show(f"{text} {one_line(message or '')}", painted=len(bar))
+            text = f"[{'#' * done}{' ' * (_BAR_WIDTH - done)}] {share:4.0%}"
+            first, since = self._first  # which need not be 0
+            if now - since >= _MIN_ELAPSED and first < progress < total:
+                seconds = (total - progress) * (now - since) / (progress - first)
+                left = f"{duration(seconds)} left "
+        self._last, self._shown, self._since = progress, text, now
+        self.show(f"{text} {left}{one_line(message or '')}")
 
     @property
     def silence(self) -> float:
@@ -116,19 +78,15 @@ class StatusLine:
         """
         if notice and notice != self._notice:
             self.write(f"genmcp: {notice}\n")
-            self._rate = ProgressRate()  # a mean over the pause would be too low
+            self._first = None  # a mean over the pause would be too low
         self._notice = notice
-        self.show(f"{self._progress} no progress for {duration(self.silence)}".lstrip())
+        self.show(f"{self._shown} no progress for {duration(self.silence)}".lstrip())
 
-    def show(self, text: str, painted: int = 0) -> None:
-        """Show *text*, cut to the width of the screen; the first *painted* characters in colour."""
+    def show(self, text: str) -> None:
+        """Show *text*, cut to the width of the screen."""
         if self._is_terminal and self._held is None:
             width = shutil.get_terminal_size().columns - 1
-            text = sanitize(text)[:width]
-            rendering = load_rendering() if painted else None
-            if rendering is not None:
-                text = f"{rendering.paint(text[:painted], 'green')}{text[painted:]}"
-            self._print(f"\r{text}\x1b[K")
+            self._print(f"\r{sanitize(text)[:width]}\x1b[K")
             self._is_shown = True
 
     def clear(self) -> None:
@@ -234,8 +192,8 @@ class FormField:
             yield "y/n"
         elif "string" not in self._types and {"integer", "number"} & {*self._types}:
             yield "a whole number" if "integer" in self._types else "a number"
-        if (name := str(schema.get("format", ""))) in _FORMATS:
-            yield _FORMATS[name]
+        if "format" in schema:
+            yield f"format: {one_line(str(schema['format']))}"
         yield from map(one_line, bounds_of(schema))
 
 
@@ -269,21 +227,14 @@ def has_user() -> bool:
 class DeferringHandler(LogPrinter):
     """A handler without a user, for tasks: their questions are answered by another command."""
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, *_: Any, **__: Any) -> Any:
         """Refuse the question, which stays open."""
-        raise self._refusal()
-
-    async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
-        """Refuse the question, which stays open."""
-        raise self._refusal()
-
-    def _refusal(self) -> Denied:
-        return Denied(
+        raise Denied(
             "there is a question, and no terminal to ask it at: a task is answered by "
             "`genmcp tasks answer`"
         )
+
+    handle_url_elicitation = handle_elicitation_create
 
 
 def mark_lines(text: str, first: str = _MARK) -> str:

@@ -5,22 +5,24 @@ import logging
 import re
 import signal
 import socket
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, Final, NamedTuple
 
+import click
 import msgspec
 import uvicorn
 from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.routing import Route
+from uvicorn.lifespan.on import LifespanOn
 
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
 from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
-from genmcp.cli.output import OutputError
-from genmcp.cli.parsing import COUNT, SECONDS, argument, command, converted, option
-from genmcp.cli.target import SERVED, load_attribute, load_mux
+from genmcp.cli.output import CommandError
+from genmcp.cli.parsing import COUNT, SECONDS, example
+from genmcp.cli.target import SERVED_HELP, load_attribute, load_mux
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.extras import missing_extra
 from genmcp.stores import log_problems
@@ -35,7 +37,6 @@ _ADDRESS: Final = re.compile(
 )
 _RETRY_DELAY: Final = 1.0  # seconds between attempts to start on an unavailable store
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-_ASGI: Final = {"version": "3.0", "spec_version": "2.0"}
 
 
 class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,12 +78,12 @@ async def check_store(mux: Mux) -> None:
     """Log the problems of the store of *mux*. One that is unavailable may be started later.
 
     Raises:
-        OutputError: the store can never be used with its settings.
+        CommandError: the store can never be used with its settings.
     """
     try:
         await log_problems(mux.store)
     except ConfigurationError as error:
-        raise OutputError(str(error)) from error
+        raise CommandError(str(error)) from error
 
 
 async def run_worker(
@@ -110,7 +111,7 @@ async def run_worker(
     Raises:
         ConfigurationError: the store is not shared, the application does not start, or *health* is
             in use.
-        OutputError: the store can never be used with its settings.
+        CommandError: the store can never be used with its settings.
     """
     if not mux.store.shared:
         raise ConfigurationError(
@@ -173,55 +174,36 @@ class HostPort(NamedTuple):
     host: str
     port: int
 
-    @classmethod
-    def parse(cls, text: str) -> "HostPort":
-        """Return the address in *text*: `HOST:PORT`, `[IPV6]:PORT`, or `PORT` for loopback.
-
-        Raises:
-            ValueError: *text* has another form.
-        """
-        found = _ADDRESS.fullmatch(text)
-        if found is None or int(found["port"]) > 65535:
-            raise ValueError(f"{text!r} is not HOST:PORT")
-        return cls(found["ipv6"] or found["host"] or "127.0.0.1", int(found["port"]))
-
     def __str__(self) -> str:
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-@command("worker", "run jobs, without serving requests, until SIGTERM or SIGINT")
-@argument("target", SERVED)
-@option(
-    "--lifespan",
-    metavar="APP",
-    help="module:attribute of an ASGI application to start before, and to shut down after",
+def _address(context: click.Context, option: click.Parameter, text: str | None) -> HostPort | None:
+    """Return the address in *text*: `HOST:PORT`, `[IPV6]:PORT`, or `PORT` for loopback."""
+    if text is None:
+        return None
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found["port"]) > 65535:
+        raise click.BadParameter(f"{text!r} is not HOST:PORT", context, option)
+    return HostPort(found["ipv6"] or found["host"] or "127.0.0.1", int(found["port"]))
+
+
+@click.command(
+    "worker",
+    epilog=example("worker shop.app:mux --queue heavy --concurrency 2", about=SERVED_HELP),
 )
-@option(
-    "--queue",
-    "queues",
-    multiple=True,
-    metavar="NAME",
-    help="a queue to run jobs of, instead of those in JobOptions; repeatable",
-)
-@option("--concurrency", type=COUNT, metavar="N", help="the number of concurrent jobs")
-@option(
-    "--grace",
-    type=SECONDS,
-    default=DEFAULT_GRACE,
-    metavar="SECONDS",
-    help=f"how long running jobs may continue at shutdown ({DEFAULT_GRACE:g})",
-)
-@option(
+@click.argument("target")
+@click.option("--lifespan", metavar="APP", help="an ASGI application to start, and to shut down")
+@click.option("--queue", "queues", multiple=True, help="instead of those in JobOptions; repeatable")
+@click.option("--concurrency", type=COUNT, help="the number of concurrent jobs")
+@click.option("--grace", type=SECONDS, default=DEFAULT_GRACE, help="seconds at shutdown (5)")
+@click.option(
     "--health",
-    type=converted("address", HostPort.parse),
+    callback=_address,
     metavar="HOST:PORT",
     help=f"serve {HEALTH_PATH} and {READY_PATH} here, for the probes of a supervisor",
 )
-@option(
-    "--metrics",
-    is_flag=True,
-    help=f"serve {METRICS_PATH} for Prometheus at the address of --health (extra: prometheus)",
-)
+@click.option("--metrics", is_flag=True, help=f"serve {METRICS_PATH} there (extra: prometheus)")
 def worker(
     target: str,
     lifespan: str | None,
@@ -231,7 +213,7 @@ def worker(
     health: HostPort | None,
     metrics: bool,
 ) -> None:
-    """Run the jobs of *target*."""
+    """Run the jobs of TARGET, without serving requests, until SIGTERM or SIGINT."""
     mux = load_mux(target)
     app = None if lifespan is None else load_attribute(lifespan)
     if app is not None and not callable(app):
@@ -320,51 +302,11 @@ async def run_lifespan(app: Any) -> AsyncIterator[None]:
     Raises:
         ConfigurationError: the application does not start.
     """
-    lifespan = _Lifespan(app)
-    if (failure := await lifespan.send("startup")) is not None:
-        raise ConfigurationError(f"the application did not start: {failure}")
+    lifespan = LifespanOn(uvicorn.Config(app, lifespan="on", log_config=None, ws="none"))
+    await lifespan.startup()
+    if lifespan.should_exit:
+        raise ConfigurationError("the application did not start; the log has the reason")
     try:
         yield
     finally:
-        if (failure := await lifespan.send("shutdown")) is not None:
-            logger.error("the application failed to shut down: %s", failure)
-        await lifespan.wait()
-
-
-class _Lifespan:
-    """The lifespan call of an application, in an asyncio.Task of its own."""
-
-    def __init__(self, app: Any) -> None:
-        self._events: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
-        self._reply: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
-        self._task = asyncio.create_task(self._run(app))
-
-    async def send(self, event: str) -> str | None:
-        """Send *event*, and return the reason if the application failed to handle it, else None."""
-        if self._task.done():
-            return None if event == "shutdown" else "its lifespan has ended"
-        self._reply = asyncio.get_running_loop().create_future()
-        self._events.put_nowait({"type": f"lifespan.{event}"})
-        return await self._reply
-
-    async def wait(self) -> None:
-        """Wait until the application has returned."""
-        await asyncio.wait([self._task])
-
-    async def _run(self, app: Any) -> None:
-        scope: dict[str, Any] = {"type": "lifespan", "asgi": _ASGI, "state": {}}
-        failure = "it returned without a message: it may not support the lifespan protocol"
-        try:
-            await app(scope, self._events.get, self._receive)
-        except Exception as error:
-            logger.error("the application's lifespan failed", exc_info=error)
-            failure = f"it raised {error!r}"
-        self._resolve(failure)
-
-    async def _receive(self, message: Mapping[str, Any]) -> None:
-        failed = message["type"].endswith(".failed")
-        self._resolve(message.get("message", "") or "no reason given" if failed else None)
-
-    def _resolve(self, reply: str | None) -> None:
-        if not self._reply.done():
-            self._reply.set_result(reply)
+        await lifespan.shutdown()

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from genmcp import Client, ClientOptions
-from genmcp.cli.command import create_group
+from genmcp.cli.command import commands
 from tests.cli.test_operating import Process, until_ready
 from tests.support.asgi import PATIENCE
 from tests.support.balancer import Balancer
@@ -46,7 +46,10 @@ def manifests() -> dict[tuple[str, str], dict[str, Any]]:
 def parsed(words: Sequence[str]) -> Any:
     """Return the arguments of a `genmcp` command; the test fails if it has no such options."""
     name, *rest = words
-    return SimpleNamespace(**create_group().commands[name].make_context(name, rest).params)
+    with commands.make_context("genmcp", [*words]) as context:
+        command = commands.get_command(context, name)
+        assert command is not None
+        return SimpleNamespace(**command.make_context(name, rest).params)
 
 
 def commands_of_page() -> list[str]:
@@ -99,7 +102,7 @@ def test_balancer_asks_the_servers_of_the_compose_file() -> None:
     server = loaded("compose.yaml")["services"]["server"]
     arguments = parsed(shlex.split(server["command"]))
     assert f"server {server['deploy']['replicas']} server:{arguments.port or 8000}\n" in text
-    assert f"httpchk GET {arguments.ready_path or '/ready'}\n" in text
+    assert "httpchk GET /ready\n" in text
 
 
 def test_kubernetes_probes_fit_the_commands() -> None:

@@ -16,7 +16,7 @@ BLUE = {"const": "b", "title": "Blue"}
     [
         ({"type": "string", "title": "Your name"}, "Your name"),
         ({"type": "string", "minLength": 2, "maxLength": 9}, "key (2 to 9 characters)"),
-        ({"type": "string", "format": "email"}, "key (an e-mail address)"),
+        ({"type": "string", "format": "email"}, "key (format: email)"),
         ({"type": "string", "pattern": "^a+$", "minLength": 1}, "at least 1 characters; matching"),
         ({"type": "integer", "minimum": 18, "maximum": 99}, "key (a whole number; 18 to 99)"),
         ({"type": "number", "maximum": 9.5, "default": 1}, "key (a number; at most 9.5) [1]"),

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import shlex
 import subprocess
 import sys
 import tomllib
@@ -12,12 +13,11 @@ from pathlib import Path
 import pytest
 
 from genmcp import Client
-from genmcp.cli.lint import find_violations, read_tools
 from genmcp.cli.new import project_files, write_project
-from genmcp.cli.output import OutputError
-from genmcp.cli.target import ResolvedTarget
-from genmcp.client.options import ClientOptions, Command
+from genmcp.cli.output import CommandError
 from genmcp.errors import ConfigurationError
+
+Run = Callable[..., tuple[int, str, str]]
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT = 40  # seconds for a process
@@ -76,18 +76,13 @@ async def test_new_project_is_served_by_uvicorn(project: Path) -> None:
         await process.communicate()
 
 
-async def test_new_project_has_no_lint(project: Path) -> None:
-    """Its tool is an example: not even a hint applies to it."""
-    command = Command(
-        sys.executable,
-        ["-m", "genmcp", "serve", "server:suite", "--stdio"],
-        {"PYTHONPATH": str(ROOT)},
-        project,
-    )
-    listed = await read_tools(ResolvedTarget(target=command, options=ClientOptions()))
+def test_new_project_has_no_lint(project: Path, run: Run) -> None:
+    """Its tool is an example."""
+    command = shlex.join(["env", f"PYTHONPATH={ROOT}", sys.executable, "-m", "genmcp"])
+    served = f"{command} serve {project / 'server.py'} --stdio"
 
-    assert [tool.name for tool in listed.tools] == ["quote"]
-    assert find_violations(listed) == []
+    assert run("tools", served)[1].startswith("quote part=string [count=integer]\n")
+    assert run("lint", served) == (0, "", "genmcp: 1 tools, 0 violations\n")
 
 
 def test_new_project_is_formatted(project: Path) -> None:
@@ -109,9 +104,7 @@ def test_new_project_is_a_distribution(project: Path) -> None:
 
     assert found["project"]["name"] == "my-parts"
     assert found["tool"]["hatch"]["build"]["targets"]["wheel"]["only-include"] == ["server.py"]
-    for name in ("pyproject.toml", "server.py"):
-        assert name in dockerfile(project)
-        assert (project / name).exists()
+    assert "COPY . .\n" in dockerfile(project)
 
 
 def dockerfile(project: Path) -> str:
@@ -132,7 +125,7 @@ def test_new_project_refuses_a_folder_in_use(tmp_path: Path) -> None:
         write_project(file)
     assert [each.name for each in used.iterdir()] == ["notes.txt"]
     assert {each.name for each in write_project(empty)} == {*project_files("empty")}
-    with pytest.raises(OutputError, match="cannot write"):
+    with pytest.raises(CommandError, match="cannot write"):
         write_project(file / "inside")
 
 
@@ -144,10 +137,11 @@ def test_new_project_refuses_a_name(name: str) -> None:
 
 
 def test_new_command_names_its_files(
-    run: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """And the next command; a folder in use is an error."""
+    """And the next command, of a published genmcp; a folder in use is an error."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("genmcp.cli.new._source", lambda: None)
 
     status, said, _ = run("new", "parts")
 
@@ -155,7 +149,62 @@ def test_new_command_names_its_files(
     lines = said.splitlines()
     assert lines[:-1] == [f"wrote {Path('parts') / name}" for name in project_files("parts")]
     assert lines[-1] == "next: cd parts && pip install -e '.[test]' && pytest"
-    assert run("new", "parts")[::2] == (
-        2,
-        "genmcp new: parts is not empty: choose another name\n",
+    assert "RUN pip install --no-cache-dir .\n" in dockerfile(tmp_path / "parts")
+    assert run("new", "parts")[::2] == (2, "genmcp: parts is not empty: choose another name\n")
+
+
+@pytest.mark.parametrize(
+    ("installed", "source"),
+    [
+        (None, None),
+        ('{"url": "file:///src/a b", "dir_info": {"editable": true}}', "file:///src/a b"),
+        (
+            '{"url": "https://a.example/x", "vcs_info": {"vcs": "git", "commit_id": "1f"}}',
+            "git+https://a.example/x@1f",
+        ),
+    ],
+)
+def test_new_project_of_an_unpublished_genmcp_builds_it(
+    installed: str | None,
+    source: str | None,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """From where it was installed, into a folder in which pip finds it, in the image too."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("importlib.metadata.PathDistribution.read_text", lambda *_: installed)
+
+    last = run("new", "parts")[1].splitlines()[-1]
+
+    if source is None:
+        assert "wheels" not in last + dockerfile(tmp_path / "parts")
+        return
+    build = f"pip wheel --no-deps --wheel-dir wheels {shlex.quote(source)}"
+    assert f"{build} && pip install --find-links wheels -e '.[test]' && pytest" in last
+    assert "RUN pip install --no-cache-dir --find-links wheels .\n" in dockerfile(
+        tmp_path / "parts"
     )
+    assert f"```sh\n{build}\n" in (tmp_path / "parts" / "README.md").read_text()
+
+
+@pytest.mark.peers
+@pytest.mark.timeout(400)
+def test_new_project_works_in_a_fresh_environment(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The printed commands are run as they are; genmcp need not be published."""
+    monkeypatch.chdir(tmp_path)
+    commands = run("new", "my-parts")[1].splitlines()[-1].removeprefix("next: ")
+    subprocess.run([sys.executable, "-m", "venv", "venv"], check=True)
+    path = f"{tmp_path / 'venv' / 'bin'}{os.pathsep}{os.environ['PATH']}"
+
+    done = subprocess.run(
+        ["sh", "-c", commands],
+        env={**os.environ, "PATH": path, "PIP_DISABLE_PIP_VERSION_CHECK": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert "2 passed" in done.stdout, done.stdout + done.stderr

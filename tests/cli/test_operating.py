@@ -205,21 +205,6 @@ def runs(pid: int) -> bool:
         return False
 
 
-@pytest.mark.parametrize(
-    ("options", "status"),
-    [((), [200, 200]), (("--no-health",), [404, 404]), (("--health-path", "/up"), [404, 200])],
-)
-async def test_paths_of_probes_are_options(
-    options: tuple[str, ...], status: list[int], tmp_path: Path
-) -> None:
-    """A host application may have pages of these names."""
-    with started("serve", "tests.cli.shop:suite", "--port", "0", *options, folder=tmp_path) as run:
-        url = await run.find(r"at (http://\S+)/mcp")
-        async with httpx.AsyncClient() as http:
-            found = [(await http.get(f"{url}{path}")).status_code for path in ("/health", "/ready")]
-    assert found == status
-
-
 async def test_metrics_are_served_for_prometheus(tmp_path: Path) -> None:
     """With the names that its exporter gives to those of the semantic conventions."""
     options = ("tests.cli.shop:suite", "--port", "0", "--metrics")
@@ -322,8 +307,12 @@ async def test_metrics_are_for_clients_of_the_endpoint(tmp_path: Path) -> None:
     ("command", "options", "why"),
     [
         ("serve", ("--metrics", "--workers", "2"), "--metrics cannot be combined with --workers"),
-        ("serve", ("--ready-path", "/mcp", "--workers", "2"), "must differ: /mcp, /health, /mcp"),
-        ("serve", ("--health-path", "up"), "begins with a slash, unlike 'up'"),
+        (
+            "serve",
+            ("--path", "/ready", "--workers", "2"),
+            "'/ready' does not begin",
+        ),
+        ("serve", ("--path", "up"), "'up' does not begin with a slash"),
         ("worker", ("--metrics",), "--metrics needs an address"),
         ("worker", ("--health", "127.0.0.1:1"), "--health 127.0.0.1:1: "),
     ],

@@ -224,10 +224,10 @@ def test_serve_over_streams_ends_despite_a_thread(shop: Path) -> None:
         (["nowhere:mux"], "there is no module"),
         (["nowhere:mux", "--stdio"], "there is no module"),
         (["tests.cli.test_serve:SHOP"], "name a Mux"),
-        (["shop:suite", "--path", "mcp"], "begins with a slash"),
-        (["shop:suite", "--port", "x"], "'x' is not a port: 0 to 65535"),
-        (["shop:suite", "--port", "99999"], "is not a port"),
-        (["shop:suite", "--workers", "0"], "'0' is not 1 or more"),
+        (["shop:suite", "--path", "mcp"], "does not begin with a slash"),
+        (["shop:suite", "--port", "x"], "'x' is not a valid integer"),
+        (["shop:suite", "--port", "99999"], "is not in the range 0<=x<=65535"),
+        (["shop:suite", "--workers", "0"], "0 is not in the range x>=1"),
         (
             ["shop:suite", "--workers", "2", "--reload"],
             "--reload cannot be combined",
@@ -322,7 +322,7 @@ def test_serve_over_streams_needs_streams(
     with pytest.raises(SystemExit):
         main(["serve", "tests.cli.shop:suite", "--stdio"])
 
-    assert capfd.readouterr().err == "genmcp serve: --stdio: standard output is closed\n"
+    assert capfd.readouterr().err == "genmcp: --stdio: standard output is closed\n"
 
 
 async def test_serve_logs_its_url_once_it_listens(shop: Path) -> None:

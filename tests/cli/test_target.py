@@ -10,11 +10,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
 
+import click
 import pytest
 
 from genmcp._mux.mux import Mux
-from genmcp.cli.parsing import command, options_as
-from genmcp.cli.target import TargetOptions, parse_target, resolve_target, target_parameters
+from genmcp.cli.target import RemoteOptions, parse_target, remote_options, resolve_target
 from genmcp.client.options import Command
 from genmcp.errors import ConfigurationError
 
@@ -36,14 +36,15 @@ def test_targets_are_urls_commands_and_names() -> None:
     [
         ("", "a URL, module:attribute or command is required"),
         ("'", "is not a valid command"),
-        ("no-such-command", "there is no command 'no-such-command'; a server in a module is"),
+        ("no-such-command", "there is no command 'no-such-command'; a server in this process is"),
         ("localhost:8311", "did you mean http://localhost:8311?"),
         ("127.0.0.1:8311/mcp", "did you mean http://127.0.0.1:8311/mcp?"),
         ("http://", "'http://' has no host name: a URL looks like"),
         ("http://[a/mcp", "'http://[a/mcp' has no host name"),
         ("ftp://a.example/mcp", "ftp is not supported: a URL begins with http"),
-        ("dir/shop.py", "'dir/shop.py' is a file: name a server in it with 'dir.shop:NAME'"),
-        ("shop.py:suite", "'shop.py:suite' names a file, not a module; did you mean shop:suite?"),
+        ("dir/shop.py", "there is no file 'dir/shop.py'"),
+        ("shop.py:suite", "there is no file 'shop.py'"),
+        ("npx", "'npx' alone is no server (a command of several words must be quoted: 'npx ...')"),
         ("servers.json", "there is no file 'servers.json'"),
         ("tests.cli.shop:Greetings", "is the class Greetings: name an instance"),
     ],
@@ -70,6 +71,56 @@ def test_target_of_the_current_folder_comes_first(
 
     assert isinstance(found, Mux)
     assert found.server.info.name == "here"
+
+
+SEVERAL = """
+from genmcp import Endpoint, Mux, Suite
+first, second = Suite(name="first", version="1"), Suite(name="second", version="1")
+"""
+
+
+@pytest.mark.parametrize(
+    ("code", "attribute", "name"),
+    [
+        ("app = Endpoint(first)", "", "first"),
+        ("mux = Mux(second); app = Endpoint(mux)", "", "second"),
+        ("mux = again = Mux(second)", "", "second"),
+        ("", ":second", "second"),
+    ],
+)
+def test_target_is_the_server_of_a_file(
+    code: str, attribute: str, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The outermost one; a module of a package may import its neighbours."""
+    folder = tmp_path / f"pack_{name}{len(code)}"
+    folder.mkdir()
+    (folder / "__init__.py").write_text("")
+    (folder / "near.py").write_text(SEVERAL)
+    (folder / "my_server.py").write_text(f"from .near import *\n{code}\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    found = parse_target(f"./{folder.name}/my_server.py{attribute}").target
+
+    assert isinstance(found, Mux)
+    assert found.server.info.name == name
+
+
+def test_file_without_one_server_is_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With the names of those that it has."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "server_pair.py").write_text(SEVERAL)
+    (tmp_path / "server_none.py").write_text("")
+    (tmp_path / "calendar.py").write_text(SEVERAL)
+
+    with pytest.raises(ConfigurationError, match=r"name one of them, server_pair.py:first or "):
+        parse_target("server_pair.py")
+    with pytest.raises(ConfigurationError, match=r"server_none.py has no Mux, Endpoint, or Server"):
+        parse_target("server_none.py")
+    with pytest.raises(ConfigurationError, match=r"another module is named 'calendar': rename"):
+        parse_target("calendar.py:first")
 
 
 def test_target_is_a_server_of_a_desktop_client(tmp_path: Path) -> None:
@@ -128,9 +179,9 @@ def test_target_is_validated_alone_in_its_file(
 
 
 def way(*arguments: str) -> object:
-    @command("way", "show the way")
-    @options_as(TargetOptions, *target_parameters)
-    def way(options: TargetOptions) -> object:
+    @click.command()
+    @remote_options
+    def way(options: RemoteOptions) -> object:
         return resolve_target(options)
 
     with way.make_context("way", [*arguments]) as context:
@@ -217,22 +268,13 @@ def test_headers_are_sent(run: Run, free_port: int) -> None:
 
 @pytest.mark.parametrize("path", ["", "/", "/tools"])
 def test_url_without_its_path_is_completed(path: str, run: Run, free_port: int) -> None:
-    """The error has the URL of the endpoint, if there is one at the usual path."""
+    """The error has the URL with the usual path."""
     with serving(free_port):
         url = f"http://127.0.0.1:{free_port}{path}"
         status, shown, noise = run("tools", url)
 
         assert (status, shown) == (1, "")
         assert f"; did you mean http://127.0.0.1:{free_port}/mcp?\n" in noise
-
-
-def test_url_of_another_server_is_not_completed(run: Run, free_port: int) -> None:
-    """A server without an endpoint at the usual path."""
-    with serving(free_port, "--path", "/elsewhere"):
-        noise = run("tools", f"http://127.0.0.1:{free_port}/")[2]
-
-    assert "404" in noise
-    assert "did you mean" not in noise
 
 
 @contextmanager

@@ -142,12 +142,12 @@ def test_task_is_cancelled(url: str, run: Run) -> None:
 
 
 def test_user_follows_and_answers_a_task(url: str, run: Run) -> None:
-    """At a terminal the question is prompted for, by `answer` and by `follow`."""
+    """At a terminal the question is prompted for by `follow`, and stays open if it is left."""
     id = ask(run, url)
-    with at_terminal("tasks", "answer", url, id) as user:
-        user.sees("Change them?")
-        user.types("\x04")
-        assert "the question was not answered" in user.ends()[1]
+    with at_terminal("tasks", "follow", url, id) as user:
+        user.sees("those that fall")
+        user.types("\x03")
+        assert user.ends()[0] == 130
     with at_terminal("tasks", "follow", url, id) as user:
         user.sees("those that fall")
         user.types("those that fall\n")
@@ -174,9 +174,10 @@ def test_detached_task_survives_its_server(tmp_path: Path, free_port: int, run: 
     [
         (("call", "tests.cli.shop:suite", "add", "--detach"), 2, "--detach applies only to a URL"),
         (("tasks", "show", "http://127.0.0.1:9/mcp"), 2, "with --detach: give its id"),
-        (("tasks", "answer", "URL", "no-task", "a=b", "--decline"), 2, "cannot be combined"),
+        (("tasks", "answer", "URL", "no-task", "a=b", "--decline"), 2, "give one answer"),
+        (("tasks", "answer", "URL", "no-task"), 2, "`genmcp tasks follow` prompts"),
         (("tasks", "show", "URL", "no-task"), 1, "genmcp: "),
-        (("tasks", "answer", "URL", "no-task"), 1, "genmcp: "),
+        (("tasks", "answer", "URL", "no-task", "--accept"), 1, "genmcp: "),
         (("tasks", "list"), 0, "no tasks were started with --detach"),
         (("tasks", "list", "URL"), 0, "no tasks were started at http"),
     ],
@@ -218,7 +219,7 @@ def test_page_on_tasks_is_run(tmp_path: Path, free_port: int) -> None:
     with example(tmp_path, free_port):
         done = subprocess.run(
             ["sh", "-e", "-c", block.replace("8000", str(free_port))],
-            env={**os.environ, "PATH": path, "NO_COLOR": "1"},
+            env={**os.environ, "PATH": path},
             stdout=subprocess.PIPE,
             text=True,
             timeout=50,

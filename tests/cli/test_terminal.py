@@ -33,7 +33,6 @@ class Screen(io.StringIO):
 def test_bar_shows_how_far_a_call_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """On a terminal only, and in one line of it; nothing of a server moves the cursor."""
     monkeypatch.setenv("COLUMNS", "50")
-    monkeypatch.setenv("NO_COLOR", "1")
     screen, pipe = Screen(), io.StringIO()
     bar = StatusLine(screen)
     bar.clear()
@@ -343,9 +342,8 @@ def test_user_sees_results_for_people() -> None:
         assert user.ends()[0] == 0
 
 
-def test_silence_takes_the_place_of_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silence_takes_the_place_of_the_time_left() -> None:
     """A time left that was computed before a pause misleads; so does a mean over the pause."""
-    monkeypatch.setenv("NO_COLOR", "1")
     now = 0.0
     screen = Screen()
     bar = StatusLine(screen, lambda: now)
