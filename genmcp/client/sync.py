@@ -11,11 +11,11 @@ from msgspec import UNSET
 
 from genmcp.client.auth.base import Auth
 from genmcp.client.client import Client
+from genmcp.client.connection import Timeout
 from genmcp.client.errors import ClientClosed, ClientError, ConnectError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
-from genmcp.client.requests import Wait
 from genmcp.client.subscriptions import ChangeStream, Notification
 from genmcp.client.tasks import TaskHandle
 from genmcp.client.transports.targets import Target
@@ -237,8 +237,8 @@ class SyncClient:
         arguments: Mapping[str, Any] | None = None,
         *,
         progress: ProgressCallback | None = None,
-        timeout: Wait = UNSET,
-        idle_timeout: Wait = UNSET,
+        timeout: Timeout = UNSET,
+        idle_timeout: Timeout = UNSET,
     ) -> CallToolResult:
         """Call a tool; see `Client.call`."""
         return self._run(
@@ -252,8 +252,8 @@ class SyncClient:
         name: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        timeout: Wait = UNSET,
-        idle_timeout: Wait = UNSET,
+        timeout: Timeout = UNSET,
+        idle_timeout: Timeout = UNSET,
     ) -> "SyncTask":
         """Call a tool, and return as soon as it has a result or becomes a task."""
         call = self._client.call_task(name, arguments, timeout=timeout, idle_timeout=idle_timeout)
@@ -263,12 +263,12 @@ class SyncClient:
         """Return a handle of a task that this or another process has created."""
         return SyncTask(self, self._client.task(id, tool=tool))
 
-    def read(self, uri: str, *, timeout: Wait = UNSET) -> ReadResourceResult:
+    def read(self, uri: str, *, timeout: Timeout = UNSET) -> ReadResourceResult:
         """Read a resource."""
         return self._run(self._client.read(uri, timeout=timeout))
 
     def prompt(
-        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: Wait = UNSET
+        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: Timeout = UNSET
     ) -> GetPromptResult:
         """Get a prompt."""
         return self._run(self._client.prompt(name, arguments, timeout=timeout))
@@ -332,7 +332,7 @@ class SyncTask:
         return self._run(self._handle.status())
 
     def wait(
-        self, *, progress: ProgressCallback | None = None, timeout: Wait = UNSET
+        self, *, progress: ProgressCallback | None = None, timeout: Timeout = UNSET
     ) -> CallToolResult:
         """Wait for the result."""
         return self._run(self._handle.wait(progress=progress, timeout=timeout))

@@ -82,12 +82,15 @@ class ToolCatalog:
         mirrors: whether headers repeat arguments of calls: over HTTP since 2026-07-28. Only then
             does an invalid annotation make a tool unusable (Streamable HTTP, "Schema Extension").
         limits: limits of the schemas and of the results that are checked.
+
+    `listed`: whether the tools were listed, or listing them was tried.
     """
 
     def __init__(
         self, server_name: str, *, mirrors: bool, limits: SchemaLimits = FOREIGN_LIMITS
     ) -> None:
         self.mirrors = mirrors
+        self.listed = False
         self._limits = limits
         self._server_name = server_name
         self._known: Mapping[str, _KnownTool] = {}
@@ -107,6 +110,7 @@ class ToolCatalog:
             if not entry.headers.fault:
                 usable.append(tool)
         self._known = known
+        self.listed = True
         return usable
 
     def headers(self, name: str, arguments: Any) -> tuple[tuple[bytes, bytes], ...]:

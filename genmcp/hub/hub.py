@@ -11,11 +11,11 @@ import msgspec
 from msgspec import UNSET
 
 from genmcp.cancellation import cancel_requested
+from genmcp.client.connection import Timeout
 from genmcp.client.errors import ConnectError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
-from genmcp.client.requests import Wait
 from genmcp.composite.errors import (
     AlreadyRegistered,
     CompositeError,
@@ -179,7 +179,7 @@ class Hub:
         arguments: Mapping[str, Any] | str | None = None,
         *,
         progress: ProgressCallback | None = None,
-        timeout: Wait = UNSET,
+        timeout: Timeout = UNSET,
     ) -> CallToolResult:
         """Call a tool.
 
@@ -208,7 +208,7 @@ class Hub:
             deadline,
         )
 
-    async def read(self, server: str, uri: str, *, timeout: Wait = UNSET) -> ReadResourceResult:
+    async def read(self, server: str, uri: str, *, timeout: Timeout = UNSET) -> ReadResourceResult:
         """Read the resource *uri* of *server*. *timeout* has the meaning that it has in `call`.
 
         Raises:
@@ -226,7 +226,7 @@ class Hub:
         name: str,
         arguments: Mapping[str, str] | None = None,
         *,
-        timeout: Wait = UNSET,
+        timeout: Timeout = UNSET,
     ) -> GetPromptResult:
         """Get the prompt *name* of *server*. *timeout* has the meaning that it has in `call`.
 

@@ -17,6 +17,7 @@ from msgspec import UNSET
 from genmcp._core.request import Policy
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.client import Client
+from genmcp.client.connection import Timeout
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
@@ -27,7 +28,6 @@ from genmcp.client.errors import (
 )
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
-from genmcp.client.requests import Wait
 from genmcp.composite.errors import ReconnectError, UnknownServer
 from genmcp.errors import (
     GenmcpError,
@@ -77,14 +77,14 @@ class ConnectionDeadline:
     limited, and the value is passed to the client as the timeout of the request.
     """
 
-    def __init__(self, seconds: Wait = UNSET) -> None:
+    def __init__(self, seconds: Timeout = UNSET) -> None:
         self._seconds = seconds
         self._until: float | None = None
         if isinstance(seconds, int | float):
             self._until = asyncio.get_running_loop().time() + seconds
 
     @property
-    def left(self) -> Wait:
+    def left(self) -> Timeout:
         """The seconds that are left, as the `timeout` of a client's request."""
         if self._until is None:
             return self._seconds

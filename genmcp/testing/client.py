@@ -16,10 +16,10 @@ from genmcp._transports.endpoint import Endpoint
 from genmcp._wire import jsonrpc
 from genmcp._wire.jsonrpc import RequestId
 from genmcp.client.client import Client
+from genmcp.client.connection import Timeout
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
-from genmcp.client.requests import Wait
 from genmcp.client.subscriptions import Notification
 from genmcp.client.transports.base import TransportSink
 from genmcp.client.transports.memory import MemoryTransport
@@ -149,8 +149,8 @@ class RecordingClient(Client):
         arguments: Mapping[str, Any] | None = None,
         *,
         progress: ProgressCallback | None = None,
-        timeout: Wait = UNSET,
-        idle_timeout: Wait = UNSET,
+        timeout: Timeout = UNSET,
+        idle_timeout: Timeout = UNSET,
     ) -> CallToolResult:
         """Call a tool; see `Client.call`."""
         return await super().call(

@@ -153,7 +153,7 @@ class ClientDispatch:
         progress: bool = False,
         meta: Mapping[str, Any] = _NO_META,
         param_headers: ParamHeaders = (),
-    ) -> tuple[int, list[Outcome]]:
+    ) -> tuple[int, list[SendMessage]]:
         """Return the id of a new request, and the actions that send it.
 
         *progress*: whether the server should send progress. *meta* is added to the `_meta` of the
@@ -185,7 +185,7 @@ class ClientDispatch:
             SendMessage(message, request.id, method, name, revision.version, param_headers)
         ]
 
-    def notify(self, method: str, params: Params = None) -> list[Outcome]:
+    def notify(self, method: str, params: Params = None) -> list[SendMessage]:
         """Return the action that sends a notification; none if only other revisions have *method*.
 
         Raises:
@@ -200,7 +200,7 @@ class ClientDispatch:
 
     def log_level(
         self, level: LoggingLevel, *, now: float, timeouts: Timeouts = _TIMEOUTS
-    ) -> tuple[int | None, list[Outcome]]:
+    ) -> tuple[int | None, list[SendMessage]]:
         """Set the log level of the server. Raises the errors of `request`.
 
         2025-11-25, "Setting Log Level": a request; return its id and the actions that send it.
@@ -221,7 +221,7 @@ class ClientDispatch:
         self._pending.remove(request)
         return self._cancel(request, reason)
 
-    def answer(self, id: RequestId, result: Value | Mapping[str, Any]) -> list[Outcome]:
+    def answer(self, id: RequestId, result: Value | Mapping[str, Any]) -> list[SendMessage]:
         """Respond to the server's request *id*. Does nothing if the server has cancelled it."""
         if not self._peer_requests.remove(id):
             return []
@@ -230,7 +230,7 @@ class ClientDispatch:
             SendMessage(self._encoder.response(revision, id, result), revision=revision.version)
         ]
 
-    def refuse(self, id: RequestId, error: McpError) -> list[Outcome]:
+    def refuse(self, id: RequestId, error: McpError) -> list[SendMessage]:
         """Respond to the server's request *id* with *error*; as `answer` if it was cancelled."""
         if not self._peer_requests.remove(id):
             return []

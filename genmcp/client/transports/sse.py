@@ -37,7 +37,7 @@ from genmcp.client.transports.base import (
     Transport,
     TransportSink,
 )
-from genmcp.client.transports.http_endpoint import (
+from genmcp.client.transports.http_messages import (
     CONTENT_TYPE,
     EVENT_STREAM,
     encode_headers,

@@ -45,7 +45,7 @@ async def test_token_is_sent_with_each_request(uses_httpx: bool) -> None:
     options = ClientOptions(revision="2025-11-25", http=http)
     async with serve(guarded) as url, Client(url, auth="good", options=options) as client:
         assert (await client.call("whoami", {"name": "Ann"})).data == "Ann"
-        await client._session.connection.notifications_ready()
+        await client._connection.transport.notifications_ready()
     if http.client is not None:
         await http.client.aclose()
 
@@ -134,7 +134,7 @@ async def test_concurrent_requests_wait_for_no_other_request() -> None:
     guarded = Guarded(lambda token: token in valid)
     async with serve(guarded) as url, Client(url, auth=source, options=LEGACY) as client:
         await client.tools()
-        await client._session.connection.notifications_ready()
+        await client._connection.transport.notifications_ready()
         valid.clear()
         valid.add("Bearer 2")
         results = await asyncio.gather(*(client.call("whoami") for _ in range(30)))
@@ -251,11 +251,11 @@ async def test_timeouts_are_paused_while_the_user_is_asked() -> None:
         client = Client(url, auth=patient)
         opening = asyncio.create_task(client.open())
         await patient.waiting.wait()
-        assert client._opened is not None
-        driver = client._opened.connection._driver
-        assert driver.pauses.opening is not None
-        assert driver.pauses.opening.when() is None
-        assert driver.machine.check_timeouts(driver.now() + 1e6) == []
+        connection = client._connection
+        assert connection._opening is not None
+        assert connection._opening.when() is None
+        later = asyncio.get_running_loop().time() + 1e6
+        assert connection._machine.check_timeouts(later) == []
         patient.event.set()
         await opening
         assert (await client.call("whoami")).data == "nobody"
