@@ -363,10 +363,10 @@ async def _ask(questions: Questions, terminal: TerminalHandler) -> dict[str, Eli
     for key, question in questions.items():
         params = question.params
         if params.url is not None:
-            answer = await terminal.handle_url_elicitation(params.message, params.url, None)
+            answer = await terminal.handle_url_elicitation(params.message, params.url)
         else:
             schema = params.requested_schema or {}
-            answer = await terminal.handle_elicitation_create(params.message, schema, None)
+            answer = await terminal.handle_elicitation_create(params.message, schema)
         match answer:
             case Cancelled():
                 raise OutputError("the question was not answered")

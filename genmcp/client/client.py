@@ -88,7 +88,7 @@ class Client:
         self,
         target: Target,
         *,
-        handler: ClientHandler[Any] | None = None,
+        handler: ClientHandler | None = None,
         options: ClientOptions = _DEFAULTS,
         auth: Auth | None = None,
     ) -> None:

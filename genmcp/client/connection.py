@@ -168,7 +168,7 @@ class Connection:
     def __init__(
         self,
         transport: Transport,
-        handler: HandlerRunner[Any],
+        handler: HandlerRunner,
         options: ClientOptions,
         remembered: str | None = None,
     ) -> None:
@@ -304,7 +304,6 @@ class Connection:
     async def _open(self) -> None:
         try:
             async with asyncio.timeout(self.options.open_timeout) as self._opening:
-                await self.handler.open()
                 await self._connect()
                 if self.options.log_level is not None:
                     await self._set_first_log_level(self.options.log_level)

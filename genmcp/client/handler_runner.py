@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Final, Generic
+from typing import Any, Final, TypeVar
 
 import msgspec
-from typing_extensions import TypeVar
 
 from genmcp._schema.schema import Schema
 from genmcp.cancellation import cancel_and_wait
@@ -52,7 +51,6 @@ from genmcp.question.question import Accepted, Cancelled, Declined
 
 logger = logging.getLogger("genmcp.client")
 
-S = TypeVar("S", default=Any)
 V = TypeVar("V")
 
 Answer = msgspec.Struct | Mapping[str, Any]
@@ -77,9 +75,7 @@ class InputResponder:
     that follow from the hooks.
     """
 
-    def __init__(
-        self, handler: ClientHandler[Any], hooks: HookRunner[Any], options: ClientOptions
-    ) -> None:
+    def __init__(self, handler: ClientHandler, hooks: HookRunner, options: ClientOptions) -> None:
         self._schemas = options.schemas
         self._hooks = hooks
         self._url_schemes = options.url_schemes
@@ -99,7 +95,7 @@ class InputResponder:
         declared = self.capabilities
         match method:
             case "roots/list" if declared.roots is not None:
-                return ListRootsResult(_roots(await self._hooks.request(_ROOTS)))
+                return ListRootsResult(_roots(await self._hooks.call(_ROOTS)))
             case "sampling/createMessage" if declared.sampling is not None:
                 return await self._sample(params, declared.sampling)
             case "elicitation/create" if declared.elicitation is not None:
@@ -113,7 +109,7 @@ class InputResponder:
 
     async def _call_for_mapping(self, hook: str, *arguments: Any) -> Answer:
         result: dict[str, Any] = _read(
-            hook, await self._hooks.request(hook, *arguments), dict[str, Any]
+            hook, await self._hooks.call(hook, *arguments), dict[str, Any]
         )
         return result
 
@@ -127,11 +123,11 @@ class InputResponder:
         if declared.tools is None and (params.tools is not None or params.tool_choice is not None):
             raise InvalidParams("The client did not declare sampling.tools")
         params = await self._approve(params, CreateMessageRequestParams)
-        result = _read(_SAMPLE, await self._hooks.request(_SAMPLE, params), CreateMessageResult)
+        result = _read(_SAMPLE, await self._hooks.call(_SAMPLE, params), CreateMessageResult)
         return await self._approve(result, CreateMessageResult)
 
     async def _approve(self, subject: V, kind: type[V]) -> V:
-        agreed = await self._hooks.request("approve", subject)
+        agreed = await self._hooks.call("approve", subject)
         if agreed is False:
             raise Denied("User rejected sampling request")
         return subject if agreed is True else _read("approve", agreed, kind)
@@ -160,9 +156,7 @@ class InputResponder:
             form = await self._form(params.requested_schema or {})
         except ConfigurationError as error:
             raise InvalidParams(str(error)) from None
-        answer = _elicit_result(
-            _FORM, await self._hooks.request(_FORM, params.message, form.document)
-        )
+        answer = _elicit_result(_FORM, await self._hooks.call(_FORM, params.message, form.document))
         if answer.action != "accept":
             return ElicitResult(answer.action)
         content = form.fill(dict(answer.content or {}))
@@ -178,16 +172,16 @@ class InputResponder:
 
     async def _elicit_url(self, message: str, url: str) -> ElicitResult:
         if self._hooks.has(_URL) or not self._hooks.has(_FORM):
-            return _elicit_result(_URL, await self._hooks.request(_URL, message, url))
+            return _elicit_result(_URL, await self._hooks.call(_URL, message, url))
         if not self._warned:
             self._warned = True
             logger.warning("%r has no %s: %s is asked about URLs", self._hooks, _URL, _FORM)
         return _elicit_result(
-            _FORM, await self._hooks.request(_FORM, message, {"mode": "url", "url": url})
+            _FORM, await self._hooks.call(_FORM, message, {"mode": "url", "url": url})
         )
 
 
-def _implemented(handler: ClientHandler[Any], hooks: HookRunner[Any]) -> ClientCapabilities:
+def _implemented(handler: ClientHandler, hooks: HookRunner) -> ClientCapabilities:
     roots: Mapping[str, Any] | None = {} if hooks.has(_ROOTS) else None
     sampling = elicitation = None
     if hooks.has(_SAMPLE):
@@ -243,7 +237,7 @@ def _roots(given: Any) -> Sequence[Root]:
     return roots
 
 
-class HandlerRunner(Generic[S]):
+class HandlerRunner:
     """Answers the requests of one server with the hooks of a handler. Owned by a `ClientSession`.
 
     `max_asked` is the maximum number of unanswered requests of the server.
@@ -259,7 +253,7 @@ class HandlerRunner(Generic[S]):
 
     def __init__(
         self,
-        handler: ClientHandler[S] | None = None,
+        handler: ClientHandler | None = None,
         options: ClientOptions = _DEFAULTS,
         extensions: Sequence[str] = (),
     ) -> None:
@@ -278,23 +272,12 @@ class HandlerRunner(Generic[S]):
         self._max_running = handler.most_open or 2 * (concurrency + queued)
         self.max_asked = handler.most_open or _MAX_ASKED
         self._close_timeout = options.hook_close_timeout
-        self._open = False
         self._warned = False
 
     @property
     def capabilities(self) -> ClientCapabilities:
         """The capabilities that the client declares."""
         return self._responder.capabilities
-
-    async def open(self) -> None:
-        """Call `init` of the handler, unless it was called before.
-
-        Raises:
-            Exception: As raised by `init`.
-        """
-        if not self._open:
-            await self._hooks.open()
-            self._open = True
 
     async def answer(self, method: str, params: Any) -> Answer:
         """Return the answer to one request; *params* is its decoded value of 2026-07-28.
@@ -375,16 +358,13 @@ class HandlerRunner(Generic[S]):
         """Cancel running answers, deliver queued notifications, and call `terminate`.
 
         Each step takes `ClientOptions.hook_close_timeout` at most; errors of the hooks
-        are logged. Does nothing if it is not open.
+        are logged.
         """
-        if not self._open:
-            return
-        self._open = False
         try:
             await cancel_and_wait(*self._running.values(), timeout=self._close_timeout)
             await self._notifications.close(self._close_timeout)
             async with asyncio.timeout(self._close_timeout):
-                await self._hooks.notify("terminate", reason)
+                await self._hooks.call("terminate", reason)
         except Exception:
             logger.exception("%r failed in terminate", self._hooks)
         finally:
@@ -420,9 +400,7 @@ class HandlerRunner(Generic[S]):
             del self._running[id]
 
 
-def declared_capabilities(
-    handler: HandlerRunner[Any], options: ClientOptions
-) -> ClientCapabilities:
+def declared_capabilities(handler: HandlerRunner, options: ClientOptions) -> ClientCapabilities:
     """Return the capabilities that the client declares in the handshake.
 
     These are `ClientOptions.capabilities` or, without them, those of the handler. The tasks

@@ -6,10 +6,9 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Final, Generic, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
-from typing_extensions import TypeVar
 
 from genmcp._mux.threads import ThreadPool
 from genmcp.cancellation import cancel_and_wait, cancel_requested
@@ -20,8 +19,6 @@ from genmcp.protocol.tasks import TaskStatus, TaskStatusNotificationParams
 from genmcp.protocol.value import Value
 
 logger = logging.getLogger("genmcp.client")
-
-S = TypeVar("S", default=Any)
 
 ORIGIN_CONTEXT: ContextVar[Context] = ContextVar("genmcp_client_origin_context")
 """In a hook for a notification: the context variables of the code that received the notification.
@@ -45,8 +42,8 @@ _OTHER: Final = "handle_notification"
 _CALLBACK_GRACE: Final = 1.0
 
 
-class HookRunner(Generic[S]):
-    """Calls the hooks of *handler* and stores the state that they return. Owned by `HandlerRunner`.
+class HookRunner:
+    """Calls the hooks of *handler*. Owned by a `HandlerRunner`.
 
     An `async def` runs in the event loop, a `def` in a thread.
 
@@ -59,13 +56,12 @@ class HookRunner(Generic[S]):
         ConfigurationError: *handler* is not a handler, or one of its hooks is a generator.
     """
 
-    def __init__(self, handler: ClientHandler[S], *, max_threads: int, max_queued: int) -> None:
+    def __init__(self, handler: ClientHandler, *, max_threads: int, max_queued: int) -> None:
         if not isinstance(handler, ClientHandler):
             raise ConfigurationError(
                 f"handler must be an instance of a ClientHandler, not {handler!r}"
             )
         self._handler = handler
-        self._state: Any = None
         self._threads = ThreadPool(max_threads, max_queued)
         for name in vars(ClientHandler):
             if self.has(name):
@@ -79,41 +75,16 @@ class HookRunner(Generic[S]):
         hook = getattr(self._handler, name, None)
         return callable(hook) and overrides(self._handler, name, ClientHandler)
 
-    async def open(self) -> None:
-        """Call `init` and store its state.
-
-        Raises:
-            Exception: As raised by `init`.
-        """
-        self._state = await self._call("init")
-
-    async def request(self, name: str, *arguments: Any) -> Any:
-        """Call a hook that answers a request, and return its answer.
-
-        If the hook returns a tuple of an answer and a state, store the state. A tuple of two roots
-        is an answer: an answer with roots is a list or a tuple.
-        """
-        returned = await self._call(name, *arguments, self._state)
-        roots = name == "handle_list_roots"
-        if (
-            isinstance(returned, tuple)
-            and len(returned) == 2
-            and (not roots or isinstance(returned[0], list | tuple))
-        ):
-            returned, self._state = returned
-        return returned
-
-    async def notify(self, name: str, *arguments: Any) -> None:
-        """Call a hook for a notification, and store the state if it returns one."""
-        returned = await self._call(name, *arguments, self._state)
-        if returned is not None:
-            self._state = returned
-
     def close(self) -> None:
         """Close the thread pool."""
         self._threads.close()
 
-    async def _call(self, name: str, *arguments: Any) -> Any:
+    async def call(self, name: str, *arguments: Any) -> Any:
+        """Call the hook *name*, and return what it returns.
+
+        Raises:
+            Exception: As raised by the hook.
+        """
         try:
             hook = getattr(self._handler, name)
             if inspect.iscoroutinefunction(hook):
@@ -159,7 +130,7 @@ class NotificationQueue:
     with a warning. An exception of a hook is logged.
     """
 
-    def __init__(self, hooks: HookRunner[Any], limit: int) -> None:
+    def __init__(self, hooks: HookRunner, limit: int) -> None:
         self._hooks = hooks
         self._limit = limit
         self._queue: deque[tuple[Context, str, str, Any]] = deque()
@@ -213,9 +184,9 @@ class NotificationQueue:
     async def _call(self, name: str, method: str, params: Any) -> None:
         try:
             if name == _OTHER:
-                await self._hooks.notify(name, method, params)
+                await self._hooks.call(name, method, params)
             else:
-                await self._hooks.notify(name, _current_params(method, params))
+                await self._hooks.call(name, _current_params(method, params))
         except Exception:
             logger.exception("%r failed in %s, with %s", self._hooks, name, method)
 

@@ -140,7 +140,7 @@ class SyncClient:
         self,
         target: Target,
         *,
-        handler: ClientHandler[Any] | None = None,
+        handler: ClientHandler | None = None,
         options: ClientOptions = _DEFAULTS,
         auth: Auth | None = None,
     ) -> None:

@@ -201,7 +201,7 @@ class MemberConnection(NamedTuple):
     async def open(
         cls,
         config: ServerConfig,
-        handler: ClientHandler[Any] | None,
+        handler: ClientHandler | None,
         options: ClientOptions,
         policy: Policy,
         on_close: Callable[[], Awaitable[None]],
@@ -241,7 +241,6 @@ class MemberConnection(NamedTuple):
             await run_to_completion(stack.aclose())
             if not isinstance(error, Exception):
                 raise
-            # Every exception is converted: the `init` of a handler runs here, and may raise any.
             raise ConnectError(config.name, str(error)) from error
         return cls(client, catalog, changes, stack)
 

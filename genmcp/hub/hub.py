@@ -61,7 +61,7 @@ class Hub:
     def __init__(
         self,
         *,
-        handler: ClientHandler[Any] | None = None,
+        handler: ClientHandler | None = None,
         options: ClientOptions | None = None,
         backoff: Backoff | None = None,
         limits: HubLimits | None = None,
@@ -263,7 +263,7 @@ class _Members:
 
     def __init__(
         self,
-        handler: ClientHandler[Any] | None,
+        handler: ClientHandler | None,
         options: ClientOptions,
         backoff: Backoff,
         limits: HubLimits,

@@ -9,7 +9,7 @@ from contextlib import (
     contextmanager,
 )
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 from weakref import WeakKeyDictionary
 
 from msgspec import UNSET
@@ -169,7 +169,7 @@ class ReconnectingClient:
         on_lost: Callable[[ReconnectError], None],
     ) -> None:
         self.config = config
-        self.handler: ClientHandler[Any] | None = None
+        self.handler: ClientHandler | None = None
         self.catalog = MemberCatalog()
         self._name = config.name
         self._options = options

@@ -41,7 +41,7 @@ _DEFAULTS = ClientOptions(cache_size=0)
 def connect(
     target: Server | Mux | Endpoint,
     *,
-    handler: ClientHandler[Any] | None = None,
+    handler: ClientHandler | None = None,
     capabilities: ClientCapabilities | None = None,
     revision: str | None = None,
     access: Access | None = None,
@@ -97,7 +97,7 @@ class RecordingClient(Client):
         self,
         target: Server | Mux | Endpoint,
         *,
-        handler: ClientHandler[Any] | None,
+        handler: ClientHandler | None,
         options: ClientOptions,
         access: Access | None,
         state: Mapping[str, Any] | None,

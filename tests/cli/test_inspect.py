@@ -63,10 +63,10 @@ async def served(kind: str) -> AsyncIterator[str]:
         yield {"module": SHOP, "stdio": STDIO}[kind]
 
 
-class Traveller(ClientHandler[None]):
+class Traveller(ClientHandler):
     """Answers the form of the shop."""
 
-    async def handle_elicitation_create(self, message: str, schema: Any, state: None) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Any) -> Any:
         return Accepted({"name": "Ann", "meals": ["dinner"]})
 
 
@@ -77,7 +77,7 @@ async def test_inspect_serves_the_server_and_its_page(kind: str) -> None:
     steps: list[Any] = []
 
     class Handler(Traveller):
-        async def handle_log(self, message: Any, state: None) -> None:
+        async def handle_log(self, message: Any) -> None:
             logs.append(message.data)
 
     async def progress(done: float, total: float | None, message: str | None) -> None:

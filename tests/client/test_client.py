@@ -90,7 +90,7 @@ def suite_of(*tools: Any, **more: Any) -> Suite:
 async def client_of(
     target: Server,
     revision: str = MODERN,
-    handler: ClientHandler[Any] | None = None,
+    handler: ClientHandler | None = None,
     **options: Any,
 ) -> AsyncIterator[Client]:
     client = Client(target, handler=handler, options=ClientOptions(revision=revision, **options))
@@ -221,22 +221,17 @@ class Travel(Tool):
                 return "Nowhere."
 
 
-class Traveller(ClientHandler[list[str]]):
-    """Answers, and records the questions; its state is the record."""
+class Traveller(ClientHandler):
+    """Answers, and records the questions."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
 
-    def init(self) -> list[str]:
-        return self.notes
-
-    async def handle_list_roots(self, state: list[str]) -> Any:
+    async def handle_list_roots(self) -> Any:
         return [Root("file:///home")]
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: list[str]
-    ) -> Any:
-        state.append(message)
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
+        self.notes.append(message)
         return Accepted({"city": "Rome"} if schema["properties"] else {})
 
 
@@ -264,7 +259,7 @@ class Sure(Tool):
         return "sure"
 
 
-class Replying(ClientHandler[None]):
+class Replying(ClientHandler):
     """Replies to a form with a value, or raises it."""
 
     def __init__(self, reply: Any) -> None:
@@ -322,7 +317,7 @@ class Nagging(Tool):
 async def test_client_answers_a_bounded_number_of_times() -> None:
     """A request that is answered with questions repeatedly fails after `max_input_rounds`."""
 
-    class Patient(ClientHandler[None]):
+    class Patient(ClientHandler):
         asked = 0
 
         async def handle_elicitation_create(self, *_: Any) -> Any:
@@ -467,8 +462,8 @@ async def test_client_gets_the_log_messages_it_wants(revision: str) -> None:
     said: list[Any] = []
     came = asyncio.Event()
 
-    class Reading(ClientHandler[None]):
-        async def handle_log(self, message: Any, state: None) -> None:
+    class Reading(ClientHandler):
+        async def handle_log(self, message: Any) -> None:
             said.append((message.level, message.data))
             came.set()
 

@@ -90,7 +90,7 @@ class Scripted(Transport):
 @asynccontextmanager
 async def scripted(
     answer: Callable[[str, dict[str, Any]], Any],
-    handler: ClientHandler[Any] | None = None,
+    handler: ClientHandler | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[Client, Scripted]]:
     server = Scripted(answer)
@@ -205,7 +205,7 @@ async def test_client_sends_the_state_as_it_came() -> None:
 async def test_client_gives_up_on_a_person_who_does_not_answer() -> None:
     """The time of a call runs while its questions are answered."""
 
-    class Slow(ClientHandler[None]):
+    class Slow(ClientHandler):
         async def handle_elicitation_create(self, *_: Any) -> Any:
             await asyncio.Event().wait()
 
@@ -359,7 +359,7 @@ async def test_client_asks_nobody_twice() -> None:
     }
     asked = 0
 
-    class Counting(ClientHandler[None]):
+    class Counting(ClientHandler):
         async def handle_elicitation_create(self, *_: Any) -> Any:
             nonlocal asked
             asked += 1
@@ -380,7 +380,7 @@ async def test_client_stops_asking_when_a_task_goes_on_without() -> None:
     }
     left = asyncio.Event()
 
-    class Slow(ClientHandler[None]):
+    class Slow(ClientHandler):
         async def handle_elicitation_create(self, *_: Any) -> Any:
             try:
                 await asyncio.Event().wait()

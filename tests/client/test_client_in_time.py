@@ -107,7 +107,7 @@ async def test_in_time_cancelled_wait_in_a_callback_keeps_the_call() -> None:
         await other
 
     class Broken(ClientHandler):
-        async def handle_log(self, params: Any, state: Any) -> None:
+        async def handle_log(self, params: Any) -> None:
             logged.append(params)
             await broken()
 

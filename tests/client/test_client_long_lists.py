@@ -80,10 +80,10 @@ def test_bounds_of_lists_are_positive() -> None:
         ClientOptions(max_list_items=0)
 
 
-class Never(ClientHandler[None]):
+class Never(ClientHandler):
     """Must not be called."""
 
-    async def handle_elicitation_create(self, message: str, schema: Any, state: None) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Any) -> Any:
         raise AssertionError("a form past the bounds reached the hook")
 
 

@@ -37,13 +37,13 @@ pytestmark = [
 ]
 
 
-class Sure(ClientHandler[None]):
+class Sure(ClientHandler):
     """Confirms, and records log messages."""
 
     def __init__(self) -> None:
         self.logged: asyncio.Queue[Any] = asyncio.Queue()
 
-    async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> None:
+    async def handle_log(self, message: LoggingMessageNotificationParams) -> None:
         self.logged.put_nowait(message.data)
 
     async def handle_elicitation_create(self, *_: Any) -> Any:

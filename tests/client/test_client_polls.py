@@ -126,7 +126,7 @@ async def stranger(asked: Asked) -> None:
     await asked.reply(401, www_authenticate="Bearer")
 
 
-class Agreeing(ClientHandler[None]):
+class Agreeing(ClientHandler):
     """Accepts, and counts the questions."""
 
     asked = 0

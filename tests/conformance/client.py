@@ -31,16 +31,14 @@ from genmcp.question.question import Accepted
 Scenario = Callable[[Client], Awaitable[object]]
 
 
-class Fixture(ClientHandler[None]):
+class Fixture(ClientHandler):
     """Accepts every form, and prints that it did."""
 
     capabilities = ClientCapabilities(
         roots={}, sampling=SamplingCapability(), elicitation=ElicitationCapability(form={})
     )
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Confirm if a confirmation is required; otherwise use the defaults."""
         confirmable = "confirmed" in schema.get("properties", {})
         return Accepted({"confirmed": True} if confirmable else {})

@@ -56,14 +56,14 @@ class Ask(Tool):
         return "agreed" if isinstance(outcome, Done) else f"refused: {outcome}"
 
 
-class Bob(ClientHandler[None]):
+class Bob(ClientHandler):
     """Agrees."""
 
     async def handle_elicitation_create(self, *_: Any) -> Any:
         return Accepted({})
 
 
-class Mallory(ClientHandler[None]):
+class Mallory(ClientHandler):
     """Never answers; counts the questions."""
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ async def served(behind: str, limits: HubLimits | None = None) -> AsyncIterator[
             yield f"{url}/mcp"
 
 
-def client_of(url: str, name: str, handler: ClientHandler[Any], before: str) -> Client:
+def client_of(url: str, name: str, handler: ClientHandler, before: str) -> Client:
     """Return a client that calls as *name*."""
     http = HttpOptions(headers={"x-user": name})
     options = ClientOptions(revision=before, http=http, input_concurrency=16)

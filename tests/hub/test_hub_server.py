@@ -123,24 +123,22 @@ class Books(ResourceRepo):
         return [value + "op"]
 
 
-class Human(ClientHandler[None]):
+class Human(ClientHandler):
     """Agrees to everything."""
 
-    async def handle_list_roots(self, state: None) -> Any:
+    async def handle_list_roots(self) -> Any:
         """Return a root."""
         return [Root("file:///home")]
 
-    async def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
+    async def handle_create_message(self, params: CreateMessageRequestParams) -> Any:
         """Greet."""
         return {"role": "assistant", "content": {"type": "text", "text": "Hello."}, "model": "m"}
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Fill in a name."""
         return Accepted({"name": "Ada"})
 
-    async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+    async def handle_url_elicitation(self, message: str, url: str) -> Any:
         """Go there."""
         return Accepted()
 
@@ -159,7 +157,7 @@ def text(result: CallToolResult) -> str:
     return content.text
 
 
-def client_of(hub: Hub, revision: str, handler: ClientHandler[Any] | None = None) -> Client:
+def client_of(hub: Hub, revision: str, handler: ClientHandler | None = None) -> Client:
     """Return a client of the hub's composite server."""
     options = ClientOptions(revision=revision)
     return Client(Mux(hub.server(name="all")), handler=handler, options=options)
@@ -270,9 +268,7 @@ async def test_questions_go_to_the_caller(behind: str) -> None:
         def __init__(self, name: str) -> None:
             self.name = name
 
-        async def handle_elicitation_create(
-            self, message: str, schema: Mapping[str, Any], state: None
-        ) -> Any:
+        async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
             await both.wait()
             return Accepted({"name": self.name})
 
@@ -460,9 +456,7 @@ class Waiting(Human):
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Wait."""
         self.asked.set()
         await asyncio.Event().wait()
@@ -509,4 +503,4 @@ async def test_question_without_a_call_is_rejected() -> None:
     handler = RelayingHandler(QuestionLimiter(HubLimits()), lambda: (0, ()), lambda: None)
 
     with pytest.raises(McpError, match="No client can answer"):
-        await handler.handle_list_roots(None)
+        await handler.handle_list_roots()
