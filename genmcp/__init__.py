@@ -103,8 +103,6 @@ if _typing.TYPE_CHECKING:
     from genmcp.client.handler import Denied as Denied
     from genmcp.client.options import ClientOptions as ClientOptions
     from genmcp.client.options import Command as Command
-    from genmcp.client.options import HttpOptions as HttpOptions
-    from genmcp.client.options import StdioOptions as StdioOptions
     from genmcp.client.sync import SyncClient as SyncClient
     from genmcp.client.transports.base import Transport as Transport
     from genmcp.client.transports.base import TransportSink as TransportSink
@@ -143,8 +141,6 @@ else:
         "Denied": "genmcp.client.handler",
         "ClientOptions": "genmcp.client.options",
         "Command": "genmcp.client.options",
-        "HttpOptions": "genmcp.client.options",
-        "StdioOptions": "genmcp.client.options",
         "SyncClient": "genmcp.client.sync",
         "Transport": "genmcp.client.transports.base",
         "TransportSink": "genmcp.client.transports.base",

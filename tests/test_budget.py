@@ -42,9 +42,9 @@ BUDGETS = {
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {
     "genmcp.ClientLogHandler": 2,
-    "genmcp.ClientOptions": 35,
+    "genmcp.Client": 7,  # the target, `options=`, and a parameter for unknown names
+    "genmcp.ClientOptions": 12,
     "genmcp.Endpoint": 10,
-    "genmcp.HttpOptions": 11,
     "genmcp.HubLimits": 15,
     "genmcp.JobOptions": 12,
     "genmcp.Limits": 45,
@@ -53,10 +53,9 @@ SETTINGS = {
     "genmcp.Registry": 4,
     "genmcp.Retry": 4,
     "genmcp.SQLiteStore": 4,
-    "genmcp.SchemaLimits": 5,
+    "genmcp._schema.limits.SchemaLimits": 5,
     "genmcp.Security": 2,
     "genmcp.ServerConfig": 12,
-    "genmcp.StdioOptions": 6,
     "genmcp.Suite": 13,
     "genmcp.auth.Bearer": 8,
     "genmcp.auth.extensions.dpop.Dpop": 3,

@@ -24,13 +24,13 @@ Accepted Access AlreadyRegistered Annotations Audio AuthorizationFailed CallTool
 Cancelled CapabilityMissing Channel Client ClientError ClientHandler ClientLogHandler
 ClientOptions Command Completion CompositeError ConfigurationError ConnectError
 Continue Declined DefaultHandler Denied Depends Directory Done Endpoint ExternalJob
-ExternalQueue FOREIGN_LIMITS Failed Forbidden GenmcpError Health HttpOptions Hub HubLimits Icon
+ExternalQueue FOREIGN_LIMITS Failed Forbidden GenmcpError Health Hub HubLimits Icon
 Image InsufficientScope InvalidParams Job JobOptions Limits LiveRegistry McpError MemoryStore
 Middleware Mux Outcome OutcomeUnknown Prompt PromptError PromptRepo PromptRequest PromptTemplate
 Provider ReconnectError Registry RegistryEndpoint RegistrySessionNotFound Request RequestTimeout
 Resource ResourceError ResourceRepo ResourceRequest Retry Run SQLiteStore Schedule SchemaLimits
 Security SendMessage Server ServerConfig ServerDisabled ServerError SessionRegistries
-StdioOptions Store Suite SyncClient Telemetry TextContent Tool ToolAnnotations ToolError
+Store Suite SyncClient Telemetry TextContent Tool ToolAnnotations ToolError
 ToolRequest Transport TransportSink Unauthorized UnknownServer UnknownTool WaitCancelled
 WaitError WaitTimedOut WorkRaised WorkerLost assistant elicit elicit_url embedded_resource
 gather job load_servers prompt resource resource_link result roots sample serve_stdio

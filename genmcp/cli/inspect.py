@@ -196,7 +196,13 @@ async def proxied(
             await target.aclose()
         return
     limits = HubLimits()
-    config = ServerConfig("the server", target=target, auth=resolved.auth, retry=_RETRY)
+    config = ServerConfig(
+        "the server",
+        target=target,
+        headers=resolved.headers,
+        auth=resolved.auth,
+        retry=_RETRY,
+    )
     member = HubMember(
         config,
         resolved.options,

@@ -136,7 +136,7 @@ def install(
         if resolved.auth is not None:
             raise ConfigurationError("a server with `auth` is not installed: clients log in")
         found = resolved.target
-        entry = entry_of(found, target, resolved.options.http.headers, client, place)
+        entry = entry_of(found, target, resolved.headers, client, place)
         name = name or server or default_name(found)
         if isinstance(found, Mux):
             asyncio.run(found.aclose())

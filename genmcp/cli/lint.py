@@ -61,7 +61,7 @@ async def read_tools(resolved: ResolvedTarget) -> ListedTools:
     """
     target, options = resolved.target, resolved.options
     try:
-        async with Client(target, options=options, auth=resolved.auth) as client:
+        async with resolved.client() as client:
             tools = await _tools_of(client)
             info = client.server_info
             name = info.name if info is not None else ""
@@ -73,7 +73,7 @@ async def read_tools(resolved: ResolvedTarget) -> ListedTools:
             pinned = replace(options, revision=_OLDER)
             # The rule for output schemas is then not checked.
             with suppress(ClientError):
-                async with Client(target, options=pinned, auth=resolved.auth) as client:
+                async with resolved.client(options=pinned) as client:
                     older = await _tools_of(client)
         return ListedTools(tools=tools, older=older, server_name=name)
     finally:

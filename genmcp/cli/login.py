@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import ssl
 import sys
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -13,7 +14,6 @@ from genmcp.cli.output import as_command_options, private_output, sanitize
 from genmcp.cli.parsing import PORT, Decorator, argument, command, option, options_as
 from genmcp.client.auth.base import Auth, Authorization, Authorizer
 from genmcp.client.errors import ClientError
-from genmcp.client.options import HttpOptions
 from genmcp.errors import ConfigurationError
 
 # What a login needs is imported by the functions that need it: most commands do not.
@@ -223,9 +223,9 @@ class UnattendedLogin:
         self._settings = settings
         self.extension = getattr(settings, "extension", None)
 
-    def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:
+    def authorization(self, url: str, tls: ssl.SSLContext | None = None) -> Authorization:
         """Return the authorization of a new connection to the server at *url*."""
-        authorization = self._settings.authorization(url, http)
+        authorization = self._settings.authorization(url, tls)
         authorization.interactive = False
         return authorization
 

@@ -309,11 +309,9 @@ def run_remote(
     with private_output() as output:
         resolved = resolve_target(options)
         status = StatusLine(sys.stderr)
-        client = Client(
-            resolved.target,
-            handler=(TerminalHandler if has_user() else unattended)(status),
-            options=with_stderr(resolved.options, lambda text: status.write(f"{text}\n")),
-            auth=resolved.auth,
+        client = resolved.client(
+            (TerminalHandler if has_user() else unattended)(status),
+            with_stderr(resolved.options, lambda text: status.write(f"{text}\n")),
         )
 
         async def connect() -> Any:
@@ -362,9 +360,9 @@ async def _find_endpoint(error: Exception, target: Target) -> str:
         return ""
     url = urlunsplit((parts.scheme, parts.netloc, _USUAL_PATH, "", ""))
     limit = _PROBE_TIMEOUT
-    options = ClientOptions(timeout=limit, idle_timeout=limit, open_timeout=limit)
+    options = ClientOptions(idle_timeout=limit, open_timeout=limit)
     try:
-        async with Client(url, options=options):
+        async with Client(url, timeout=limit, options=options):
             pass
     except (Unauthorized, Forbidden):  # a client with credentials gets an answer
         pass

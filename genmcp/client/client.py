@@ -4,8 +4,9 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from difflib import get_close_matches
 from functools import partial
-from typing import Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
 
 from msgspec import UNSET
 
@@ -24,12 +25,13 @@ from genmcp.client.errors import (
 from genmcp.client.handler import ClientHandler
 from genmcp.client.handler_runner import HandlerRunner
 from genmcp.client.hooks import ProgressCallback, ProgressReporter
-from genmcp.client.options import ClientOptions
+from genmcp.client.options import ClientOptions, check_headers, check_seconds
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tasks import TaskHandle
 from genmcp.client.transports.base import Transport
+from genmcp.client.transports.http_messages import NO_HEADERS
 from genmcp.client.transports.targets import Target, server_key, target_name, transport_to
-from genmcp.errors import HeaderMismatch, MethodNotFound
+from genmcp.errors import ConfigurationError, HeaderMismatch, MethodNotFound
 from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.params import LoggingLevel
@@ -54,6 +56,31 @@ logger = logging.getLogger("genmcp.client")
 
 _DEFAULTS = ClientOptions()
 _LIST: Final = "tools/list"
+# Of all pages of a list: a server must not fill the memory.
+_MAX_PAGES = 1000
+_MAX_LIST_BYTES = 8 * 1024 * 1024
+_MAX_LIST_ITEMS = 10_000
+_TASK_CANCEL_TIMEOUT: Final = 2.0  # seconds to cancel the task of a call that was given up
+# Seconds after which the revision of a server is negotiated anew: it may have been upgraded.
+_REVISION_TTL = 600.0
+_HOW_TO_ENTER: Final = (
+    "a Client is entered with `async with Client(...) as client`; a program without asyncio uses "
+    "`with SyncClient(...) as client`"
+)
+#: Methods of other clients.
+_OTHER_NAMES: Final = {
+    "call_tool": "call",
+    "list_tools": "tools",
+    "read_resource": "read",
+    "list_resources": "resources",
+    "list_resource_templates": "templates",
+    "get_prompt": "prompt",
+    "list_prompts": "prompts",
+    "set_logging_level": "log_level",
+    "initialize": "open",
+    "connect": "open",
+}
+_ARGUMENTS: Final = ("headers", "timeout", "auth", "handler", "options")
 _LEGACY_TASKS: Final = (
     "the tool may require a task of 2025-11-25, which this client does not support"
 )
@@ -71,10 +98,14 @@ class Client:
     Args:
         target: a URL; a `Command`, which is started and used over stdio; a `Suite`, `Mux` or
             `Endpoint` of this process; or a `Transport` of your own.
-        handler: answers the input requests of the server, and receives its notifications.
-        options: timeouts and limits.
+        headers: HTTP headers that are sent with every request. Without a `User-Agent` among them,
+            `genmcp/VERSION` is sent. Default: none.
+        timeout: seconds for one call, including its input requests and its task; None: no limit.
+            Default: 600.
         auth: authorizes the requests to a URL or an `Endpoint`: `OAuth(...)` or the like, an access
             token, or a function, `async` or not, that returns one. Default: none.
+        handler: answers the input requests of the server, and receives its notifications.
+        options: the less common settings.
 
     A client may be used by any number of asyncio tasks of the event loop in which it was opened.
     It may be opened again after it was closed, unless its target is a `Transport` that can be used
@@ -88,14 +119,30 @@ class Client:
         self,
         target: Target,
         *,
+        headers: Mapping[str, str] = NO_HEADERS,
+        timeout: float | None = 600.0,
+        auth: Auth | None = None,
         handler: ClientHandler | None = None,
         options: ClientOptions = _DEFAULTS,
-        auth: Auth | None = None,
+        **unknown: Never,
     ) -> None:
+        for name in unknown:
+            raise ConfigurationError(_unknown_option(name))
+        check_headers(headers)
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         if auth is not None:
             check_auth(auth)
-        self._auth = auth
+        if handler is not None and not isinstance(handler, ClientHandler):
+            raise ConfigurationError(
+                f"handler must be an instance of a ClientHandler, not {handler!r}"
+            )
+        if not isinstance(options, ClientOptions):
+            raise ConfigurationError(f"options must be a ClientOptions(...), not {options!r}")
         self._target = target
+        self._headers = headers
+        self._timeout = timeout
+        self._auth = auth
         self._handler = handler
         self._options = options
         self._current: Connection | None = None  # that of the last `open`
@@ -122,20 +169,13 @@ class Client:
                 raise ClientClosed(target_name(self._target))
             if self._current is connection:
                 break  # otherwise a third task has begun another attempt
-        options = self._options
-        transport = transport_to(
-            self._target,
-            max_message=options.max_message_bytes,
-            http=options.http,
-            stdio=options.stdio,
-            auth=self._auth,
-        )
+        transport = transport_to(self._target, self._headers, self._auth, self._options)
         key = server_key(self._target, transport.server_name)
         connection = self._current = self._connection_over(transport, key)
         await connection.open()
         # Do not remember a revision that `ClientOptions.revision` dictates: the server may support
         # a newer one, which the next client should use.
-        if key and options.revision is None:
+        if key and self._options.revision is None:
             REVISION_CACHE.remember(key, connection.server.revision)
 
     async def close(self) -> None:
@@ -157,6 +197,26 @@ class Client:
     async def __aexit__(self, *_: object) -> None:
         """Disconnect; see `close`."""
         await self.close()
+
+    def __await__(self) -> NoReturn:
+        raise TypeError(_HOW_TO_ENTER)
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError(_HOW_TO_ENTER)
+
+    def __exit__(self, *_: object) -> None:
+        """Not reached: `__enter__` says what to write."""
+
+    if not TYPE_CHECKING:  # otherwise every name would exist for type checkers
+
+        def __getattr__(self, name: str) -> Never:
+            """Name the method for one of another client, or for a misspelt one."""
+            names = [each for each in dir(type(self)) if not each.startswith("_")]
+            near = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, names)
+            kind = type(self).__name__
+            if not near or name.startswith("_"):
+                raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+            raise AttributeError(f"{kind} has no {name!r}; it has {near[0]}")
 
     @property
     def is_open(self) -> bool:
@@ -206,14 +266,14 @@ class Client:
     def _connection_over(self, transport: Transport, key: str) -> Connection:
         options = self._options
         extension = getattr(self._auth, "extension", None)
-        handler = HandlerRunner(self._handler, options, [extension] if extension else ())
-        remembered = REVISION_CACHE.get(key, options.era_ttl)
+        handler = HandlerRunner(self._handler, [extension] if extension else ())
+        remembered = REVISION_CACHE.get(key, _REVISION_TTL)
         if options.telemetry is None:
-            return Connection(transport, handler, options, remembered)
+            return Connection(transport, handler, options, self._timeout, remembered)
         # Imported here, since most clients have no telemetry.
         from genmcp.client.observed import ObservedConnection
 
-        return ObservedConnection(options.telemetry, transport, handler, options, remembered)
+        return ObservedConnection(transport, handler, options, self._timeout, remembered)
 
     async def tools(self) -> Sequence[ToolDefinition]:
         """Return the tools of the server: all pages of the list together.
@@ -258,7 +318,7 @@ class Client:
             arguments: the arguments; None: no arguments.
             progress: a function or coroutine function, called with the progress, the total or None,
                 and a message or None.
-            timeout: seconds for the whole call; None: no limit. Default: `ClientOptions.timeout`.
+            timeout: seconds for the whole call; None: no limit. Default: that of the client.
             idle_timeout: seconds without progress; None: no limit. Default:
                 `ClientOptions.idle_timeout`.
 
@@ -272,9 +332,7 @@ class Client:
         """
         connection = self._connection
         deadline = connection.deadline(timeout, idle_timeout)
-        reporter = None
-        if progress is not None:
-            reporter = ProgressReporter(progress, connection.options.max_queued_progress)
+        reporter = None if progress is None else ProgressReporter(progress)
         try:
             result = await self._call(connection, name, arguments or {}, deadline, reporter)
             if isinstance(result, TaskCreated):
@@ -324,8 +382,8 @@ class Client:
 
         Args:
             uri: the URI of the resource.
-            timeout: seconds for the whole request; None: no limit. Default:
-                `ClientOptions.timeout`.
+            timeout: seconds for the whole request; None: no limit. Default: that of the
+                client.
 
         Raises:
             ClientError: The resource does not exist, or the request failed.
@@ -350,8 +408,8 @@ class Client:
         Args:
             name: the name of the prompt.
             arguments: the arguments; None: no arguments.
-            timeout: seconds for the whole request; None: no limit. Default:
-                `ClientOptions.timeout`.
+            timeout: seconds for the whole request; None: no limit. Default: that of the
+                client.
 
         Raises:
             ClientError: The prompt does not exist, or the request failed.
@@ -524,7 +582,7 @@ class Client:
             # cannot be polled is in the error, and can be resumed.
             if not (isinstance(error, ClientError) and error.task) and not handle.is_over:
                 with suppress(ClientError, TimeoutError):
-                    async with asyncio.timeout(connection.options.task_cancel_timeout):
+                    async with asyncio.timeout(_TASK_CANCEL_TIMEOUT):
                         await handle.cancel()
             raise
 
@@ -567,8 +625,8 @@ class Client:
         """Return the items on all pages of a list; *member* is the attribute of a page with items.
 
         Raises:
-            ProtocolError: The list has more than `max_pages` pages, or a cursor is repeated.
-            ListTooLong: The list exceeds the bytes or items that the options allow.
+            ProtocolError: The list has too many pages, or a cursor is repeated.
+            ListTooLong: The list has too many bytes or items.
             ClientError: As for `Connection.request`.
         """
         try:
@@ -582,8 +640,19 @@ class Client:
             return await _pages(connection, method, member)
 
 
+def _unknown_option(name: str) -> str:
+    """Return the error for an argument that `Client` does not have."""
+    settings = ClientOptions.__struct_fields__
+    near = get_close_matches(name, [*_ARGUMENTS, *settings], 1)
+    if not near:
+        return f"Client has no argument {name!r}; it has {', '.join(_ARGUMENTS)}"
+    [found] = near
+    write = f"options=ClientOptions({found}=...)" if found in settings else f"{found}=..."
+    return f"Client has no argument {name!r}; write {write}"
+
+
 async def _pages(connection: Connection, method: str, member: str) -> list[Any]:
-    options, cache, name = connection.options, connection.cache, connection.server_name
+    cache, name = connection.cache, connection.server_name
     found: list[Any] = []
     cursors: set[str | None] = {None}
     cursor: str | None = None
@@ -593,19 +662,20 @@ async def _pages(connection: Connection, method: str, member: str) -> list[Any]:
         items = getattr(page, member)
         found += items
         total += size
-        for count, setting in ((total, "max_list_bytes"), (len(found), "max_list_items")):
-            if count > (limit := getattr(options, setting)):
+        for count, limit, unit in (
+            (total, _MAX_LIST_BYTES, "bytes"),
+            (len(found), _MAX_LIST_ITEMS, "items"),
+        ):
+            if count > limit:
                 cache.discard(method)
-                raise ListTooLong(name, method, count, setting, limit)
+                raise ListTooLong(name, method, count, limit, unit)
         cursor = page.next_cursor
         if cursor is None:
             return found
-        if cursor in cursors or len(cursors) >= options.max_pages:
+        if cursor in cursors or len(cursors) >= _MAX_PAGES:
             cache.discard(method)
             raise ProtocolError(
-                f"the list of {method} does not end after {len(cursors)} pages "
-                "(ClientOptions.max_pages)",
-                name,
+                f"the list of {method} does not end after {len(cursors)} pages", name
             )
         cursors.add(cursor)
 
@@ -619,7 +689,7 @@ async def _page(connection: Connection, method: str, cursor: str | None) -> tupl
         response = await connection.request(method, {} if cursor is None else {"cursor": cursor})
         page = connection.complete(method, response)
         size = len(response.raw) if isinstance(response, Answered) else 0
-        if size <= connection.options.max_list_bytes:
+        if size <= _MAX_LIST_BYTES:
             cache.put(method, key, page, generation)
     return page, size
 

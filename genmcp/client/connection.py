@@ -37,7 +37,6 @@ from genmcp.client.errors import (
     RequestTimeout,
     ServerError,
     SessionEnded,
-    TooManyRequests,
     as_client_error,
     error_after_first_response,
     transport_failure,
@@ -46,7 +45,7 @@ from genmcp.client.handler_runner import Answer, HandlerRunner, declared_capabil
 from genmcp.client.options import ClientOptions
 from genmcp.client.tool_catalog import ToolCatalog
 from genmcp.client.transports.base import Transport
-from genmcp.errors import McpError, MethodNotFound, Overloaded
+from genmcp.errors import McpError, MethodNotFound
 from genmcp.protocol.client_features import InputRequest
 from genmcp.protocol.params import LoggingLevel, ProgressNotificationParams
 from genmcp.protocol.revisions.chain import REVISIONS
@@ -76,6 +75,13 @@ Outcomes: TypeAlias = Iterable[Any]
 _BOTH_TRIED: Final = (
     "both eras of the protocol were tried; set ClientOptions(revision=...) to the right one"
 )
+# Seconds for the response to `server/discover`, after which a stdio server is treated as one of an
+# earlier revision.
+_PROBE_TIMEOUT = 5.0
+# Seconds for the server to accept `notifications/initialized`, after which requests are sent.
+_INITIALIZED_TIMEOUT = 5.0
+_MAX_INPUT_ROUNDS: Final = 10  # of one call
+_MAX_ABANDONED: Final = 1000  # calls that were given up and not answered
 #: Requests during which a server may ask the client for input.
 _CALLS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 _FINAL: Final = frozenset(
@@ -152,6 +158,7 @@ class Connection:
         transport: the transport.
         handler: answers the requests of the server.
         options: the options of the client.
+        timeout: the default of the total timeout of a call, in seconds.
         remembered: the revision of the last connection to this server, if known.
 
     Attributes:
@@ -170,14 +177,15 @@ class Connection:
         transport: Transport,
         handler: HandlerRunner,
         options: ClientOptions,
+        timeout: float | None,
         remembered: str | None = None,
     ) -> None:
         self.server_name = transport.server_name
         self.handler = handler
         self.options = options
         self.cache = ResultCache(options.cache_size)
-        self.tools = ToolCatalog(transport.server_name, mirrors=False, limits=options.schemas)
-        self.timeouts = Timeouts(idle=options.idle_timeout, total=options.timeout)
+        self.tools = ToolCatalog(transport.server_name, mirrors=False)
+        self.timeouts = Timeouts(idle=options.idle_timeout, total=timeout)
         self.listeners: list[Callable[[ConnectionEvent], None]] = []
         self.subscribers: Counter[str] = Counter()
         # Subscribing takes a round trip, during which another stream must not unsubscribe.
@@ -186,14 +194,13 @@ class Connection:
         self.transport = transport
         self._machine = ClientDispatch(
             options.info,
-            declared_capabilities(handler, options),
+            declared_capabilities(handler, tasks=options.tasks),
             per_message=transport.per_message,
             options=DispatchOptions(
                 revision=options.revision,
                 remembered=remembered,
-                probe_timeout=options.probe_timeout,
+                probe_timeout=_PROBE_TIMEOUT,
                 connect_timeout=options.open_timeout,
-                max_pending=options.max_pending,
                 max_asked=handler.max_asked,
             ),
         )
@@ -382,7 +389,7 @@ class Connection:
             elif (sending := self._initialized) is not None and not sending.done():
                 # 2025-11-25, lifecycle, "Initialization": `notifications/initialized` precedes all
                 # requests.
-                await asyncio.wait((sending,), timeout=self.options.initialized_timeout)
+                await asyncio.wait((sending,), timeout=_INITIALIZED_TIMEOUT)
                 if self._initialized is sending:
                     self._initialized = None
             else:
@@ -403,7 +410,7 @@ class Connection:
         """Return the deadline of a call that starts now. UNSET: the timeout of the options."""
         return Deadline(
             self.options.idle_timeout if idle_timeout is UNSET else idle_timeout,
-            self.options.timeout if timeout is UNSET else timeout,
+            self.timeouts.total if timeout is UNSET else timeout,
         )
 
     async def request(
@@ -430,7 +437,6 @@ class Connection:
             ServerError: The server responded with an error, or the revision lacks the method.
             RequestTimeout: A timeout expired.
             OutcomeUnknown: The connection broke after the request was sent.
-            TooManyRequests: `ClientOptions.max_pending` requests are pending.
             ClientError: The request was not sent, or the response is invalid.
         """
         while True:
@@ -446,8 +452,6 @@ class Connection:
                     progress=on_progress is not None,
                     param_headers=param_headers,
                 )
-            except Overloaded as error:
-                raise TooManyRequests(self.server_name, error.message) from None
             except MethodNotFound as error:
                 raise self.error(error) from None
             if on_id is not None:
@@ -485,7 +489,7 @@ class Connection:
             # Evaluated for every request, and not only for calls: `was_abandoned` also marks the
             # error of the future as retrieved.
             abandoned = response.was_abandoned
-            room = len(self.abandoned) < self.options.max_abandoned_calls
+            room = len(self.abandoned) < _MAX_ABANDONED
             if abandoned and room and response.method in _CALLS:
                 self.abandoned.add(id)
 
@@ -527,9 +531,8 @@ class Connection:
             InputFailed: The handler did not answer.
             ClientError: As for `request`.
         """
-        limit = self.options.max_input_rounds
         answers: Mapping[str, Any] = {}
-        for rounds in range(limit + 1):
+        for rounds in range(_MAX_INPUT_ROUNDS + 1):
             try:
                 response = await self.request(
                     method,
@@ -547,8 +550,7 @@ class Connection:
                 return response, rounds
             answers = await self._additional_params(method, response, deadline)
         raise ProtocolError(
-            f"{method} needs input more than {limit} times (ClientOptions.max_input_rounds)",
-            self.server_name,
+            f"{method} needs input more than {_MAX_INPUT_ROUNDS} times", self.server_name
         )
 
     async def _additional_params(

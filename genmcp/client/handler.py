@@ -31,6 +31,7 @@ from genmcp.protocol.params import (
     ProgressNotificationParams,
 )
 from genmcp.protocol.tasks import TaskStatusNotificationParams
+from genmcp.question.elicitation import check_schemes
 from genmcp.question.question import Accepted, Declined
 
 Sampled = CreateMessageRequestParams | CreateMessageResult
@@ -70,19 +71,23 @@ class ClientHandler:
         capabilities: the declared capabilities, if not those of the hooks.
         sampling_tools: whether `handle_create_message` supports requests with tools.
         sampling_context: whether it supports requests that include context.
+        url_schemes: the schemes of URLs that the user may be asked to open. Default: https. URLs of
+            loopback may always be http.
         most_open: for a handler that forwards requests and bounds them itself: the number of
             requests open on one connection. They do not count towards
-            `ClientOptions.input_concurrency`.
+            the 8 that a client answers at once.
     """
 
     capabilities: ClientCapabilities | None = None
     sampling_tools: bool = False
     sampling_context: bool = False
+    url_schemes: Sequence[str] = ("https",)
     most_open: int | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         """Reject a hook that is misspelt, or has other parameters than it is called with."""
         super().__init_subclass__(**options)
+        check_schemes(f"{cls.__name__}.url_schemes", cls.url_schemes)
         for name, hook in vars(cls).items():
             if isfunction(hook) and isfunction(wanted := vars(ClientHandler).get(name)):
                 parameters = signature(wanted).parameters

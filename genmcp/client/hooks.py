@@ -14,7 +14,6 @@ from genmcp._mux.threads import ThreadPool
 from genmcp.cancellation import cancel_and_wait, cancel_requested
 from genmcp.client.handler import ClientHandler
 from genmcp.errors import ConfigurationError
-from genmcp.hook import check_call, overrides
 from genmcp.protocol.tasks import TaskStatus, TaskStatusNotificationParams
 from genmcp.protocol.value import Value
 
@@ -38,6 +37,8 @@ _HOOKS: Final = {
     "notifications/message": "handle_log",
 }
 _OTHER: Final = "handle_notification"
+_MAX_NOTIFICATIONS = 1024  # that wait for hooks
+_MAX_REPORTS = 256  # that wait for the progress callback of one call
 #: Seconds that a cancelled progress callback has to end.
 _CALLBACK_GRACE: Final = 1.0
 
@@ -64,8 +65,11 @@ class HookRunner:
         self._handler = handler
         self._threads = ThreadPool(max_threads, max_queued)
         for name in vars(ClientHandler):
-            if self.has(name):
-                check_call(f"{type(handler).__name__}.{name}", getattr(handler, name))
+            hook = getattr(handler, name)
+            if inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
+                raise ConfigurationError(
+                    f"{type(handler).__name__}.{name} yields; a hook returns one answer"
+                )
 
     def __repr__(self) -> str:
         return f"<HookRunner of {type(self._handler).__name__}>"
@@ -73,7 +77,7 @@ class HookRunner:
     def has(self, name: str) -> bool:
         """Return whether the handler overrides the hook *name*."""
         hook = getattr(self._handler, name, None)
-        return callable(hook) and overrides(self._handler, name, ClientHandler)
+        return callable(hook) and getattr(hook, "__func__", None) is not vars(ClientHandler)[name]
 
     def close(self) -> None:
         """Close the thread pool."""
@@ -126,13 +130,11 @@ class _LegacyTaskStatus(Value):
 class NotificationQueue:
     """Passes notifications to hooks one at a time, in order. Owned by a `HandlerRunner`.
 
-    At most *limit* notifications wait (`ClientOptions.max_queued_notifications`); more are dropped
-    with a warning. An exception of a hook is logged.
+    Too many are dropped with a warning. An exception of a hook is logged.
     """
 
-    def __init__(self, hooks: HookRunner, limit: int) -> None:
+    def __init__(self, hooks: HookRunner) -> None:
         self._hooks = hooks
-        self._limit = limit
         self._queue: deque[tuple[Context, str, str, Any]] = deque()
         self._worker: asyncio.Task[None] | None = None
         self._dropped = 0
@@ -144,12 +146,10 @@ class NotificationQueue:
         name = self._names.get(method) or (None if method in _HOOKS else self._other)
         if name is None:
             return
-        if len(self._queue) >= self._limit:
+        if len(self._queue) >= _MAX_NOTIFICATIONS:
             if not self._dropped:
                 logger.warning(
-                    "notifications are dropped: %d wait for hooks already "
-                    "(ClientOptions.max_queued_notifications)",
-                    self._limit,
+                    "notifications are dropped: %d wait for hooks already", _MAX_NOTIFICATIONS
                 )
             self._dropped += 1
             return
@@ -201,13 +201,13 @@ def _current_params(method: str, params: Any) -> Any:
 class ProgressReporter:
     """Calls the progress callback of one call, one report at a time. Owned by the call.
 
-    At most *limit* reports wait for a slow callback (`ClientOptions.max_queued_progress`). A
-    further report displaces the oldest. Errors of the callback are logged, and the call continues.
+    If too many wait for a slow callback, a further report displaces the oldest. Errors of the
+    callback are logged, and the call continues.
     """
 
-    def __init__(self, callback: ProgressCallback, limit: int) -> None:
+    def __init__(self, callback: ProgressCallback) -> None:
         self._callback = callback
-        self._queue: deque[tuple[float, float | None, str | None]] = deque(maxlen=limit)
+        self._queue: deque[tuple[float, float | None, str | None]] = deque(maxlen=_MAX_REPORTS)
         self._worker: asyncio.Task[None] | None = None
 
     def __call__(self, progress: float, total: float | None, message: str | None) -> None:

@@ -14,7 +14,7 @@ from genmcp.client.connection import Connection, Response
 from genmcp.client.errors import ClientError, ServerError
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import LEGACY
-from genmcp.telemetry.client import ClientTelemetry, SentRequest
+from genmcp.telemetry.client import SentRequest
 
 logger = logging.getLogger("genmcp.client")
 
@@ -26,13 +26,13 @@ class ObservedConnection(Connection):
     """A connection whose requests `ClientOptions.telemetry` observes.
 
     Args:
-        telemetry: observes the requests.
-        *arguments: as for `Connection`.
+        arguments: as for `Connection`.
     """
 
-    def __init__(self, telemetry: ClientTelemetry, *arguments: Any) -> None:
+    def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._telemetry = telemetry
+        assert self.options.telemetry is not None  # it is the reason for this class
+        self._telemetry = self.options.telemetry
         self._session: tuple[str, float] | None = None  # the revision, and when it was negotiated
 
     async def open(self) -> None:

@@ -25,6 +25,7 @@ from genmcp.protocol.resources import ResourceUpdatedNotificationParams, Subscri
 _LISTEN: Final = "subscriptions/listen"
 _UPDATED: Final = "notifications/resources/updated"
 _KINDS: Final = ("tools", "prompts", "resources")
+_MAX_UNREAD = 10_000  # different changes that wait in a stream
 _NO_TIMEOUTS: Final = Timeouts(idle=None, total=None)
 
 
@@ -53,7 +54,6 @@ class ChangeStream:
         self._connection = connection
         self._wanted = wanted
         self._open_timeout = connection.options.open_timeout
-        self._max_unread = connection.options.max_unread_changes
         self._id: RequestId | None = None
         self._request: asyncio.Task[None] | None = None
         self._subscribed: list[str] = []
@@ -158,8 +158,8 @@ class ChangeStream:
         self._unread.pop((event.method, target), None)
         self._unread[event.method, target] = Notification(event.method, params)
         self._changed.set()
-        if len(self._unread) > self._max_unread:
-            text = f"more than {self._max_unread} unread changes (ClientOptions.max_unread_changes)"
+        if len(self._unread) > _MAX_UNREAD:
+            text = f"more than {_MAX_UNREAD} unread changes"
             self._end(ProtocolError(text, self._connection.server_name))
 
     def _concerns(self, event: NotificationReceived) -> bool:

@@ -38,6 +38,10 @@ _ACTIVE: Final = ("working", "input_required")
 _UNREACHABLE: Final = (ClientClosed, HttpStatusError, ProcessExited)
 #: Seconds that the first poll of a task waits for its change stream to open.
 _STREAM_TIMEOUT: Final = 1.0
+# Failed polls in a row after which waiting fails. The pauses double from 0.5 to 30 seconds.
+_MAX_POLL_FAILURES = 8
+# Seconds without a notification after which a task is polled although its server sends them.
+_CHECK_INTERVAL = 30.0
 
 Check = Callable[[CallToolResult], Awaitable[None]]
 
@@ -114,7 +118,7 @@ class TaskHandle:
         self._server_name = connection.server_name
         self._check = check
         self._answered: set[str] = set()
-        self._polling = Polling(connection.options.first_poll)
+        self._polling = Polling()
         self._over = self._result is not None
 
     @property
@@ -138,14 +142,14 @@ class TaskHandle:
     ) -> CallToolResult:
         """Wait for the result; the handler answers the input requests of the task meanwhile.
 
-        The server notifies of changes if it can. Otherwise it is polled, at first after
-        `ClientOptions.first_poll`, then at its own interval; a failed poll is retried. If the
+        The server notifies of changes if it can. Otherwise it is polled, at first soon,
+        then at its own interval; a failed poll is retried. If the
         caller is cancelled, or *timeout* seconds have passed, the task continues.
 
         Args:
             progress: a function or coroutine function, called with the progress, the total or None,
                 and a message or None. Default: none.
-            timeout: seconds; None: no limit. Default: `ClientOptions.timeout`.
+            timeout: seconds; None: no limit. Default: that of the client.
 
         Raises:
             ServerError: The task failed with this error.
@@ -159,7 +163,7 @@ class TaskHandle:
         deadline = self._connection.deadline(timeout)
         if progress is None:
             return copied(await self.wait_until(deadline))
-        reporter = ProgressReporter(progress, self._connection.options.max_queued_progress)
+        reporter = ProgressReporter(progress)
         try:
             result = await self.wait_until(deadline, reporter)
         except BaseException:
@@ -219,7 +223,7 @@ class TaskHandle:
         timeouts = Timeouts(idle=deadline.idle, total=None)
         task: DetailedTask = await repeated(
             lambda: self._send("tasks/get", {}, timeouts),
-            self._connection.options.max_poll_failures,
+            _MAX_POLL_FAILURES,
         )
         return task
 
@@ -239,9 +243,7 @@ class TaskHandle:
         so that a repetition does no harm.
         """
         timeouts = Timeouts(idle=deadline.idle, total=None)
-        await repeated(
-            lambda: self._update(answers, timeouts), self._connection.options.max_poll_failures
-        )
+        await repeated(lambda: self._update(answers, timeouts), _MAX_POLL_FAILURES)
 
     async def _wait(self, deadline: Deadline, on_progress: OnProgress | None) -> CallToolResult:
         id = self.id or ""
@@ -310,7 +312,7 @@ class TaskHandle:
             await asyncio.sleep(self._polling.pause(task.poll_interval_ms))
         else:
             with suppress(ClientError, StopAsyncIteration, TimeoutError):
-                async with asyncio.timeout(self._connection.options.task_check_interval):
+                async with asyncio.timeout(_CHECK_INTERVAL):
                     update = await updates.next()
                     # A final state is final. Any other notification may be older than the last
                     # poll, so that the task is polled again.

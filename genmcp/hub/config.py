@@ -79,8 +79,8 @@ class HubLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of a hub. Times are in seconds.
 
     A question is a request of a server to its client: elicitation, sampling or roots. Forwarded
-    questions do not count towards `ClientOptions.input_concurrency`. A question may wait long for
-    a person, and would block all other questions of its server.
+    questions do not count towards the few that a client answers at once. A question may wait long
+    for a person, and would block all other questions of its server.
 
     Args:
         max_questions_per_client: the number of questions that may wait for the answers of one

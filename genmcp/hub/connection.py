@@ -11,7 +11,6 @@ import msgspec
 from msgspec.structs import replace
 
 from genmcp._core.request import Policy
-from genmcp._schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp._wire.param_headers import HeaderRule
 from genmcp.cancellation import run_to_completion
 from genmcp.client.client import Client
@@ -219,8 +218,13 @@ class MemberConnection(NamedTuple):
         stack = AsyncExitStack()
         stack.push_async_callback(on_close)
         try:
-            target, options = _target(config), _options(config, options)
-            client = Client(target, handler=handler, options=options, auth=config.auth)
+            client = Client(
+                _target(config),
+                headers=config.headers or {},
+                auth=config.auth,
+                handler=handler,
+                options=options,
+            )
             stack.push_async_callback(client.close)
             await client.open()
             # The stream is opened before the lists are read, so that no change is missed.
@@ -234,7 +238,7 @@ class MemberConnection(NamedTuple):
                 subscribable=resources is not None and bool(resources.subscribe),
                 policy=policy,
             )
-            catalog, failure = await read_lists(client, [*KINDS], catalog, options.schemas)
+            catalog, failure = await read_lists(client, [*KINDS], catalog)
             if failure is not None:
                 raise failure
         except BaseException as error:
@@ -247,12 +251,6 @@ class MemberConnection(NamedTuple):
     async def close(self) -> None:
         """Close the connection. A cancellation of the caller does not interrupt the closing."""
         await run_to_completion(self.exits.aclose())
-
-
-def _options(config: ServerConfig, options: ClientOptions) -> ClientOptions:
-    if config.url is None or not config.headers:
-        return options
-    return replace(options, http=replace(options.http, headers=config.headers))
 
 
 def _target(config: ServerConfig) -> Target:
@@ -286,7 +284,6 @@ async def read_lists(
     client: Client,
     kinds: Collection[str],
     catalog: MemberCatalog,
-    limits: SchemaLimits = FOREIGN_LIMITS,
 ) -> tuple[MemberCatalog, ClientError | None]:
     """Read the lists of *kinds* from the server.
 
@@ -308,16 +305,14 @@ async def read_lists(
             except ListTooLong as error:  # other lists, and calls, still work
                 logger.warning("%s: the list is left out: %s", name, error)
             except ClientError as error:  # the request itself failed: the others would fail too
-                return await _updated(catalog, lists, limits), error
-    return await _updated(catalog, lists, limits), failure
+                return await _updated(catalog, lists), error
+    return await _updated(catalog, lists), failure
 
 
-async def _updated(
-    catalog: MemberCatalog, lists: dict[str, Any], limits: SchemaLimits
-) -> MemberCatalog:
+async def _updated(catalog: MemberCatalog, lists: dict[str, Any]) -> MemberCatalog:
     """Return *catalog* with new *lists*, and the headers and matchers derived from them."""
     if "tools" in lists:
-        read = await read_tool_headers(lists["tools"], limits)
+        read = await read_tool_headers(lists["tools"])
         lists["headers"] = {name: each.rules for name, each in read.items() if each.rules}
     if "templates" in lists:
         texts = [each.uri_template for each in lists["templates"]]

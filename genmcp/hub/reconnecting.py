@@ -386,7 +386,7 @@ class ReconnectingClient:
             ClientError: a list could not be read. The lists that could be read were updated.
         """
         before = self.catalog
-        self.catalog, failure = await read_lists(client, kinds, before, self._options.schemas)
+        self.catalog, failure = await read_lists(client, kinds, before)
         self._on_changed([kind for kind in kinds if not self.catalog.agrees(before, kind)])
         if failure is not None:
             raise failure

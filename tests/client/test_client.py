@@ -45,6 +45,7 @@ from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import PromptReference
 from genmcp.server import Server
 from tests.support.asgi import MODERN
+from tests.support.client_bounds import bounds
 from tests.support.speaking import VERSIONS
 
 LEGACY = VERSIONS[:-1]
@@ -289,15 +290,17 @@ async def test_call_whose_form_is_not_answered_fails(
     """
     handler = Replying(reply)
     schemas = structs.replace(FOREIGN_LIMITS, schema_size=schema_size)
-    async with client_of(suite_of(Sure), handler=handler, schemas=schemas) as client:
-        with pytest.raises(InputFailed, match=text) as failed:
-            await client.call("sure")
+    with bounds(schemas=schemas):
+        async with client_of(suite_of(Sure), handler=handler) as client:
+            with pytest.raises(InputFailed, match=text) as failed:
+                await client.call("sure")
     assert isinstance(failed.value, ClientError)
     assert failed.value.code == code
     assert text in failed.value.message
 
-    async with client_of(suite_of(Sure), LEGACY[-1], handler, schemas=schemas) as client:
-        result = await client.call("sure")
+    with bounds(schemas=schemas):
+        async with client_of(suite_of(Sure), LEGACY[-1], handler) as client:
+            result = await client.call("sure")
     assert result.is_error
     assert text in result.text
 

@@ -8,7 +8,6 @@ import pytest
 
 from genmcp.client.handler import ClientHandler, DefaultHandler, Denied, Sampled
 from genmcp.client.handler_runner import HandlerRunner
-from genmcp.client.options import ClientOptions
 from genmcp.errors import (
     ConfigurationError,
     InternalError,
@@ -176,10 +175,12 @@ async def test_handler_may_say_what_it_declares() -> None:
     assert refused.value.code == -32603
 
 
-async def test_handler_is_overruled_by_what_the_client_declares() -> None:
-    """Options of a client may declare capabilities beyond its handler's."""
+async def test_handler_may_declare_more_than_its_hooks() -> None:
+    """A handler may declare capabilities beyond its hooks."""
     declared = ClientCapabilities(elicitation=ElicitationCapability())
-    answering = HandlerRunner(options=ClientOptions(capabilities=declared))
+    handler = ClientHandler()
+    handler.capabilities = declared
+    answering = HandlerRunner(handler)
 
     assert answering.capabilities is declared
     assert await answering.answer("elicitation/create", ASKED) == ElicitResult("decline")
@@ -481,9 +482,6 @@ def test_handler_is_an_instance_and_its_hooks_return() -> None:
         HandlerRunner(ClientHandler)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="handle_ping yields"):
         HandlerRunner(Yields())
-    for parallel in (1, 17):
-        with pytest.raises(ConfigurationError, match="from 2 to 16"):
-            ClientOptions(input_concurrency=parallel)
 
 
 class Opening(ClientHandler):
@@ -509,15 +507,21 @@ async def test_client_refuses_dangerous_urls_before_the_hook(url: str) -> None:
     assert handler.opened == []
 
 
-async def test_client_option_allows_other_schemes() -> None:
-    """`ClientOptions.url_schemes`; loopback is allowed without it."""
-    handler = Opening()
-    answering = HandlerRunner(handler, ClientOptions(url_schemes=["https", "vscode"]))
+class Editor(Opening):
+    """Opens its own URLs as well."""
+
+    url_schemes = ("https", "vscode")
+
+
+async def test_handler_may_allow_other_schemes() -> None:
+    """`ClientHandler.url_schemes`; loopback is allowed without it."""
+    handler = Editor()
+    answering = HandlerRunner(handler)
     for url in ("vscode://a/b", "http://127.0.0.1:1/", "https://a.example/"):
         await answering.answer("elicitation/create", ElicitRequestParams("?", url=url, mode="url"))
     await answering.close()
 
     assert handler.opened == ["vscode://a/b", "http://127.0.0.1:1/", "https://a.example/"]
     for schemes in (["file"], "https"):
-        with pytest.raises(ConfigurationError, match=r"ClientOptions\.url_schemes"):
-            ClientOptions(url_schemes=schemes)
+        with pytest.raises(ConfigurationError, match=r"Wrong\.url_schemes"):
+            type("Wrong", (ClientHandler,), {"url_schemes": schemes})

@@ -9,7 +9,6 @@ import pytest
 
 from genmcp.client.handler import ClientHandler
 from genmcp.client.handler_runner import HandlerRunner
-from genmcp.client.options import ClientOptions
 from genmcp.errors import InternalError, McpError, Overloaded
 from genmcp.protocol.client_features import ListRootsResult, Root
 from genmcp.protocol.params import (
@@ -18,6 +17,7 @@ from genmcp.protocol.params import (
 )
 from genmcp.protocol.tasks import TaskStatusNotificationParams
 from genmcp.question.question import Declined
+from tests.support.client_bounds import bounds
 
 TIME = 5.0
 
@@ -95,39 +95,41 @@ async def test_handler_hook_that_is_def_runs_in_a_thread() -> None:
 
 async def test_handler_answers_side_by_side_up_to_a_bound() -> None:
     """A few at once, a few more wait, and the rest is refused; a ping is answered all the same."""
-    slow, answers = Slow(), Answers()
-    answering = HandlerRunner(slow, ClientOptions(input_concurrency=2, max_queued_inputs=1))
-    for id in range(4):
-        answering.start(id, "roots/list", None, answers)
-    answering.start(9, "ping", None, answers)
+    with bounds(input_concurrency=2, max_queued_inputs=1):
+        slow, answers = Slow(), Answers()
+        answering = HandlerRunner(slow)
+        for id in range(4):
+            answering.start(id, "roots/list", None, answers)
+        answering.start(9, "ping", None, answers)
 
-    refused, pong = await answers.next(), await answers.next()
+        refused, pong = await answers.next(), await answers.next()
 
-    assert isinstance(refused, Overloaded)
-    assert pong == {}
-    slow.may.set()
-    assert [await answers.next() for _ in range(3)] == [ListRootsResult([])] * 3
-    assert slow.most == 2
-    await answering.close()
+        assert isinstance(refused, Overloaded)
+        assert pong == {}
+        slow.may.set()
+        assert [await answers.next() for _ in range(3)] == [ListRootsResult([])] * 3
+        assert slow.most == 2
+        await answering.close()
 
 
 async def test_handler_that_is_flooded_drops_what_is_too_much(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A server that does not read its responses gets no more of them; this is logged once."""
-    stuck = asyncio.Event()
+    with bounds(input_concurrency=2, max_queued_inputs=1):
+        stuck = asyncio.Event()
 
-    async def never(answer: Any) -> None:
-        await stuck.wait()
+        async def never(answer: Any) -> None:
+            await stuck.wait()
 
-    answering = HandlerRunner(options=ClientOptions(input_concurrency=2, max_queued_inputs=1))
-    for id in range(20):
-        answering.start(id, "ping", None, never)
+        answering = HandlerRunner()
+        for id in range(20):
+            answering.start(id, "ping", None, never)
 
-    assert [each.getMessage() for each in caplog.records] == [
-        "requests of the server are dropped: 6 are open"
-    ]
-    await answering.close()
+        assert [each.getMessage() for each in caplog.records] == [
+            "requests of the server are dropped: 6 are open"
+        ]
+        await answering.close()
 
 
 async def test_handler_question_may_be_cancelled() -> None:
@@ -295,25 +297,23 @@ async def test_handler_that_is_told_too_much_drops_the_rest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The queue is bounded; the log has the number of dropped notifications."""
-    told = []
+    with bounds(max_notifications=2):
+        told = []
 
-    class Counting(ClientHandler):
-        async def handle_notification(self, method: str, params: Any) -> None:
-            told.append(params)
+        class Counting(ClientHandler):
+            async def handle_notification(self, method: str, params: Any) -> None:
+                told.append(params)
 
-    answering = HandlerRunner(Counting(), ClientOptions(max_queued_notifications=2))
-    for number in range(5):
-        answering.notify("x", number)
-    await answering.close()
+        answering = HandlerRunner(Counting())
+        for number in range(5):
+            answering.notify("x", number)
+        await answering.close()
 
-    assert told == [0, 1]
-    assert [each.getMessage() for each in caplog.records] == [
-        (
-            "notifications are dropped: 2 wait for hooks already "
-            "(ClientOptions.max_queued_notifications)"
-        ),
-        "notifications that were dropped: 3",
-    ]
+        assert told == [0, 1]
+        assert [each.getMessage() for each in caplog.records] == [
+            "notifications are dropped: 2 wait for hooks already",
+            "notifications that were dropped: 3",
+        ]
 
 
 def test_handler_hooks_of_the_base_say_the_least() -> None:

@@ -37,7 +37,7 @@ from genmcp._core.client.opening import Connector
 from genmcp._core.client.receiving import MessageReceiver, PeerRequests
 from genmcp._wire.jsonrpc import encode_error
 from genmcp._wire.lines import OversizedMessage
-from genmcp.errors import InternalError, McpError, MethodNotFound, Overloaded
+from genmcp.errors import InternalError, McpError, MethodNotFound
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities, Implementation
 from genmcp.protocol.methods import Method
 from genmcp.protocol.params import CancelledNotificationParams, LoggingLevel, RequestId
@@ -79,7 +79,6 @@ class ClientDispatch:
     ) -> None:
         self.capabilities = capabilities
         self._per_message = per_message
-        self._options = options
         self._lifecycle = Lifecycle()
         self._pending = PendingRequests()
         self.pause, self.resume = self._pending.pause, self._pending.resume
@@ -162,15 +161,11 @@ class ClientDispatch:
         Raises:
             LocalIllegalTransition: The state is not READY. The cause of the exception is `reason`.
             MethodNotFound: The method belongs to another revision than the negotiated one.
-            Overloaded: `max_pending` requests are pending.
             TypeError: *params* or *meta* cannot be encoded as JSON.
         """
         self._lifecycle.take(ConnectionStep.PING if method == "ping" else ConnectionStep.REQUEST)
         if self._is_foreign(method):
             raise MethodNotFound(method)
-        limit = self._options.max_pending
-        if limit and self.pending >= limit:
-            raise Overloaded(f"{limit} requests are pending already (max_pending)")
         revision = self._connector.revision
         request = self._pending.add(method, revision, now=now, timeouts=timeouts, progress=progress)
         if progress:

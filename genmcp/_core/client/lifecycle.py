@@ -28,7 +28,6 @@ class DispatchOptions(msgspec.Struct, frozen=True, kw_only=True):
         probe_timeout: time for the response to `server/discover` on a transport that is not
             `per_message` (stdio). After that the server is treated as one of the legacy era.
         connect_timeout: time for the response to any other message of the handshake.
-        max_pending: maximum number of pending requests; 0: no limit.
         max_asked: maximum number of requests of the server that wait for a response.
         max_depth: maximum nesting of a message.
     """
@@ -37,7 +36,6 @@ class DispatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     remembered: str | None = None
     probe_timeout: float = 5.0
     connect_timeout: float = 60.0
-    max_pending: int = 0
     max_asked: int = 64
     max_depth: int = 64
 

@@ -5,7 +5,7 @@ handles sessions, the notification stream of the server, and the resumption of e
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import ClassVar, Final
 from urllib.parse import SplitResult
@@ -28,7 +28,7 @@ from genmcp.client.errors import (
     Unauthorized,
     lost_response_error,
 )
-from genmcp.client.options import HttpOptions, mask_url
+from genmcp.client.options import mask_url
 from genmcp.client.transports.base import (
     HttpRequester,
     HttpResponse,
@@ -40,6 +40,7 @@ from genmcp.client.transports.http_messages import (
     ACCEPT,
     CONTENT_TYPE,
     EVENT_STREAM,
+    NO_HEADERS,
     HeaderList,
     encode_headers,
     is_session_error,
@@ -50,6 +51,7 @@ from genmcp.client.transports.http_messages import (
     version_header,
 )
 from genmcp.client.transports.sse import (
+    RESUME_ATTEMPTS,
     TRANSIENT,
     NotificationStream,
     SseCursor,
@@ -64,6 +66,7 @@ _SSE_STATUSES: Final = (400, 404, 405)
 _OPENING: Final = ("initialize", "server/discover")  # sent before there is a session
 _LISTEN: Final = "subscriptions/listen"
 _MAX_REDIRECTS: Final = 5  # for one request
+_END_TIMEOUT: Final = 2.0  # seconds to end the session when the client closes
 _DRAIN_TIMEOUT: Final = 1.0  # seconds to read what is left of a response and not needed
 
 
@@ -73,8 +76,7 @@ class HttpTransport(Transport):
     Args:
         url: the URL of the server.
         requester: the HTTP client, which is closed with the transport.
-        options: headers, timeouts and bounds.
-        max_message: maximum size of a message in bytes.
+        headers: the user's headers.
     """
 
     per_message: ClassVar[bool] = True
@@ -83,26 +85,20 @@ class HttpTransport(Transport):
         self,
         url: SplitResult,
         requester: HttpRequester,
-        options: HttpOptions,
-        *,
-        max_message: int = MAX_MESSAGE,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> None:
         self.server_name = requester.server_name
         self.requester = requester
         self._url = url
         self._path = request_path(url)
-        self._options = options
-        self._max_message = max_message
-        custom = encode_headers(options.headers)
-        self._post_headers = [ACCEPT, CONTENT_TYPE, *custom]
-        self._get_headers = [EVENT_STREAM, *custom]
+        self._headers = encode_headers(headers)
+        self._post_headers = [ACCEPT, CONTENT_TYPE, *self._headers]
+        self._get_headers = [EVENT_STREAM, *self._headers]
         self._session: str | None = None  # the id that the server assigned
         self._sink: TransportSink
         self._sse: SseTransport | None = None  # for a server that speaks only HTTP+SSE
         self._closed: ClientError | None = None
-        self._notifications = NotificationStream(
-            self.server_name, self._follow, options, max_message
-        )
+        self._notifications = NotificationStream(self.server_name, self._follow)
         self._drains: set[asyncio.Task[None]] = set()
 
     async def open(self, sink: TransportSink) -> None:
@@ -140,7 +136,7 @@ class HttpTransport(Transport):
             if self._closed is None:
                 self._sink.on_failure(message.id, lost_response_error(message, error))
             return
-        if message.method == "notifications/initialized" and self._options.listen:
+        if message.method == "notifications/initialized":
             await self._notifications.stop()
             if self._closed is None:  # `stop` waits, so the transport may have been closed
                 self._notifications.start(self._sink, message.revision)
@@ -159,7 +155,7 @@ class HttpTransport(Transport):
             if self._sse is not None:
                 await self._sse.close()
             with suppress(ClientError, TimeoutError):
-                async with asyncio.timeout(self._options.close_timeout):
+                async with asyncio.timeout(_END_TIMEOUT):
                     if self._session is not None:
                         # 2025-11-25, transports, "Session Management"
                         ended = await self._request("DELETE", [*self._get_headers])
@@ -210,7 +206,7 @@ class HttpTransport(Transport):
                 permanent = permanent and response.status == 308
                 if permanent:
                     self._path = path
-                await response.read(self._max_message)
+                await response.read(MAX_MESSAGE)
             finally:
                 await response.close()
         raise ConnectError(self.server_name, f"it redirected {_MAX_REDIRECTS} times in a row")
@@ -246,7 +242,7 @@ class HttpTransport(Transport):
         if message.id is None:
             # The body has no meaning; an event stream may also never end.
             if media_type != "text/event-stream":
-                await response.read(self._max_message)
+                await response.read(MAX_MESSAGE)
             return False
         if media_type == "text/event-stream":
             return await self._read_stream(message, response)
@@ -254,7 +250,7 @@ class HttpTransport(Transport):
             content = media_type or "no content"
             reason = f"it responded to a request with HTTP {response.status} and {content}"
             raise ProtocolError(reason, self.server_name)
-        if not self._sink.on_message(await response.read(self._max_message), message.id):
+        if not self._sink.on_message(await response.read(MAX_MESSAGE), message.id):
             reason = f"its response to {message.method} does not answer the request"
             raise ProtocolError(reason, self.server_name)
         return False
@@ -269,7 +265,7 @@ class HttpTransport(Transport):
             ConnectionLost: The stream ended without the answer and cannot be resumed.
             OutcomeUnknown: Resuming it failed.
         """
-        cursor = SseCursor(self._max_message)
+        cursor = SseCursor()
         cause: ClientError
         try:
             if await cursor.follow(response, self._sink, message.id):
@@ -294,7 +290,7 @@ class HttpTransport(Transport):
             OutcomeUnknown: All attempts failed. The server has received the request.
         """
         failures = 0
-        while failures < self._options.max_resume_attempts:
+        while failures < RESUME_ATTEMPTS:
             await asyncio.sleep(cursor.delay(failures))
             failures += 1
             events = cursor.events
@@ -378,7 +374,7 @@ class HttpTransport(Transport):
         content = b""
         with suppress(TimeoutError):
             async with asyncio.timeout(timeout):
-                content = await response.read(self._max_message)
+                content = await response.read(MAX_MESSAGE)
         kind = status_error_class(response.status)
         lost = response.status == 404 or (
             response.status == 400 and not resumed and is_session_error(content)
@@ -398,8 +394,7 @@ class HttpTransport(Transport):
         sse = SseTransport(
             self._url,
             self.requester,
-            self._options,
-            max_message=self._max_message,
+            self._headers,
             on_wait=waits_for(message, self.requester, self._sink),
         )
         try:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Final
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
@@ -20,6 +21,7 @@ from genmcp.protocol.revisions.chain import REVISIONS
 
 HeaderList = list[tuple[bytes, bytes]]
 
+NO_HEADERS: Final[Mapping[str, str]] = MappingProxyType({})
 CONTENT_TYPE: Final = (b"Content-Type", b"application/json")
 EVENT_STREAM: Final = (b"Accept", b"text/event-stream")
 ACCEPT: Final = (b"Accept", b"application/json, text/event-stream")
