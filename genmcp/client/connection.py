@@ -124,7 +124,7 @@ class Deadline:
         return asyncio.timeout_at(self._until)
 
 
-class _Pending:
+class _PendingResponse:
     """The future response to one request. Owned by the caller that sent the request."""
 
     __slots__ = ("future", "method", "on_progress", "scope")
@@ -206,7 +206,7 @@ class Connection:
         )
         self.supports = self._machine.supports
         self._loop: asyncio.AbstractEventLoop
-        self._pending: dict[RequestId, _Pending] = {}
+        self._pending: dict[RequestId, _PendingResponse] = {}
         self._background: set[asyncio.Task[None]] = set()
         # Faults of the server: the first of each kind is a warning, the others are logged at DEBUG.
         # A server that writes log lines to stdout would otherwise cause one warning a line.
@@ -442,7 +442,7 @@ class Connection:
         while True:
             await self._ready()
             renewals = self._renewals
-            response = _Pending(self._loop, method, on_progress)
+            response = _PendingResponse(self._loop, method, on_progress)
             try:
                 id, outcomes = self._machine.request(
                     method,
@@ -466,7 +466,7 @@ class Connection:
                     raise
 
     async def _exchange(
-        self, id: RequestId, outcomes: Sequence[events.SendMessage], response: _Pending
+        self, id: RequestId, outcomes: Sequence[events.SendMessage], response: _PendingResponse
     ) -> Response:
         self._pending[id] = response
         self._set_timer(self._machine.next_check)

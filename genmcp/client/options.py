@@ -9,7 +9,7 @@ import re
 import ssl
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
@@ -19,9 +19,6 @@ from genmcp.protocol.capabilities import Implementation
 from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.version import __version__
-
-if TYPE_CHECKING:  # most clients have no telemetry, and its module loads the telemetry of servers
-    from genmcp.telemetry.client import ClientTelemetry
 
 MASK: Final = "***"
 USER_AGENT: Final = f"genmcp/{__version__}"
@@ -133,8 +130,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         stderr: receives the stderr of a server over stdio: a function called with each line;
             `"pass"` for this process's stderr; None (default) for the logger `genmcp.server` at
             level INFO.
-        telemetry: observes the requests, and sends the trace context on: an `OpenTelemetryClient`
-            of `genmcp.telemetry.otel_client`, for example. None (default): nothing is observed.
+        telemetry: a `ClientTelemetry`, which observes the requests and sends the trace context on,
+            such as an `OpenTelemetryClient` of `genmcp.telemetry.otel_client`. Default: None.
 
     Raises:
         ConfigurationError: A setting is out of its range or of the wrong type.
@@ -151,7 +148,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
     tls: ssl.SSLContext | None = None
     http_client: Any = None
     stderr: Callable[[str], None] | Literal["pass"] | None = None
-    telemetry: "ClientTelemetry | None" = None
+    telemetry: Any = None
 
     def __post_init__(self) -> None:
         """Check every option."""
@@ -175,6 +172,13 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise ConfigurationError(
                     "ClientOptions.http_client must be an httpx.AsyncClient, "
                     f"not {self.http_client!r}"
+                )
+        if self.telemetry is not None:
+            from genmcp.telemetry.client import ClientTelemetry  # here: it loads that of servers
+
+            if not isinstance(self.telemetry, ClientTelemetry):
+                raise ConfigurationError(
+                    f"ClientOptions.telemetry must be a ClientTelemetry, not {self.telemetry!r}"
                 )
 
 

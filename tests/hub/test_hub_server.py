@@ -18,7 +18,6 @@ from genmcp import (
     Outcome,
     PromptTemplate,
     Resource,
-    ResourceRepo,
     Suite,
     Tool,
     ToolError,
@@ -40,6 +39,7 @@ from genmcp.protocol.client_features import CreateMessageRequestParams, Root
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from genmcp.protocol.tools import CallToolResult
+from genmcp.resources import ResourceRepo
 
 REVISIONS = ["2026-07-28", "2025-11-25", "2025-06-18"]
 TIME = 10.0

@@ -71,6 +71,7 @@ def _name_header(name: str) -> tuple[bytes, bytes]:
 
 
 def version_header(revision: str | None) -> HeaderList:
+    """Return the header that names the negotiated revision; none before it is negotiated."""
     return [] if revision is None else [_VERSIONS[revision]]
 
 
