@@ -127,7 +127,7 @@ class Deadline:
 class _PendingResponse:
     """The future response to one request. Owned by the caller that sent the request."""
 
-    __slots__ = ("future", "method", "on_progress", "scope")
+    __slots__ = ("future", "method", "on_progress", "refusal", "scope")
 
     def __init__(
         self, loop: asyncio.AbstractEventLoop, method: str, on_progress: OnProgress | None
@@ -137,6 +137,8 @@ class _PendingResponse:
         self.on_progress = on_progress
         #: The scope of the transport's `send`, which over HTTP lasts as long as the response.
         self.scope: CancelScope | None = None
+        #: The error with which a question of the server about this call was answered.
+        self.refusal: McpError | None = None
 
     @property
     def was_abandoned(self) -> bool:
@@ -772,6 +774,11 @@ class Connection:
         response = self._pending.get(id)
         if response is None or response.future.done():
             return
+        # The form that the failure has in 2026-07-28, in which the server does not get the refusal.
+        if response.refusal is not None and _has_failed(outcome):
+            refusal = response.refusal
+            outcome = InputFailed(refusal, self.server_name)
+            outcome.__cause__ = refusal
         if isinstance(outcome, ClientError):
             response.future.set_exception(outcome)
         else:
@@ -805,9 +812,18 @@ class Connection:
         logger.log(logging.WARNING if first else logging.DEBUG, "%s", text)
 
     async def _reply(self, request: events.RequestReceived, answer: Any) -> None:
-        refused = isinstance(answer, McpError)
-        reply = self._machine.refuse if refused else self._machine.answer
-        for message in reply(request.id, answer):
+        if isinstance(answer, McpError):
+            messages = self._machine.refuse(request.id, answer)
+            asking = [
+                pending
+                for id in request.about
+                if (pending := self._pending.get(id)) is not None and pending.method in _CALLS
+            ]
+            if len(asking) == 1:  # over stdio, any of several calls may have asked
+                asking[0].refusal = answer
+        else:
+            messages = self._machine.answer(request.id, answer)
+        for message in messages:
             await self.transport.send(message)
 
     def _send_in_background(self, message: events.SendMessage) -> None:
@@ -847,3 +863,10 @@ class Connection:
     def _check_timeouts(self) -> None:
         self._due = self._timer = None
         self.perform(self._machine.check_timeouts(self._loop.time()))
+
+
+def _has_failed(outcome: Response | ClientError) -> bool:
+    """Return whether the server has failed a call: with an error, or as a tool."""
+    if isinstance(outcome, events.Answered):
+        return bool(getattr(outcome.result, "is_error", False))
+    return isinstance(outcome, ServerError)

@@ -250,7 +250,7 @@ class InputFailed(ClientError):
 
     A hook failed or refused, or the request is not supported; `__cause__` is this McpError.
     2026-07-28 has no error response to an input request. A server of an earlier revision receives
-    the error, and its response decides the call.
+    the error, and may do without the answer; this is raised if it then fails the call.
 
     Attributes:
         code, message, data: those of the McpError.

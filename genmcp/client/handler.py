@@ -65,7 +65,8 @@ class ClientHandler:
 
     A hook refuses a request with an McpError: the server receives its code, message and data. Any
     other exception is logged, and the server receives -32603 with a reference to the log. A server
-    of 2026-07-28 receives neither: the call fails with an `InputFailed` that has them.
+    of 2026-07-28 receives neither. The call fails with an `InputFailed` that has them; before
+    2026-07-28, unless the server can do without the answer.
 
     Attributes:
         capabilities: the declared capabilities, if not those of the hooks.

@@ -130,9 +130,9 @@ class TaskHandle:
         """Get the state of the task from the server.
 
         Raises:
-            LookupError: There is no task, since the call was answered at once.
             ServerError: The server does not know the task.
-            ClientError: The server could not be asked.
+            ClientError: The server could not be asked, or there is no task, since the call was
+                answered at once.
         """
         task: DetailedTask = await self._send("tasks/get", {})
         return task
@@ -213,7 +213,7 @@ class TaskHandle:
         self, method: str, params: Mapping[str, Any], timeouts: Timeouts | None = None
     ) -> Any:
         if self.id is None:
-            raise LookupError("the call was answered at once: there is no task")
+            raise ClientError("the call was answered at once: there is no task", self._server_name)
         return await self._connection.result(method, {"taskId": self.id, **params}, timeouts)
 
     async def _poll(self, updates: TaskUpdates, deadline: Deadline) -> DetailedTask:

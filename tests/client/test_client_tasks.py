@@ -198,7 +198,7 @@ async def test_task_of_a_call_that_is_answered_at_once_is_over() -> None:
         handle = await client.call_task("toast")
         assert (handle.id, handle.is_over) == (None, True)
         assert (await handle.wait()).data == "toast"
-        with pytest.raises(LookupError):
+        with pytest.raises(ClientError, match="no task"):
             await handle.status()
 
 

@@ -238,13 +238,13 @@ class RequestReceived(msgspec.Struct, frozen=True):
         id: the id that the server chose.
         method: the method.
         params: a value of 2026-07-28; decoded JSON for a method that no revision defines.
-        meta: all members of the request's `_meta`.
+        about: the ids of the requests of this client that the request may belong to.
     """
 
     id: RequestId
     method: str
     params: Any
-    meta: Mapping[str, Any]
+    about: frozenset[RequestId]
 
 
 class PingReceived(msgspec.Struct, frozen=True):

@@ -113,11 +113,10 @@ class PeerRequests:
             raise MethodNotFound(method)
         try:
             params = _decode_params(revision.methods.get(method), message, revision)
-            meta = all_meta(message.params) if message.params else {}
         except (msgspec.DecodeError, RecursionError) as error:
             raise MalformedParams(f"Invalid params: {error}") from None
         self._ids[id] = about
-        return RequestReceived(id, method, params, meta)
+        return RequestReceived(id, method, params, about)
 
     def remove(self, id: RequestId) -> bool:
         """Remove request *id*; return whether it was unanswered."""
