@@ -71,7 +71,7 @@ _ROOTS = "handle_list_roots"
 
 
 class HandlerRunner:
-    """Answers the requests of one server with the hooks of a handler. Owned by a `ClientSession`.
+    """Answers the requests of one server with the hooks of a handler. Owned by a `Connection`.
 
     `max_asked` is the maximum number of unanswered requests of the server. `capabilities` are those
     that the client declares: those of the handler, or those that follow from its hooks.

@@ -75,7 +75,7 @@ class _KnownTool:
 
 
 class ToolCatalog:
-    """The tools of the last list, by name. Owned by a `ClientSession`.
+    """The tools of the last list, by name. Owned by a `Connection`.
 
     Args:
         server_name: the server, for errors and logs.

@@ -24,7 +24,13 @@ from genmcp import (
     tool,
 )
 from genmcp.client.client import Client
-from genmcp.client.errors import InputFailed, RequestTimeout, ServerError, TaskCancelled
+from genmcp.client.errors import (
+    ClientError,
+    InputFailed,
+    RequestTimeout,
+    ServerError,
+    TaskCancelled,
+)
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.protocol.capabilities import ClientCapabilities, ElicitationCapability

@@ -1,7 +1,7 @@
 """Outcomes of the client's state machine: actions for its transport, events for its owner.
 
 A method of `ClientDispatch` returns actions and events in one list. The owner of the
-`ClientDispatch`, a `MachineDriver` (`client/connection.py`), performs the actions and handles the
+`ClientDispatch`, a `Connection` (`client/connection.py`), performs the actions and handles the
 events in the order of the list. `SendMessage` is public: transports of other packages send it.
 """
 

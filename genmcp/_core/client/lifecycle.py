@@ -105,7 +105,6 @@ class ConnectionStep(Enum):
     CLOSE = auto()
     LOSE = auto()
     """The transport has ended."""
-    RESET = auto()
     ASKED = auto()
     """The server sends a request."""
     PINGED = auto()
@@ -151,8 +150,6 @@ TABLE: Final[Mapping[tuple[ConnectionState, ConnectionStep], ConnectionState]] =
     (CLOSED, ConnectionStep.CLOSE): CLOSED,
     **{(state, ConnectionStep.LOSE): FAILED for state in (NEW, PROBING, INITIALIZING, FAILED)},
     **{(state, ConnectionStep.LOSE): CLOSED for state in (READY, CLOSING, CLOSED)},
-    (CLOSED, ConnectionStep.RESET): NEW,
-    (FAILED, ConnectionStep.RESET): NEW,
     (READY, ConnectionStep.ASKED): READY,
     # 2025-11-25, ping: "the receiver MUST respond promptly". So a ping is legal in every state in
     # which the transport can still send the response.
@@ -195,8 +192,6 @@ class Lifecycle:
         if state in (CLOSED, FAILED):
             # The first reason is kept: later ones are consequences of it.
             self.reason = self.reason or reason
-        elif state is NEW:
-            self.reason = None
         self.state = state
 
 
