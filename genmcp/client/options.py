@@ -14,6 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from genmcp._options import Bound, Seconds, check_bounds
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.capabilities import Implementation
 from genmcp.protocol.params import LoggingLevel
@@ -139,10 +140,10 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     info: Implementation = Implementation("genmcp", __version__)
     revision: str | None = None
-    idle_timeout: float | None = 60.0
-    open_timeout: float = 30.0
+    idle_timeout: Seconds | None = 60.0
+    open_timeout: Seconds = 30.0
     log_level: LoggingLevel | None = None
-    cache_size: int = 256
+    cache_size: Bound = 256
     tasks: bool = True
     check_output: bool = True
     tls: ssl.SSLContext | None = None
@@ -152,11 +153,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     def __post_init__(self) -> None:
         """Check every option."""
-        if self.idle_timeout is not None:
-            check_seconds("ClientOptions.idle_timeout", self.idle_timeout)
-        check_seconds("ClientOptions.open_timeout", self.open_timeout)
-        if self.cache_size < 0:
-            raise ConfigurationError("ClientOptions.cache_size must not be negative")
+        check_bounds(self)
         if self.revision is not None and self.revision not in REVISIONS:
             raise ConfigurationError(
                 f"ClientOptions.revision: {self.revision!r} is not one of {', '.join(REVISIONS)}"
