@@ -6,20 +6,26 @@ import threading
 from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
 from functools import wraps
-from typing import Any, Concatenate, Generic, NoReturn, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, Generic, Never, NoReturn, ParamSpec, Self, TypeVar
 
 from msgspec import UNSET
 
+from genmcp.client.auth.base import Auth
 from genmcp.client.client import Client
 from genmcp.client.connection import Timeout
 from genmcp.client.errors import ClientClosed, ConnectError
+from genmcp.client.handler import ClientHandler
+from genmcp.client.options import ClientOptions
 from genmcp.client.subscriptions import ChangeStream, Notification
 from genmcp.client.tasks import TaskHandle
+from genmcp.client.transports.http_messages import NO_HEADERS
 from genmcp.client.transports.targets import Target
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 
 T = TypeVar("T")
 P = ParamSpec("P")
+_DEFAULTS = ClientOptions()
+
 A = TypeVar("A")  # the class whose methods are made blocking
 
 
@@ -143,15 +149,29 @@ class SyncClient(_Bridge[Client]):
 
     It runs a `Client` in an event loop in a thread of its own. Progress callbacks and `async def`
     hooks of the handler run in that loop: if they call the SyncClient, it raises RuntimeError. So
-    it does in a forked process.
-
-    Args:
-        target: as for `Client`.
-        arguments: those of `Client`, such as `headers=`.
+    it does in a forked process. For the arguments see `Client`.
     """
 
-    def __init__(self, target: Target, **arguments: Any) -> None:
-        self._target = Client(target, **arguments)
+    def __init__(
+        self,
+        target: Target,
+        *,
+        headers: Mapping[str, str] = NO_HEADERS,
+        timeout: float | None = 600.0,
+        auth: Auth | None = None,
+        handler: ClientHandler | None = None,
+        options: ClientOptions = _DEFAULTS,
+        **unknown: Never,
+    ) -> None:
+        self._target = Client(
+            target,
+            headers=headers,
+            timeout=timeout,
+            auth=auth,
+            handler=handler,
+            options=options,
+            **unknown,
+        )
         self._loop = _Loop(str(target))
         self._turn = threading.Lock()
 

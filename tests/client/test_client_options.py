@@ -105,6 +105,7 @@ async def test_client_says_how_it_is_entered() -> None:
 
 def test_sync_client_has_the_methods_of_the_client() -> None:
     """Under the same names, with the same parameters."""
+    assert parameters(SyncClient) == parameters(Client)
     pairs = [(Client, SyncClient), (TaskHandle, SyncTask), (ChangeStream, SyncChangeStream)]
     for plain, sync in pairs:
         assert public(plain) - public(sync) == set()
