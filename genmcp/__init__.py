@@ -73,6 +73,7 @@ _NAMES = {
     "genmcp.tools": "Tool",
 }
 _LATER = {name: place for place, names in _NAMES.items() for name in names.split()}
+__all__ = ["__version__", *_LATER]  # noqa: PLE0604
 
 
 def __getattr__(name: str) -> object:

@@ -25,7 +25,7 @@ from genmcp.cli.values import parse_pairs
 from genmcp.client.auth.base import Auth
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
-from genmcp.client.options import ClientOptions, Command
+from genmcp.client.options import ClientOptions, Command, check_headers
 from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import server_of
@@ -244,6 +244,7 @@ def resolve_target(arguments: TargetOptions) -> ResolvedTarget:
         target = replace(target, env={**(target.env or {}), **parse_pairs(arguments.env)})
     if headers and not isinstance(target, str):
         raise ConfigurationError("--header applies only to a URL")
+    check_headers(headers)
     options, timeout = ClientOptions(log_level="info", revision=arguments.revision), 600.0
     if (seconds := arguments.timeout) is not None:
         if not 0 < seconds < threading.TIMEOUT_MAX:

@@ -181,8 +181,7 @@ class HandlerRunner:
     async def close(self, reason: BaseException | None = None) -> None:
         """Cancel running answers, deliver queued notifications, and call `terminate`.
 
-        Each step takes 5 seconds at most; errors of the hooks
-        are logged.
+        Each step takes 5 seconds at most; errors of the hooks are logged.
         """
         try:
             await cancel_and_wait(*self._running.values(), timeout=_CLOSE_TIMEOUT)

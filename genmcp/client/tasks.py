@@ -142,9 +142,9 @@ class TaskHandle:
     ) -> CallToolResult:
         """Wait for the result; the handler answers the input requests of the task meanwhile.
 
-        The server notifies of changes if it can. Otherwise it is polled, at first soon,
-        then at its own interval; a failed poll is retried. If the
-        caller is cancelled, or *timeout* seconds have passed, the task continues.
+        The server notifies of changes if it can. Otherwise it is polled, at first soon, then at its
+        own interval; a failed poll is retried. If the caller is cancelled, or *timeout* seconds
+        have passed, the task continues.
 
         Args:
             progress: a function or coroutine function, called with the progress, the total or None,

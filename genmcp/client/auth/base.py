@@ -99,7 +99,7 @@ class Authorizer(Protocol):
 
         Args:
             url: the URL of the server.
-            tls: the TLS context of the connection; None: that of `ClientOptions.tls`'s default.
+            tls: the TLS context of the connection, as for `ClientOptions`.
 
         Raises:
             ConfigurationError: The server cannot be authorized for in this way.
