@@ -21,7 +21,6 @@ from genmcp import (
     Limits,
     Mux,
     Outcome,
-    ResourceRepo,
     Run,
     Suite,
     Tool,
@@ -30,6 +29,7 @@ from genmcp import (
     job,
     tool,
 )
+from genmcp.resources import ResourceRepo
 
 errors: list[str] = []
 """The log records at ERROR or above."""

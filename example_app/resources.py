@@ -8,9 +8,10 @@ from typing import Any, Literal
 
 from example_app.tools.assigned import workshop_of
 from example_app.workshop import Part, Refusal, RepairSheet
-from genmcp import Channel, ResourceRepo, Suite, resource
+from genmcp import Channel, Suite, resource
 from genmcp.completion import prefix_matches
 from genmcp.protocol import ResourceDefinition
+from genmcp.resources import ResourceRepo
 
 __all__ = ["STOCK", "RepairSheets", "announce", "part", "sheet_uri", "stock"]
 

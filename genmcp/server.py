@@ -22,7 +22,8 @@ import msgspec
 from genmcp._core.access import Access, checked_scopes
 from genmcp._core.continuation import Continuation
 from genmcp._core.outcome import Outcome
-from genmcp._core.request import Request, RouteFacts
+from genmcp._core.request import Request as Request
+from genmcp._core.request import RouteFacts
 from genmcp._core.server_dispatch import with_route
 from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel

@@ -13,7 +13,6 @@ from genmcp import (
     Channel,
     ConfigurationError,
     Continue,
-    DefaultHandler,
     Depends,
     Prompt,
     PromptRequest,
@@ -28,6 +27,7 @@ from genmcp import (
     prompt,
     tool,
 )
+from genmcp.client import DefaultHandler
 from genmcp.testing import RecordingClient, connect, replace_dependency
 
 LOG: list[str] = []

@@ -20,20 +20,18 @@ LATER = vars(genmcp)["_LATER"]
 ROOT = Path(__file__).parent.parent
 
 PUBLIC = """
-Accepted Access AlreadyRegistered Annotations Audio AuthorizationFailed CallToolResult Cancelled
-CapabilityMissing Channel Client ClientError ClientHandler ClientLogHandler ClientOptions Command
-Completion CompositeError ConfigurationError ConnectError Continue Declined DefaultHandler Denied
-Depends Directory Done Endpoint ExternalJob ExternalQueue FOREIGN_LIMITS Failed Forbidden
-GenmcpError Health HttpOptions Hub Icon Image InsufficientScope InvalidParams Job JobOptions
-Limits McpError MemoryStore Middleware Mux Outcome OutcomeUnknown PipeConnection Prompt
-PromptError PromptRepo PromptRequest PromptTemplate Provider ReconnectError Registry
-RegistryEndpoint RegistrySessionNotFound Request RequestTimeout Resource ResourceError
-ResourceRepo ResourceRequest Retry Run SQLiteStore Schedule SchemaLimits Security SendMessage
-Server ServerConfig ServerDisabled ServerError SessionRegistries StdioOptions Store Suite
-SyncClient Telemetry TextContent Tool ToolAnnotations ToolError ToolRequest Transport
-TransportSink Unauthorized UnknownServer UnknownTool WaitCancelled WaitError WaitTimedOut
-WorkRaised WorkerLost assistant elicit elicit_url embedded_resource gather job load_servers prompt
-resource resource_link result roots sample serve_stdio tool user wait_for
+Accepted Access Annotations Audio AuthorizationFailed Bearer CallToolResult Cancelled
+CapabilityMissing ChangeStream Channel Client ClientCredentials ClientError ClientHandler
+ClientLogHandler ClientOptions Command Completion ConfigurationError ConnectError Continue
+Declined Depends Directory Done Endpoint ExternalJob ExternalQueue Failed Forbidden GenmcpError
+Health Hub Icon Image InsufficientScope InvalidParams Job JobOptions Limits McpError MemoryStore
+Middleware Mux OAuth Outcome OutcomeUnknown PipeConnection Prompt PromptError PromptRequest
+PromptTemplate Provider Registry RequestTimeout Resource ResourceError ResourceRequest Run
+SQLiteStore Schedule Security Server ServerConfig ServerError Store Suite SyncClient TaskHandle
+Telemetry TextContent Tool ToolAnnotations ToolError ToolRequest Transport Unauthorized
+WaitCancelled WaitError WaitTimedOut WorkRaised WorkerLost assistant elicit elicit_url
+embedded_resource gather job load_servers prompt resource resource_link result roots sample
+serve_stdio tool user wait_for
 """
 
 
@@ -98,12 +96,38 @@ def imported(code: str) -> set[str]:
     return set(done.stdout.decode().split())
 
 
-def test_rarely_needed_exports_are_imported_on_first_use() -> None:
-    """`import genmcp` does not import the client, servers of databases or web frameworks."""
+HEAVY = {"redis", "psycopg", "httpx", "starlette", "uvicorn"}
+
+
+def test_server_does_not_load_the_client() -> None:
+    """Nor drivers of databases or web frameworks."""
     modules = imported("import genmcp; genmcp.Endpoint(genmcp.Suite(name='a', version='1'))")
-    heavy = {"redis", "psycopg", "httpx", "starlette", "uvicorn"}
+
     assert "genmcp._transports.endpoint" in modules
-    assert modules & (heavy | set(LATER.values())) == set()
+    assert modules & (HEAVY | {"genmcp.client.client", "genmcp.hub.hub"}) == set()
+
+
+def test_client_does_not_load_stores_and_tasks() -> None:
+    """Nor the mux, the endpoint and the telemetry of servers."""
+    modules = imported("import genmcp; genmcp.Client('http://localhost:8000/mcp')")
+    server = re.compile(r"genmcp\.(stores|tasks\.(service|worker)|_transports|suite|telemetry)")
+
+    assert "genmcp.client.client" in modules
+    assert modules & (HEAVY | {"genmcp._mux.mux", "genmcp._mux.telemetry"}) == set()
+    assert [name for name in modules if server.match(name)] == []
+
+
+def test_type_checkers_find_the_same_names() -> None:
+    """They read the stub, since the names are imported at their first use."""
+    stub = (ROOT / "genmcp" / "__init__.pyi").read_text("utf-8")
+    pairs = re.findall(r"^from ([\w.]+) import (\w+) as \2$", stub, re.MULTILINE)
+
+    assert {name: place for place, name in pairs} == {**LATER, "__version__": "genmcp.version"}
+
+
+def test_exports_are_few() -> None:
+    """What a user types; everything else has one documented home."""
+    assert len(PUBLIC.split()) <= 100
 
 
 @pytest.mark.parametrize("name", sorted(LATER))
@@ -112,7 +136,7 @@ def test_exports_imported_on_first_use_are_found(name: str) -> None:
     value = getattr(genmcp, name)
 
     assert value is getattr(importlib.import_module(LATER[name]), name)
-    assert value.__module__ == LATER[name]
+    assert get_origin(value) is not None or value.__module__ == LATER[name]
     assert vars(genmcp)[name] is value
 
 

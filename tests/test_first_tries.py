@@ -16,7 +16,6 @@ from genmcp import (
     Endpoint,
     Prompt,
     Resource,
-    ResourceRepo,
     Run,
     Suite,
     Tool,
@@ -27,6 +26,7 @@ from genmcp import (
     tool,
 )
 from genmcp.errors import ContractError
+from genmcp.resources import ResourceRepo
 from genmcp.testing import connect
 
 

@@ -13,17 +13,7 @@ from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
 import msgspec
 import pytest
 
-from genmcp import (
-    Channel,
-    ConfigurationError,
-    Continue,
-    Image,
-    Prompt,
-    ResourceRepo,
-    Suite,
-    Tool,
-    tool,
-)
+from genmcp import Channel, ConfigurationError, Continue, Image, Prompt, Suite, Tool, tool
 from genmcp.component import attributes_of
 from genmcp.decorator import (
     FunctionTool,
@@ -33,6 +23,7 @@ from genmcp.decorator import (
     function_component,
 )
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
+from genmcp.resources import ResourceRepo
 from genmcp.testing import connect
 from genmcp.tools import ToolRoute
 from tests.support import postponed

@@ -13,7 +13,7 @@ from tests.test_budget import lines_of_code
 PACKAGE = Path(__file__).parent.parent / "genmcp"
 
 LAYERS = [
-    {"errors", "extras", "faults", "_options", "version"},
+    {"errors", "extras", "fallback_log", "faults", "_options", "version"},
     {"protocol"},
     {"_wire"},
     {"_core"},

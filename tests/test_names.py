@@ -154,7 +154,7 @@ def test_no_module_has_the_name_of_an_export() -> None:
     """`import genmcp.tool` gave the function `tool`, or the module, as the order of imports was."""
     modules = [*PACKAGE.glob("*.py"), *(path.parent for path in PACKAGE.glob("*/__init__.py"))]
 
-    exports = re.findall(r" as (\w+)$", (PACKAGE / "__init__.py").read_text("utf-8"), re.MULTILINE)
+    exports = re.findall(r" as (\w+)$", (PACKAGE / "__init__.pyi").read_text("utf-8"), re.MULTILINE)
 
     assert "tool" in exports
     assert {path.stem for path in modules} & {*exports} == set()

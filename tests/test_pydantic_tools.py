@@ -10,7 +10,8 @@ import msgspec
 import pytest
 from pydantic import AnyUrl, BaseModel, Field, computed_field
 
-from genmcp import Channel, ConfigurationError, Continue, DefaultHandler, Suite, elicit, tool
+from genmcp import Channel, ConfigurationError, Continue, Suite, elicit, tool
+from genmcp.client import DefaultHandler
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.testing import connect
 

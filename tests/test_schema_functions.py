@@ -2,7 +2,8 @@
 
 from typing import Annotated, Any
 
-from genmcp import Channel, Depends, SessionRegistries, Suite, tool
+from genmcp import Channel, Depends, Suite, tool
+from genmcp.registry import SessionRegistries
 from genmcp.testing import connect
 
 SCHEMA = {

@@ -29,10 +29,10 @@ from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.testing import Notification, connect
 
 
-class Agreeing(ClientHandler[None]):
+class Agreeing(ClientHandler):
     """Accepts every form."""
 
-    async def handle_elicitation_create(self, message: str, schema: Any, state: None) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Any) -> Any:
         return Accepted({})
 
 

@@ -9,7 +9,8 @@ import msgspec
 import pydantic
 import pytest
 
-from genmcp import Channel, ConfigurationError, ResourceRepo, Suite, Tool, ToolRequest, tool
+from genmcp import Channel, ConfigurationError, Suite, Tool, ToolRequest, tool
+from genmcp.resources import ResourceRepo
 from tests.support.speaking import speak
 
 

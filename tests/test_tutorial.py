@@ -172,12 +172,10 @@ def test_tutorial_has_eight_steps_with_a_recap() -> None:
         assert FILE.search(step) and COMMAND.search(step) and "**Recap.**" in step
 
 
-class Customer(ClientHandler[None]):
+class Customer(ClientHandler):
     """Has parts sent to Oslo."""
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Accepted:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Accepted:
         return Accepted({"city": "Oslo"})
 
 

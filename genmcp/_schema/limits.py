@@ -17,7 +17,7 @@ class SchemaLimits(Struct, frozen=True):
     """Bounds on a schema, and on the values that are checked against it.
 
     The defaults apply to schemas that are defined in this process. `FOREIGN_LIMITS` apply to
-    schemas that another server has sent; `ClientOptions(schemas=...)` replaces them for a client.
+    schemas that another server has sent.
     """
 
     schema_size: int = 16_777_216

@@ -114,7 +114,7 @@ def install(
         if resolved.auth is not None:
             raise ConfigurationError("a server with `auth` is not installed: clients log in")
         found = resolved.target
-        entry = entry_of(found, options.target, resolved.options.http.headers, application)
+        entry = entry_of(found, options.target, resolved.headers, application)
         name = name or options.server or default_name(found)
         if isinstance(found, Mux):
             asyncio.run(found.aclose())

@@ -282,11 +282,9 @@ def run_remote(
     with private_output(options.output) as output:
         resolved = resolve_target(options)
         status = StatusLine(sys.stderr)
-        client = Client(
-            resolved.target,
-            handler=(TerminalHandler if has_user() else unattended)(status),
-            options=with_stderr(resolved.options, lambda text: status.write(f"{text}\n")),
-            auth=resolved.auth,
+        client = resolved.client(
+            (TerminalHandler if has_user() else unattended)(status),
+            with_stderr(resolved.options, lambda text: status.write(f"{text}\n")),
         )
 
         async def connect() -> Any:

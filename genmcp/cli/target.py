@@ -5,6 +5,7 @@ import os
 import re
 import shlex
 import shutil
+import ssl
 import sys
 import threading
 import traceback
@@ -24,7 +25,9 @@ from genmcp.cli.output import CommandError
 from genmcp.cli.parsing import Decorator, options_as, tokens_option
 from genmcp.cli.values import parse_pairs
 from genmcp.client.auth.base import Auth, Authorization, Authorizer
-from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
+from genmcp.client.client import Client
+from genmcp.client.handler import ClientHandler
+from genmcp.client.options import ClientOptions, Command, check_headers
 from genmcp.client.transports.targets import Target
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import server_of
@@ -189,7 +192,22 @@ class ResolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
 
     target: Target
     options: ClientOptions
+    headers: Mapping[str, str] = {}
+    timeout: float = 600.0
     auth: Auth | None = None
+
+    def client(
+        self, handler: ClientHandler | None = None, options: ClientOptions | None = None
+    ) -> Client:
+        """Return a client of the server. *options* replace those of this target."""
+        return Client(
+            self.target,
+            headers=self.headers,
+            timeout=self.timeout,
+            auth=self.auth,
+            handler=handler,
+            options=options or self.options,
+        )
 
 
 class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -263,19 +281,21 @@ def resolve_target(arguments: RemoteOptions) -> ResolvedTarget:
         target = replace(target, env={**(target.env or {}), **parse_pairs(arguments.env)})
     if headers and not isinstance(target, str):
         raise ConfigurationError("--header applies only to a URL")
-    options = ClientOptions(
-        log_level="info", revision=arguments.revision, http=HttpOptions(headers=headers)
-    )
+    check_headers(headers)
+    options, timeout = ClientOptions(log_level="info", revision=arguments.revision), 600.0
     if (seconds := arguments.timeout) is not None:
         if not 0 < seconds < threading.TIMEOUT_MAX:
             raise ConfigurationError(f"--timeout: {seconds:g} is not a positive number of seconds")
-        options = replace(options, timeout=seconds, idle_timeout=seconds, open_timeout=seconds)
+        timeout = seconds
+        options = replace(options, idle_timeout=seconds, open_timeout=seconds)
     auth = _auth_of(arguments, target, auth)
     if auth is not None and any(name.lower() == "authorization" for name in headers):
         raise ConfigurationError(
             "--login and --token cannot be combined with an Authorization header"
         )
-    return ResolvedTarget(target=target, options=options, auth=auth)
+    return ResolvedTarget(
+        target=target, options=options, headers=headers, timeout=timeout, auth=auth
+    )
 
 
 def _auth_of(arguments: RemoteOptions, url: object, configured: Auth | None) -> Auth | None:
@@ -326,16 +346,16 @@ class UnattendedLogin:
         self._settings = settings
         self.extension = getattr(settings, "extension", None)
 
-    def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:
+    def authorization(self, url: str, tls: ssl.SSLContext | None = None) -> Authorization:
         """Return the authorization of a new connection to the server at *url*."""
-        authorization = self._settings.authorization(url, http)
+        authorization = self._settings.authorization(url, tls)
         authorization.interactive = False
         return authorization
 
 
 def with_stderr(options: ClientOptions, on_line: Callable[[str], None]) -> ClientOptions:
     """Return *options* with *on_line* called for each line of a stdio server's standard error."""
-    return replace(options, stdio=StdioOptions(stderr=on_line))
+    return replace(options, stderr=on_line)
 
 
 def parse_target(text: str, server: str | None = None) -> ParsedTarget:

@@ -208,13 +208,13 @@ def _as_input(value: Any) -> str:
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
-class LogPrinter(ClientHandler[None]):
+class LogPrinter(ClientHandler):
     """A handler that prints log messages and answers no questions."""
 
     def __init__(self, status: StatusLine) -> None:
         self._status = status
 
-    async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> None:
+    async def handle_log(self, message: LoggingMessageNotificationParams) -> None:
         """Print the log message above the status line."""
         self._status.write(mark_lines(f"{message.level}: {message.data}", first=""))
 
@@ -227,14 +227,19 @@ def has_user() -> bool:
 class DeferringHandler(LogPrinter):
     """A handler without a user, for tasks: their questions are answered by another command."""
 
-    async def handle_elicitation_create(self, *_: Any, **__: Any) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Refuse the question, which stays open."""
-        raise Denied(
+        raise self._refusal()
+
+    async def handle_url_elicitation(self, message: str, url: str) -> Any:
+        """Refuse the question, which stays open."""
+        raise self._refusal()
+
+    def _refusal(self) -> Denied:
+        return Denied(
             "there is a question, and no terminal to ask it at: a task is answered by "
             "`genmcp tasks answer`"
         )
-
-    handle_url_elicitation = handle_elicitation_create
 
 
 def mark_lines(text: str, first: str = _MARK) -> str:
@@ -270,9 +275,7 @@ class TerminalHandler(LogPrinter):
         self._reading: asyncio.Future[str] | None = None
         self._lock = asyncio.Lock()
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Prompt for each field of the form, and again until its value is valid."""
         async with self._lock:
             self._status.write(mark_lines(message))
@@ -290,7 +293,7 @@ class TerminalHandler(LogPrinter):
                     content[key] = answer
             return Accepted(content)
 
-    async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+    async def handle_url_elicitation(self, message: str, url: str) -> Any:
         """Show the URL and its host, and ask for consent to open it.
 
         2026-07-28, client/elicitation, "Safe URL Handling": clients MUST show the full URL, SHOULD

@@ -15,7 +15,6 @@ from genmcp.client.errors import (
     OutcomeUnknown,
     RequestTimeout,
     ServerError,
-    TooManyRequests,
 )
 
 R = TypeVar("R")
@@ -24,6 +23,7 @@ _FIRST_DELAY, _MAX_DELAY = 0.5, 30.0  # seconds before a request is repeated
 _MAX_RETRY_AFTER: Final = 300.0  # seconds that a server may ask for
 _TRANSIENT: Final = frozenset({408, 425, 429})  # HTTP statuses, besides 500 and above
 
+_FIRST_POLL: Final = 0.02  # seconds before the first poll
 _POLL_INTERVAL: Final = 1.0  # seconds between two polls, if the server gives no interval
 _MIN_POLL_INTERVAL: Final = 0.01
 
@@ -55,9 +55,7 @@ def is_transient(error: ClientError) -> bool:
     if isinstance(error, HttpStatusError | ServerError):
         status = error.status
         return status in _TRANSIENT or status >= 500 or _retry_after(error) is not None
-    return isinstance(
-        error, ConnectionLost | OutcomeUnknown | RequestTimeout | TooManyRequests | ConnectError
-    )
+    return isinstance(error, ConnectionLost | OutcomeUnknown | RequestTimeout | ConnectError)
 
 
 def retry_delay(error: ClientError, failures: int) -> float:
@@ -91,13 +89,9 @@ class Polling:
     An interval of 5 s suits tasks that take minutes, but with it a task of 0.1 s would take 5 s as
     well. The pauses double up to the server's interval: this costs about eight more requests for
     each task, and the end of a task is noticed after at most twice its duration.
-
-    Args:
-        first: seconds of the first pause; 0 for the server's interval from the beginning.
     """
 
-    def __init__(self, first: float) -> None:
-        self._first = first
+    def __init__(self) -> None:
         self._polls = 0
 
     def restart(self) -> None:
@@ -113,4 +107,4 @@ class Polling:
         """
         limit = _POLL_INTERVAL if interval is None else max(interval / 1000, _MIN_POLL_INTERVAL)
         self._polls += 1
-        return backoff(self._polls, self._first or limit, limit)
+        return backoff(self._polls, _FIRST_POLL, limit)

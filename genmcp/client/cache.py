@@ -26,7 +26,7 @@ Key = tuple[str, str]
 class ResultCache:
     """The fresh results of one client: 2026-07-28, server/utilities, "Caching".
 
-    Owned by a `ClientSession`. A client is one authorization context. So the cache stores results
+    Owned by a `Connection`. A client is one authorization context. So the cache stores results
     of both cache scopes, and shares none with other clients. Results are stored as JSON, so that
     each caller gets a copy, which it may change.
 

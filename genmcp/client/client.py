@@ -1,25 +1,50 @@
 """`Client`: a client of one MCP server."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Self
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from difflib import get_close_matches
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
 
 from msgspec import UNSET
 
+from genmcp._core.client.events import Answered, TaskCreated
 from genmcp.client.auth.base import Auth, check_auth
-from genmcp.client.cache import copied
-from genmcp.client.errors import ClientClosed, ClientError
+from genmcp.client.cache import REVISION_CACHE, copied
+from genmcp.client.connection import Connection, Deadline, Timeout
+from genmcp.client.errors import (
+    ClientClosed,
+    ClientError,
+    ListTooLong,
+    ProtocolError,
+    RequestTimeout,
+    ServerError,
+)
 from genmcp.client.handler import ClientHandler
-from genmcp.client.hooks import ProgressCallback
-from genmcp.client.options import ClientOptions
-from genmcp.client.requests import Wait
-from genmcp.client.session import ClientSession
+from genmcp.client.handler_runner import HandlerRunner
+from genmcp.client.hooks import ProgressCallback, ProgressReporter
+from genmcp.client.options import ClientOptions, check_headers, check_seconds
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tasks import TaskHandle
-from genmcp.client.transports.targets import Target, target_name
+from genmcp.client.transports.base import Transport
+from genmcp.client.transports.http_messages import NO_HEADERS
+from genmcp.client.transports.targets import Target, server_key, target_name, transport_to
+from genmcp.errors import ConfigurationError, HeaderMismatch, MethodNotFound
 from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.params import LoggingLevel
-from genmcp.protocol.prompts import Completion, GetPromptResult, PromptDefinition, Reference
+from genmcp.protocol.prompts import (
+    CompleteRequestParams,
+    CompleteResult,
+    Completion,
+    CompletionArgument,
+    CompletionContext,
+    GetPromptResult,
+    PromptDefinition,
+    Reference,
+)
 from genmcp.protocol.resources import (
     ReadResourceResult,
     ResourceTemplateDefinition,
@@ -27,27 +52,100 @@ from genmcp.protocol.resources import (
 )
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 
+logger = logging.getLogger("genmcp.client")
+
 _DEFAULTS = ClientOptions()
+_LIST: Final = "tools/list"
+# Of all pages of a list: a server must not fill the memory.
+_MAX_PAGES = 1000
+_MAX_LIST_BYTES = 8 * 1024 * 1024
+_MAX_LIST_ITEMS = 10_000
+_TASK_CANCEL_TIMEOUT: Final = 2.0  # seconds to cancel the task of a call that was given up
+# Seconds after which the revision of a server is negotiated anew: it may have been upgraded.
+_REVISION_TTL = 600.0
+_HOW_TO_ENTER: Final = (
+    "a Client is entered with `async with Client(...) as client`; a program without asyncio uses "
+    "`with SyncClient(...) as client`"
+)
+#: Methods of other clients.
+_OTHER_NAMES: Final = {
+    "call_tool": "call",
+    "list_tools": "tools",
+    "read_resource": "read",
+    "list_resources": "resources",
+    "list_resource_templates": "templates",
+    "get_prompt": "prompt",
+    "list_prompts": "prompts",
+    "set_logging_level": "log_level",
+    "initialize": "open",
+    "connect": "open",
+}
+_ARGUMENTS: Final = ("headers", "timeout", "auth", "handler", "options")
+_LEGACY_TASKS: Final = (
+    "the tool may require a task of 2025-11-25, which this client does not support"
+)
 
 
-class ClientLifecycle:
-    """Opens and closes the connection of a client, and describes the server. Base of `Client`."""
+class Client:
+    """A client of one server.
+
+        async with Client("https://example.com/mcp") as client:
+            for tool in await client.tools():
+                print(tool.name)
+            result = await client.call("add", {"a": 1, "b": 2})
+            print(result.data)
+
+    Args:
+        target: a URL; a `Command`, which is started and used over stdio; a `Suite`, `Mux` or
+            `Endpoint` of this process; or a `Transport` of your own.
+        headers: HTTP headers that are sent with every request. Without a `User-Agent` among them,
+            `genmcp/VERSION` is sent. Default: none.
+        timeout: seconds for one call, including its input requests and its task; None: no limit.
+            Default: 600.
+        auth: authorizes the requests to a URL or an `Endpoint`: `OAuth(...)` or the like, an access
+            token, or a function, `async` or not, that returns one. Default: none.
+        handler: answers the input requests of the server, and receives its notifications.
+        options: the less common settings.
+
+    A client may be used by any number of asyncio tasks of the event loop in which it was opened.
+    It may be opened again after it was closed, unless its target is a `Transport` that can be used
+    only once. The methods return values of `genmcp.protocol` in the form of 2026-07-28, for any
+    negotiated revision. They raise a `ClientError`, with a class for each cause. If the task that
+    awaits a method is cancelled, the request is cancelled. A request that may have been carried out
+    is never sent again.
+    """
 
     def __init__(
         self,
         target: Target,
         *,
-        handler: ClientHandler[Any] | None = None,
-        options: ClientOptions = _DEFAULTS,
+        headers: Mapping[str, str] = NO_HEADERS,
+        timeout: float | None = 600.0,
         auth: Auth | None = None,
+        handler: ClientHandler | None = None,
+        options: ClientOptions = _DEFAULTS,
+        **unknown: Never,
     ) -> None:
+        for name in unknown:
+            raise ConfigurationError(_unknown_option(name))
+        check_headers(headers)
+        if timeout is not None:
+            check_seconds("timeout", timeout)
         if auth is not None:
             check_auth(auth)
-        self._auth = auth
+        if handler is not None and not isinstance(handler, ClientHandler):
+            raise ConfigurationError(
+                f"handler must be an instance of a ClientHandler, not {handler!r}"
+            )
+        if not isinstance(options, ClientOptions):
+            raise ConfigurationError(f"options must be a ClientOptions(...), not {options!r}")
         self._target = target
+        self._headers = headers
+        self._timeout = timeout
+        self._auth = auth
         self._handler = handler
         self._options = options
-        self._opened: ClientSession | None = None
+        self._current: Connection | None = None  # that of the last `open`
         self._closes = 0
 
     def __repr__(self) -> str:
@@ -62,17 +160,23 @@ class ClientLifecycle:
         """
         closes = self._closes
         # Another task may be opening the client: wait for that attempt, and try again if it failed.
-        while (session := self._opened) is not None:
-            await session.opened()
-            if closes == self._closes and session.connection.is_open:
+        while (connection := self._current) is not None:
+            await connection.opened()
+            if closes == self._closes and connection.is_open:
                 return
-            await session.close()
+            await connection.close()
             if closes != self._closes:
                 raise ClientClosed(target_name(self._target))
-            if self._opened is session:
+            if self._current is connection:
                 break  # otherwise a third task has begun another attempt
-        self._opened = ClientSession(self._target, self._handler, self._options, self._auth)
-        await self._opened.open()
+        transport = transport_to(self._target, self._headers, self._auth, self._options)
+        key = server_key(self._target, transport.server_name)
+        connection = self._current = self._connection_over(transport, key)
+        await connection.open()
+        # Do not remember a revision that `ClientOptions.revision` dictates: the server may support
+        # a newer one, which the next client should use.
+        if key and self._options.revision is None:
+            REVISION_CACHE.remember(key, connection.server.revision)
 
     async def close(self) -> None:
         """Disconnect, and wait until the connection is closed.
@@ -82,8 +186,8 @@ class ClientLifecycle:
         closing waits for the hooks.
         """
         self._closes += 1
-        if self._opened is not None:
-            await self._opened.close()
+        if self._current is not None:
+            await self._current.close()
 
     async def __aenter__(self) -> Self:
         """Connect; see `open`."""
@@ -94,76 +198,82 @@ class ClientLifecycle:
         """Disconnect; see `close`."""
         await self.close()
 
+    def __await__(self) -> NoReturn:
+        raise TypeError(_HOW_TO_ENTER)
+
+    def __enter__(self) -> NoReturn:
+        raise TypeError(_HOW_TO_ENTER)
+
+    def __exit__(self, *_: object) -> None:
+        """Not reached: `__enter__` says what to write."""
+
+    if not TYPE_CHECKING:  # otherwise every name would exist for type checkers
+
+        def __getattr__(self, name: str) -> Never:
+            """Name the method for one of another client, or for a misspelt one."""
+            names = [each for each in dir(type(self)) if not each.startswith("_")]
+            near = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else get_close_matches(name, names)
+            kind = type(self).__name__
+            if not near or name.startswith("_"):
+                raise AttributeError(f"{kind!r} object has no attribute {name!r}")
+            raise AttributeError(f"{kind} has no {name!r}; it has {near[0]}")
+
     @property
     def is_open(self) -> bool:
         """Whether the client is connected."""
-        return self._opened is not None and self._opened.connection.is_open
+        return self._current is not None and self._current.is_open
 
     @property
     def abandoned_calls(self) -> int:
         """The number of calls that this client has cancelled and the server may still process."""
-        return 0 if self._opened is None else len(self._opened.connection.abandoned_calls)
+        return 0 if self._current is None else len(self._current.abandoned)
 
     async def ended(self) -> ClientError | None:
         """Wait until the connection ends; return the error that ended it, None after `close`."""
-        return await self._session.ended()
+        return await self._connection.ended()
 
     @property
     def revision(self) -> str:
         """The negotiated protocol revision, such as "2026-07-28"."""
-        return self._session.connection.server.revision
+        return self._connection.server.revision
 
     @property
     def server_info(self) -> Implementation | None:
         """Name and version of the server; None if it does not send them."""
-        server = self._session.connection.server.server
+        server = self._connection.server.server
         return None if server is None else copied(server)
 
     @property
     def capabilities(self) -> ServerCapabilities:
         """The capabilities of the server."""
-        return copied(self._session.connection.server.capabilities)
+        return copied(self._connection.server.capabilities)
 
     @property
     def instructions(self) -> str | None:
         """The server's instructions for models; None if it has none."""
-        return self._session.connection.server.instructions
+        return self._connection.server.instructions
 
     @property
-    def _session(self) -> ClientSession:
-        session = self._opened
-        if session is None:
+    def _connection(self) -> Connection:
+        connection = self._current
+        if connection is None:
             name = target_name(self._target)
             raise ClientClosed(name, state="not open: use `async with`, or `open`")
-        if session.connection.is_closed:
+        if connection.is_closed:
             raise ClientClosed(target_name(self._target))
-        return session
+        return connection
 
+    def _connection_over(self, transport: Transport, key: str) -> Connection:
+        options = self._options
+        extension = getattr(self._auth, "extension", None)
+        handler = HandlerRunner(self._handler, [extension] if extension else ())
+        remembered = REVISION_CACHE.get(key, _REVISION_TTL)
+        if options.telemetry is None:
+            return Connection(transport, handler, options, self._timeout, remembered)
+        # Imported here, since most clients have no telemetry.
+        from genmcp.client.observed import ObservedConnection
 
-class Client(ClientLifecycle):
-    """A client of one server.
-
-        async with Client("https://example.com/mcp") as client:
-            for tool in await client.tools():
-                print(tool.name)
-            result = await client.call("add", {"a": 1, "b": 2})
-            print(result.data)
-
-    Args:
-        target: a URL; a `Command`, which is started and used over stdio; a `Suite`, `Mux` or
-            `Endpoint` of this process; or a `Transport` of your own.
-        handler: answers the input requests of the server, and receives its notifications.
-        options: timeouts and limits.
-        auth: authorizes the requests to a URL or an `Endpoint`: `OAuth(...)` or the like, an access
-            token, or a function, `async` or not, that returns one. Default: none.
-
-    A client may be used by any number of asyncio tasks of the event loop in which it was opened.
-    It may be opened again after it was closed, unless its target is a `Transport` that can be used
-    only once. The methods return values of `genmcp.protocol` in the form of 2026-07-28, for any
-    negotiated revision. They raise a `ClientError`, with a class for each cause. If the task that
-    awaits a method is cancelled, the request is cancelled. A request that may have been carried out
-    is never sent again.
-    """
+        return ObservedConnection(transport, handler, options, self._timeout, remembered)
 
     async def tools(self) -> Sequence[ToolDefinition]:
         """Return the tools of the server: all pages of the list together.
@@ -171,20 +281,20 @@ class Client(ClientLifecycle):
         Over HTTP, a tool with invalid `x-mcp-header` annotations is left out, and a warning is
         logged (2026-07-28, server/tools, "x-mcp-header").
         """
-        return await self._session.calls.tools()
+        return await self._list_tools(self._connection)
 
     async def resources(self) -> Sequence[ResourceDefinition]:
         """Return the resources of the server: all pages of the list together."""
-        return await self._session.requests.list_all("resources/list", "resources")
+        return await self._list(self._connection, "resources/list", "resources")
 
     async def templates(self) -> Sequence[ResourceTemplateDefinition]:
         """Return the resource templates of the server: all pages of the list together."""
-        requests = self._session.requests
-        return await requests.list_all("resources/templates/list", "resource_templates")
+        method = "resources/templates/list"
+        return await self._list(self._connection, method, "resource_templates")
 
     async def prompts(self) -> Sequence[PromptDefinition]:
         """Return the prompts of the server: all pages of the list together."""
-        return await self._session.requests.list_all("prompts/list", "prompts")
+        return await self._list(self._connection, "prompts/list", "prompts")
 
     async def call(
         self,
@@ -192,8 +302,8 @@ class Client(ClientLifecycle):
         arguments: Mapping[str, Any] | None = None,
         *,
         progress: ProgressCallback | None = None,
-        timeout: Wait = UNSET,
-        idle_timeout: Wait = UNSET,
+        timeout: Timeout = UNSET,
+        idle_timeout: Timeout = UNSET,
     ) -> CallToolResult:
         """Call a tool and return its result.
 
@@ -208,7 +318,7 @@ class Client(ClientLifecycle):
             arguments: the arguments; None: no arguments.
             progress: a function or coroutine function, called with the progress, the total or None,
                 and a message or None.
-            timeout: seconds for the whole call; None: no limit. Default: `ClientOptions.timeout`.
+            timeout: seconds for the whole call; None: no limit. Default: that of the client.
             idle_timeout: seconds without progress; None: no limit. Default:
                 `ClientOptions.idle_timeout`.
 
@@ -220,17 +330,28 @@ class Client(ClientLifecycle):
             ProtocolError: The result is invalid, or does not match the tool's `outputSchema`.
             InputFailed: The handler did not answer an input request.
         """
-        session = self._session
-        deadline = session.requests.deadline(timeout, idle_timeout)
-        return await session.calls.call(name, arguments or {}, deadline, progress)
+        connection = self._connection
+        deadline = connection.deadline(timeout, idle_timeout)
+        reporter = None if progress is None else ProgressReporter(progress)
+        try:
+            result = await self._call(connection, name, arguments or {}, deadline, reporter)
+            if isinstance(result, TaskCreated):
+                result = await self._wait_for_task(connection, name, result, deadline, reporter)
+        except BaseException:
+            if reporter is not None:
+                await reporter.cancel()
+            raise
+        if reporter is not None:
+            await _finish_reports(connection, reporter, deadline)
+        return result
 
     async def call_task(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        timeout: Wait = UNSET,
-        idle_timeout: Wait = UNSET,
+        timeout: Timeout = UNSET,
+        idle_timeout: Timeout = UNSET,
     ) -> TaskHandle:
         """Call a tool, and return a handle as soon as the call has a result or becomes a task.
 
@@ -240,9 +361,12 @@ class Client(ClientLifecycle):
         Raises:
             ClientError: As for `call`.
         """
-        session = self._session
-        deadline = session.requests.deadline(timeout, idle_timeout)
-        return await session.calls.start(name, arguments or {}, deadline)
+        connection = self._connection
+        deadline = connection.deadline(timeout, idle_timeout)
+        result = await self._call(connection, name, arguments or {}, deadline)
+        if isinstance(result, TaskCreated):
+            return self._handle_of(connection, result.task.task_id, name)
+        return TaskHandle(connection, None, result)
 
     def task(self, id: str, *, tool: str | None = None) -> TaskHandle:
         """Return a handle of a task that this or another process has created.
@@ -251,38 +375,50 @@ class Client(ClientLifecycle):
             id: the id of the task.
             tool: the name of its tool, to check the result against the `outputSchema`.
         """
-        return self._session.calls.task(id, tool)
+        return self._handle_of(self._connection, id, tool)
 
-    async def read(self, uri: str, *, timeout: Wait = UNSET) -> ReadResourceResult:
+    async def read(self, uri: str, *, timeout: Timeout = UNSET) -> ReadResourceResult:
         """Read a resource and return its contents.
 
         Args:
             uri: the URI of the resource.
-            timeout: seconds for the whole request; None: no limit. Default:
-                `ClientOptions.timeout`.
+            timeout: seconds for the whole request; None: no limit. Default: that of the
+                client.
 
         Raises:
             ClientError: The resource does not exist, or the request failed.
         """
-        requests = self._session.requests
-        return await requests.read(uri, requests.deadline(timeout))
+        connection, method = self._connection, "resources/read"
+        found: ReadResourceResult | None = connection.cache.get(method, uri)
+        if found is not None:
+            return found
+        generation, deadline = connection.cache.generation, connection.deadline(timeout)
+        response, rounds = await connection.with_input(method, {"uri": uri}, deadline)
+        result: ReadResourceResult = connection.complete(method, response)
+        # A result that depends on input must not be cached (2026-07-28, caching, "Cache Key").
+        if not rounds:
+            connection.cache.put(method, uri, result, generation)
+        return result
 
     async def prompt(
-        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: Wait = UNSET
+        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: Timeout = UNSET
     ) -> GetPromptResult:
         """Get a prompt and return its messages.
 
         Args:
             name: the name of the prompt.
             arguments: the arguments; None: no arguments.
-            timeout: seconds for the whole request; None: no limit. Default:
-                `ClientOptions.timeout`.
+            timeout: seconds for the whole request; None: no limit. Default: that of the
+                client.
 
         Raises:
             ClientError: The prompt does not exist, or the request failed.
         """
-        requests = self._session.requests
-        return await requests.prompt(name, arguments or {}, requests.deadline(timeout))
+        connection, method = self._connection, "prompts/get"
+        params = {"name": name, "arguments": arguments or {}}
+        response, _ = await connection.with_input(method, params, connection.deadline(timeout))
+        result: GetPromptResult = connection.complete(method, response)
+        return result
 
     async def complete(
         self,
@@ -299,14 +435,20 @@ class Client(ClientLifecycle):
             value: the beginning of the argument's value, as typed so far.
             context: the other arguments that already have a value.
         """
-        return await self._session.requests.complete(reference, argument, value, context)
+        params = CompleteRequestParams(
+            ref=reference,
+            argument=CompletionArgument(argument, value),
+            context=CompletionContext(context) if context else None,
+        )
+        result: CompleteResult = await self._connection.result("completion/complete", params)
+        return result.completion
 
     def subscribe(self, *uris: str) -> ChangeStream:
         """Return a stream that reports changes of the resources *uris* and of resources below them.
 
         The stream opens when it is entered with `async with`.
         """
-        return self._session.change_stream(SubscriptionFilter(resource_subscriptions=uris))
+        return self.listen(*uris)
 
     def listen(
         self,
@@ -326,14 +468,13 @@ class Client(ClientLifecycle):
             prompts: whether to include the list of prompts.
             resources: whether to include the list of resources.
         """
-        return self._session.change_stream(
-            SubscriptionFilter(
-                tools_list_changed=tools or None,
-                prompts_list_changed=prompts or None,
-                resources_list_changed=resources or None,
-                resource_subscriptions=uris or None,
-            )
+        wanted = SubscriptionFilter(
+            tools_list_changed=tools or None,
+            prompts_list_changed=prompts or None,
+            resources_list_changed=resources or None,
+            resource_subscriptions=uris or None,
         )
+        return ChangeStream(self._connection, wanted)
 
     async def log_level(self, level: LoggingLevel) -> None:
         """Set the log level of the server for this client.
@@ -341,7 +482,7 @@ class Client(ClientLifecycle):
         The server then sends log messages of *level* and above, which are passed to `handle_log` of
         the handler.
         """
-        await self._session.set_log_level(level)
+        await self._connection.set_log_level(level)
 
     async def ping(self) -> None:
         """Check that the server responds.
@@ -351,9 +492,9 @@ class Client(ClientLifecycle):
         Raises:
             ClientError: The server does not respond.
         """
-        session = self._session
-        method = "ping" if session.connection.supports("ping") else "server/discover"
-        await session.requests.result(method, {})
+        connection = self._connection
+        method = "ping" if connection.supports("ping") else "server/discover"
+        await connection.result(method, {})
 
     async def discover(self) -> DiscoverResult:
         """Return the server's description of itself: its revisions, capabilities and instructions.
@@ -361,7 +502,23 @@ class Client(ClientLifecycle):
         Sends `server/discover` in 2026-07-28. Before 2026-07-28, the description is made of the
         result of the handshake, and nothing is sent.
         """
-        return await self._session.discover()
+        connection, method = self._connection, "server/discover"
+        if not connection.is_modern:
+            server = connection.server
+            return DiscoverResult(
+                ttl_ms=0,
+                cache_scope="private",
+                supported_versions=[server.revision],
+                capabilities=copied(server.capabilities),
+                instructions=server.instructions,
+            )
+        found: DiscoverResult | None = connection.cache.get(method)
+        if found is not None:
+            return found
+        generation = connection.cache.generation
+        result: DiscoverResult = await connection.result(method, {})
+        connection.cache.put(method, "", result, generation)
+        return result
 
     async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
         """Send a request of any method, and return its result.
@@ -369,8 +526,208 @@ class Client(ClientLifecycle):
         The result is a value of `genmcp.protocol`. For a method that no revision defines, the
         result is decoded JSON.
         """
-        return await self._session.requests.result(method, params or {})
+        return await self._connection.result(method, params or {})
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification, such as `notifications/roots/list_changed`."""
-        await self._session.connection.notify(method, params)
+        await self._connection.notify(method, params)
+
+    async def _call(
+        self,
+        connection: Connection,
+        name: str,
+        arguments: Mapping[str, Any],
+        deadline: Deadline,
+        reporter: ProgressReporter | None = None,
+    ) -> CallToolResult | TaskCreated:
+        """Call a tool, and return its checked result or the task it became."""
+        tools, method = connection.tools, "tools/call"
+        # Only the listed definition of a tool says which arguments the headers repeat.
+        if tools.mirrors and not tools.has(name):
+            await self._list_once(connection, deadline)
+        params = {"name": name, "arguments": arguments}
+        try:
+            headers = tools.headers(name, arguments)
+            response, _ = await connection.with_input(method, params, deadline, reporter, headers)
+        except ServerError as error:
+            _explain_legacy_task(connection, error)
+            # 2026-07-28, Streamable HTTP, "Client Behavior": the tool may have changed since it was
+            # listed. The call was rejected for its headers, so that it has not run.
+            if error.code != HeaderMismatch.code or not tools.mirrors:
+                raise
+            connection.cache.discard(_LIST)
+            async with _limit(connection, deadline):
+                await self._list_tools(connection)
+            headers = tools.headers(name, arguments)
+            response, _ = await connection.with_input(method, params, deadline, reporter, headers)
+        if isinstance(response, TaskCreated):
+            return response
+        result: CallToolResult = response.result
+        await self._check(connection, name, result, deadline)
+        return result
+
+    async def _wait_for_task(
+        self,
+        connection: Connection,
+        name: str,
+        created: TaskCreated,
+        deadline: Deadline,
+        reporter: ProgressReporter | None,
+    ) -> CallToolResult:
+        handle = self._handle_of(connection, created.task.task_id, name)
+        try:
+            return await handle.wait_until(deadline, reporter)
+        except BaseException as error:
+            # The caller has no handle: a call that was given up cancels its task. A task that
+            # cannot be polled is in the error, and can be resumed.
+            if not (isinstance(error, ClientError) and error.task) and not handle.is_over:
+                with suppress(ClientError, TimeoutError):
+                    async with asyncio.timeout(_TASK_CANCEL_TIMEOUT):
+                        await handle.cancel()
+            raise
+
+    def _handle_of(self, connection: Connection, id: str, tool: str | None) -> TaskHandle:
+        check = None if tool is None else partial(self._check, connection, tool)
+        return TaskHandle(connection, check, id)
+
+    async def _check(
+        self,
+        connection: Connection,
+        name: str,
+        result: CallToolResult,
+        deadline: Deadline | None = None,
+    ) -> None:
+        """Check *result* against the `outputSchema` of its tool."""
+        if not connection.options.check_output:
+            return
+        if result.structured_content is not UNSET and not connection.tools.has(name):
+            # If listing the tools times out, the result is returned unchecked.
+            with suppress(RequestTimeout):
+                await self._list_once(connection, deadline)
+        await connection.tools.check(name, result)
+
+    async def _list_once(self, connection: Connection, deadline: Deadline | None) -> None:
+        """List the tools, unless that was tried before.
+
+        If listing fails, tools are called without headers, and their results are not checked.
+        """
+        if not connection.tools.listed:
+            async with _limit(connection, deadline):
+                with suppress(ClientError):
+                    await self._list_tools(connection)
+            connection.tools.listed = True
+
+    async def _list_tools(self, connection: Connection) -> list[ToolDefinition]:
+        """Return the tools of the server, except those with invalid annotations."""
+        return await connection.tools.update(await self._list(connection, _LIST, "tools"))
+
+    async def _list(self, connection: Connection, method: str, member: str) -> list[Any]:
+        """Return the items on all pages of a list; *member* is the attribute of a page with items.
+
+        Raises:
+            ProtocolError: The list has too many pages, or a cursor is repeated.
+            ListTooLong: The list has too many bytes or items.
+            ClientError: As for `Connection.request`.
+        """
+        try:
+            return await _pages(connection, method, member)
+        except ServerError:
+            # The cursor of a cached page may have expired: read the list again (2026-07-28,
+            # caching, "Interaction with Pagination").
+            if connection.cache.get(method) is None:
+                raise
+            connection.cache.discard(method)
+            return await _pages(connection, method, member)
+
+
+def _unknown_option(name: str) -> str:
+    """Return the error for an argument that `Client` does not have."""
+    settings = ClientOptions.__struct_fields__
+    near = get_close_matches(name, [*_ARGUMENTS, *settings], 1)
+    if not near:
+        return f"Client has no argument {name!r}; it has {', '.join(_ARGUMENTS)}"
+    [found] = near
+    write = f"options=ClientOptions({found}=...)" if found in settings else f"{found}=..."
+    return f"Client has no argument {name!r}; write {write}"
+
+
+async def _pages(connection: Connection, method: str, member: str) -> list[Any]:
+    cache, name = connection.cache, connection.server_name
+    found: list[Any] = []
+    cursors: set[str | None] = {None}
+    cursor: str | None = None
+    total = 0
+    while True:
+        page, size = await _page(connection, method, cursor)
+        items = getattr(page, member)
+        found += items
+        total += size
+        for count, limit, unit in (
+            (total, _MAX_LIST_BYTES, "bytes"),
+            (len(found), _MAX_LIST_ITEMS, "items"),
+        ):
+            if count > limit:
+                cache.discard(method)
+                raise ListTooLong(name, method, count, limit, unit)
+        cursor = page.next_cursor
+        if cursor is None:
+            return found
+        if cursor in cursors or len(cursors) >= _MAX_PAGES:
+            cache.discard(method)
+            raise ProtocolError(
+                f"the list of {method} does not end after {len(cursors)} pages", name
+            )
+        cursors.add(cursor)
+
+
+async def _page(connection: Connection, method: str, cursor: str | None) -> tuple[Any, int]:
+    """Return a page, from the cache or the server, and its size in bytes."""
+    key, cache = cursor or "", connection.cache
+    page, size = cache.get(method, key), cache.size(method, key)
+    if page is None:
+        generation = cache.generation
+        response = await connection.request(method, {} if cursor is None else {"cursor": cursor})
+        page = connection.complete(method, response)
+        size = len(response.raw) if isinstance(response, Answered) else 0
+        if size <= _MAX_LIST_BYTES:
+            cache.put(method, key, page, generation)
+    return page, size
+
+
+def _explain_legacy_task(connection: Connection, error: ServerError) -> None:
+    """Add advice to the rejection of a call without a required task.
+
+    2025-11-25, tasks, "Tool-Level Negotiation".
+    """
+    if error.code == MethodNotFound.code and connection.server.revision == "2025-11-25":
+        raise ServerError(
+            error.code,
+            error.message,
+            error.data,
+            server_name=error.server_name,
+            status=error.status,
+            advice=_LEGACY_TASKS,
+        ) from error
+
+
+@asynccontextmanager
+async def _limit(connection: Connection, deadline: Deadline | None) -> AsyncIterator[None]:
+    """Limit the listing of the tools before or after a call by the deadline of the call."""
+    try:
+        async with asyncio.timeout(None) if deadline is None else deadline.limit():
+            yield
+    except TimeoutError:
+        total = 0 if deadline is None else deadline.total or 0
+        raise RequestTimeout(_LIST, connection.server_name, total) from None
+
+
+async def _finish_reports(
+    connection: Connection, reporter: ProgressReporter, deadline: Deadline
+) -> None:
+    """Wait for the progress callback of a call that has returned, until the deadline."""
+    try:
+        async with _limit(connection, deadline):
+            await reporter.end()
+    except RequestTimeout:
+        logger.warning("a progress callback exceeds the timeout of its call: it is cancelled")
+        await reporter.cancel()

@@ -1,63 +1,89 @@
-"""One connection to a server: the state machine, its transport, and the requests of callers."""
+"""The connection of a client to a server: the state machine, its transport, and what waits for it.
+
+`ClientDispatch` decides what the messages of the server mean, and what is sent. The connection
+passes messages and failures of its transport to it, and performs what it returns. Around that are
+the waits: of requests for their responses, of all requests for the handshake, of the caller of
+`close` for the end of hooks and transport.
+"""
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextvars import Context
 from functools import partial
 from typing import Any, Final, TypeAlias
 
+import msgspec
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from genmcp._core.client import events
+from genmcp._core.client.codec import Params
 from genmcp._core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
 from genmcp._core.client.lifecycle import Timeouts
 from genmcp._core.subscription import ACKNOWLEDGED
 from genmcp._wire.jsonrpc import RequestId
 from genmcp.cancellation import CancelScope
+from genmcp.client.cache import ResultCache
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
     Forbidden,
     HttpStatusError,
+    InputFailed,
     ProcessExited,
+    ProtocolError,
+    RequestTimeout,
+    ServerError,
     SessionEnded,
-    TooManyRequests,
     as_client_error,
+    error_after_first_response,
     transport_failure,
 )
-from genmcp.client.handler_runner import HandlerRunner, declared_capabilities
+from genmcp.client.handler_runner import Answer, HandlerRunner, declared_capabilities
 from genmcp.client.options import ClientOptions
-from genmcp.client.pending import (
-    BackgroundSender,
-    Closing,
-    DeadlineTimer,
-    OnProgress,
-    PendingResponse,
-    PendingResponses,
-    Readiness,
-    Response,
-    TimeoutPauses,
-    WarningThrottle,
-)
+from genmcp.client.tool_catalog import ToolCatalog
 from genmcp.client.transports.base import Transport
-from genmcp.errors import McpError, MethodNotFound, Overloaded
-from genmcp.protocol.params import ProgressNotificationParams
+from genmcp.errors import McpError, MethodNotFound
+from genmcp.protocol.client_features import InputRequest
+from genmcp.protocol.params import LoggingLevel, ProgressNotificationParams
+from genmcp.protocol.revisions.chain import REVISIONS
+
+logger = logging.getLogger("genmcp.client")
+
+Timeout: TypeAlias = float | UnsetType | None
+"""A timeout in seconds; None: no timeout; UNSET: the timeout of the client's options."""
 
 ConnectionEvent: TypeAlias = (
     events.NotificationReceived
     | events.NotificationsMissed
-    | events.Connected
     | events.SessionReset
     | events.Disconnected
     | events.ConnectionFailed
 )
 """An event that belongs to no request."""
 
+Response: TypeAlias = events.Answered | events.InputNeeded | events.TaskCreated
+"""The response to a request, other than an error."""
+
+OnProgress: TypeAlias = Callable[[float, float | None, str | None], None]
+"""Called with the progress of a request: the progress, the total if known, and a message."""
+
 Outcomes: TypeAlias = Iterable[Any]
 
-_PROGRESS: Final = "notifications/progress"
 _BOTH_TRIED: Final = (
     "both eras of the protocol were tried; set ClientOptions(revision=...) to the right one"
 )
+# Seconds for the response to `server/discover`, after which a stdio server is treated as one of an
+# earlier revision.
+_PROBE_TIMEOUT = 5.0
+# Seconds for the server to accept `notifications/initialized`, after which requests are sent.
+_INITIALIZED_TIMEOUT = 5.0
+_MAX_INPUT_ROUNDS: Final = 10  # of one call
+_MAX_ABANDONED: Final = 1000  # calls that were given up and not answered
+#: Requests during which a server may ask the client for input.
+_CALLS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 _FINAL: Final = frozenset(
     {
         events.Answered,
@@ -69,247 +95,142 @@ _FINAL: Final = frozenset(
 )
 
 
-class MachineDriver:
-    """Drives the state machine of one connection. Owned by the `Connection`.
+class Deadline:
+    """The deadline of one call, shared by all its requests. Owned by the call.
 
-    The driver is the `TransportSink` of the transport. It passes messages and failures to the state
-    machine (`ClientDispatch`), and performs the outcomes that the machine returns.
+    Args:
+        idle: seconds without progress; None: no limit.
+        total: seconds in all, from now on; None: no limit.
+    """
+
+    __slots__ = ("_until", "idle", "total")
+
+    def __init__(self, idle: float | None, total: float | None) -> None:
+        self.idle = idle
+        self.total = total
+        self._until = None if total is None else asyncio.get_running_loop().time() + total
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """The timeouts of the next request: its total is the time that remains for the call."""
+        if self._until is None:
+            return Timeouts(idle=self.idle, total=None)
+        remaining = self._until - asyncio.get_running_loop().time()
+        # Never 0 or less: the request is sent and times out, so the caller gets RequestTimeout.
+        return Timeouts(idle=self.idle, total=max(remaining, 0.001), whole=self.total)
+
+    def limit(self) -> asyncio.Timeout:
+        """Return a context manager that raises TimeoutError at the deadline."""
+        return asyncio.timeout_at(self._until)
+
+
+class _PendingResponse:
+    """The future response to one request. Owned by the caller that sent the request."""
+
+    __slots__ = ("future", "method", "on_progress", "refusal", "scope")
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, method: str, on_progress: OnProgress | None
+    ) -> None:
+        self.future: asyncio.Future[Response] = loop.create_future()
+        self.method = method
+        self.on_progress = on_progress
+        #: The scope of the transport's `send`, which over HTTP lasts as long as the response.
+        self.scope: CancelScope | None = None
+        #: The error with which a question of the server about this call was answered.
+        self.refusal: McpError | None = None
+
+    @property
+    def was_abandoned(self) -> bool:
+        """Whether the caller gave up before the response: cancelled, or timed out."""
+        future = self.future
+        if not future.done() or future.cancelled():
+            return True
+        # `exception()` also marks the error as retrieved: no warning when the future is dropped.
+        return isinstance(future.exception(), RequestTimeout)
+
+
+class Connection:
+    """The connection of a client to one server. Owned by a `Client`, used in one event loop.
+
+    It is opened and closed once; a client that is opened again makes another one. It is the
+    `TransportSink` of its transport.
 
     Args:
         transport: the transport.
         handler: answers the requests of the server.
         options: the options of the client.
-        on_event: called with each notification and each change of the connection.
+        timeout: the default of the total timeout of a call, in seconds.
         remembered: the revision of the last connection to this server, if known.
-    """
-
-    def __init__(
-        self,
-        transport: Transport,
-        handler: HandlerRunner[Any],
-        options: ClientOptions,
-        on_event: Callable[[ConnectionEvent], None],
-        remembered: str | None,
-    ) -> None:
-        self._server_name = transport.server_name
-        self._transport = transport
-        self._handler = handler
-        self._on_event = on_event
-        self._throttle = WarningThrottle(self._server_name)
-        self._timer = DeadlineTimer(self._check_timeouts)
-        self._background = BackgroundSender(transport, self._throttle, options.initialized_timeout)
-        self.machine = _machine(transport, handler, options, remembered)
-        self.responses = PendingResponses(self._server_name, options.max_abandoned_calls)
-        self.pauses = TimeoutPauses(self.machine, self._timer)
-        self.readiness = Readiness(self.machine, self._background, self._server_name)
-        self._loop: asyncio.AbstractEventLoop
-
-    def open(self) -> None:
-        """Bind to the running event loop. Requests may wait for the handshake from now on."""
-        self._loop = asyncio.get_running_loop()
-        self.readiness.open()
-
-    def close(self) -> None:
-        """Fail the pending requests."""
-        self.readiness.close()
-        self.perform(self.machine.close())
-        self._timer.stop()
-
-    async def end(self) -> None:
-        """Report the end of the transport to the machine, and cancel the background sends."""
-        self.perform(self.machine.closed(None))
-        await self._background.close()
-        self._throttle.close()
-
-    async def connect(self) -> None:
-        """Open the transport and run the handshake.
-
-        Raises:
-            ClientError: The server cannot be reached, or the handshake failed.
-        """
-        # At most twice: 2026-07-28, stdio, "Backward Compatibility": a server of an earlier era may
-        # exit on `server/discover` (`RestartTransport`).
-        try:
-            await self._connect_once()
-        except ClientError:
-            if self.machine.state is not ConnectionState.NEW:
-                raise
-        else:
-            return
-        self.readiness.open()
-        try:
-            await self._connect_once()
-        except ProcessExited as error:
-            raise error.with_advice(_BOTH_TRIED) from error
-
-    async def _connect_once(self) -> None:
-        await self._transport.open(self)
-        if self.readiness.is_open:  # it may have been closed while the transport opened
-            self.perform(self.machine.begin(self.now()))
-        await self.readiness.wait()
-
-    def now(self) -> float:
-        """Return the time of the event loop."""
-        return self._loop.time()
-
-    def error(self, error: Exception | None) -> ClientError:
-        """Return the ClientError to raise for *error*, the reason why the connection ended."""
-        return as_client_error(error, "the connection", self._server_name)
-
-    def on_message(self, message: bytes, request_id: RequestId | None = None) -> bool:
-        """Handle a message of the server; see `TransportSink`."""
-        outcomes = self.machine.received(message, self.now(), about=request_id)
-        self._perform_received(outcomes, request_id)
-        return request_id is None or not self.machine.is_pending(request_id)
-
-    def on_oversized(self, size: int, head: bytes, request_id: RequestId | None = None) -> bool:
-        """Handle a message that was too long to be read; see `TransportSink`."""
-        outcomes = self.machine.too_long(size, head, now=self.now(), about=request_id)
-        self._perform_received(outcomes, request_id)
-        return not self.machine.is_pending(request_id)
-
-    def on_failure(self, request_id: RequestId | None, error: ClientError) -> None:
-        """Handle the failure of a request or of the transport; see `TransportSink`."""
-        if request_id is None:
-            self.perform(self.machine.closed(error))
-            return
-        # The body of an HTTP error may be the JSON-RPC response to the request. The body of
-        # `SessionEnded` is ignored: the request is sent again in a new session. So is that of a 403
-        # which names scopes: these are in its header, and the body has nothing more.
-        ignored = isinstance(error, SessionEnded) or (
-            isinstance(error, Forbidden) and bool(error.scopes)
-        )
-        if isinstance(error, HttpStatusError) and not ignored:
-            body = error.content  # that of a 401 is often an error of OAuth
-            if body.lstrip().startswith(b"{") and b'"jsonrpc"' in body:
-                outcomes = self.machine.received(
-                    body, self.now(), about=request_id, status=error.status
-                )
-                self.perform([_with_cause(outcome, error) for outcome in outcomes])
-        self.perform(self.machine.failed(request_id, transport_failure(error), self.now()))
-
-    def on_wait(self, request_id: RequestId, *, waiting: bool) -> None:
-        """Pause or continue the timeouts of a request; see `TransportSink`."""
-        self.pauses.set(request_id, waiting=waiting)
-
-    def on_lost_notifications(self) -> None:
-        """Handle a gap in the server's notifications; see `TransportSink`."""
-        self.perform([events.NotificationsMissed()])
-
-    def on_session_ended(self, error: ClientError) -> None:
-        """Handle the end of the session; see `TransportSink`."""
-        self.perform(self.machine.session_ended(error, self.now()))
-
-    async def deliver(self, outcomes: Outcomes) -> None:
-        """Perform *outcomes*, and wait until their messages are sent.
-
-        Raises:
-            ClientError: A message could not be sent.
-        """
-        self._timer.set(self.machine.next_check)
-        for outcome in outcomes:
-            if type(outcome) is events.SendMessage:
-                await self._transport.send(outcome)
-            else:
-                self._handle(outcome)
-
-    def perform(self, outcomes: Outcomes) -> None:
-        """Perform *outcomes*; their messages are sent in the background."""
-        # A received message never makes a deadline earlier; only a sent request can.
-        stale = self._timer.due is None
-        for outcome in outcomes:
-            if type(outcome) is events.SendMessage:
-                self._background.send(outcome)
-                stale = True
-            else:
-                self._handle(outcome)
-        if stale and self.readiness.is_open:
-            self._timer.set(self.machine.next_check)
-
-    def _perform_received(self, outcomes: Sequence[Any], request_id: RequestId | None) -> None:
-        self.perform(outcomes)
-        # A server may answer a request in the HTTP response of another request, or on the
-        # notification stream. The response of the answered request may then never end: close it.
-        for outcome in outcomes:
-            if type(outcome) in _FINAL and outcome.id != request_id:
-                self.responses.close_response(outcome.id)
-
-    def _check_timeouts(self) -> None:
-        self.perform(self.machine.check_timeouts(self.now()))
-
-    def _handle(self, outcome: Any) -> None:
-        """Handle an outcome other than `SendMessage`."""
-        if self.responses.handle(outcome):
-            if type(outcome) is events.ProgressReceived:
-                self._handler.notify(_PROGRESS, _progress_params(outcome))
-            return
-        match outcome:
-            case events.NotificationReceived():
-                self._on_event(outcome)
-                if outcome.method != ACKNOWLEDGED:  # the reply to `listen`, not of the server's own
-                    self._handler.notify(outcome.method, outcome.params)
-            case events.NotificationsMissed():
-                self._on_event(outcome)
-            case events.RequestReceived():
-                reply = partial(self._reply, outcome)
-                self._handler.start(outcome.id, outcome.method, outcome.params, reply)
-            case events.ReceivedRequestCancelled():
-                self._handler.cancel(outcome.id)
-            case events.MessageDropped():
-                self._throttle.warn(outcome.fault, f"{self._server_name}: {outcome.fault}")
-            case events.Connected():
-                self.readiness.connect()
-                self._on_event(outcome)
-            case events.SessionReset():
-                self.readiness.renew()
-                self._on_event(outcome)
-            case events.RestartTransport():  # `connect` opens the transport again
-                self.readiness.fail(self.error(outcome.error))
-            case events.ConnectionFailed() | events.Disconnected():
-                self.readiness.fail(self.error(outcome.error))
-                self._on_event(outcome)
-
-    async def _reply(self, request: events.RequestReceived, answer: Any) -> None:
-        refused = isinstance(answer, McpError)
-        reply = self.machine.refuse if refused else self.machine.answer
-        await self.deliver(reply(request.id, answer))
-
-
-class Connection:
-    """The connection of a client to one server. Owned by a `ClientSession`, used in one event loop.
-
-    Args:
-        transport, handler, options, on_event, remembered: as for `MachineDriver`.
 
     Attributes:
+        cache: the results that are fresh.
+        tools: the tools that the server has listed.
+        listeners: called with each notification, and with each loss that concerns subscriptions.
+        subscribers: how many change streams share the session's subscription to a resource.
+        subscribing: held while a resource is subscribed to, or unsubscribed from.
+        abandoned: the ids of calls that were cancelled or timed out, and not answered yet. The
+            server may still process them, and ask for input.
         supports: called with a method; returns whether the negotiated revision has the method.
-        notifications_ready: `Transport.notifications_ready`.
-        abandoned_calls: `PendingResponses.abandoned`.
-        error: `MachineDriver.error`.
     """
 
     def __init__(
         self,
         transport: Transport,
-        handler: HandlerRunner[Any],
+        handler: HandlerRunner,
         options: ClientOptions,
-        on_event: Callable[[ConnectionEvent], None],
+        timeout: float | None,
         remembered: str | None = None,
     ) -> None:
-        driver = MachineDriver(transport, handler, options, on_event, remembered)
         self.server_name = transport.server_name
-        self._transport = transport
-        self._handler = handler
-        self._driver = driver
-        self._machine = driver.machine
-        self._readiness = driver.readiness
-        self._responses = driver.responses
+        self.handler = handler
+        self.options = options
+        self.cache = ResultCache(options.cache_size)
+        self.tools = ToolCatalog(transport.server_name, mirrors=False)
+        self.timeouts = Timeouts(idle=options.idle_timeout, total=timeout)
+        self.listeners: list[Callable[[ConnectionEvent], None]] = []
+        self.subscribers: Counter[str] = Counter()
+        # Subscribing takes a round trip, during which another stream must not unsubscribe.
+        self.subscribing = asyncio.Lock()
+        self.abandoned: set[RequestId | None] = set()
+        self.transport = transport
+        self._machine = ClientDispatch(
+            options.info,
+            declared_capabilities(handler, tasks=options.tasks),
+            per_message=transport.per_message,
+            options=DispatchOptions(
+                revision=options.revision,
+                remembered=remembered,
+                probe_timeout=_PROBE_TIMEOUT,
+                connect_timeout=options.open_timeout,
+                max_asked=handler.max_asked,
+            ),
+        )
+        self.supports = self._machine.supports
         self._loop: asyncio.AbstractEventLoop
-        self._closing = Closing(transport.server_name, handler.runs_in)
-        self.supports = driver.machine.supports
-        self.notifications_ready = transport.notifications_ready
-        self.abandoned_calls = driver.responses.abandoned
-        self.error = driver.error
+        self._pending: dict[RequestId, _PendingResponse] = {}
+        self._background: set[asyncio.Task[None]] = set()
+        # Faults of the server: the first of each kind is a warning, the others are logged at DEBUG.
+        # A server that writes log lines to stdout would otherwise cause one warning a line.
+        self._warned: set[type[Exception]] = set()
+        self._faults_not_warned = 0
+        # The handshake: requests wait for `_connected`, which is None unless the connection is
+        # open, and then for the sending of `notifications/initialized`.
+        self._connected: asyncio.Future[None] | None = None
+        self._initialized: asyncio.Task[None] | None = None
+        self._renewals = 0  # of the session
+        # The timer of the earliest deadline of a request.
+        self._due: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        # Opening and closing.
+        self._opening: asyncio.Timeout | None = None
+        self._opener: asyncio.Task[Any] | None = None
+        self._opened = asyncio.Event()  # opening has ended, with or without success
+        self._logins = 0  # requests that wait for the user
+        self._time_left: float | None = None  # of `_opening`, while it is paused
+        self._closing: asyncio.Task[None] | None = None
+        self._ended = asyncio.Event()
+        self._reason: ClientError | None = None  # why it has ended; None if it was closed
 
     @property
     def server(self) -> events.Connected:
@@ -323,31 +244,50 @@ class Connection:
         return server
 
     @property
+    def is_modern(self) -> bool:
+        """Whether the negotiated revision is 2026-07-28 or later, which has no sessions."""
+        return REVISIONS[self.server.revision].modern
+
+    @property
     def is_open(self) -> bool:
         """Whether requests can be sent now, or will be sent when the handshake is complete."""
-        return self._readiness.is_open and self._machine.reason is None
+        return self._connected is not None and self._machine.reason is None
 
     @property
     def is_closed(self) -> bool:
         """Whether `close` was called."""
-        return self._closing.has_begun
+        return self._closing is not None
 
-    async def open(self, timeout: asyncio.Timeout | None = None) -> None:
-        """Connect and run the handshake. *timeout* begins again after the user has logged in.
+    async def open(self) -> None:
+        """Connect and run the handshake.
 
         Raises:
             ClientError: The server cannot be reached, the handshake failed, or `close` was called.
         """
         self._loop = asyncio.get_running_loop()
-        self._driver.pauses.opening = timeout
-        self._driver.open()
+        self._opener = asyncio.current_task()
+        self._connected = self._loop.create_future()
         try:
-            await self._closing.run_opening(self._open())
+            try:
+                await self._open()
+            finally:
+                self._opener = None
+                self._opened.set()
         except BaseException as error:
             await self.close(error)
             raise
-        finally:
-            self._driver.pauses.opening = None
+
+    async def opened(self) -> None:
+        """Wait until `open` has succeeded or failed."""
+        await self._opened.wait()
+
+    async def ended(self) -> ClientError | None:
+        """Wait until the connection has ended.
+
+        Return the error that ended the connection; None if the client closed it.
+        """
+        await self._ended.wait()
+        return self._reason
 
     async def close(self, reason: BaseException | None = None) -> None:
         """Close the connection, and wait until it is closed. Pending requests fail.
@@ -355,28 +295,132 @@ class Connection:
         May be called repeatedly. If the caller is cancelled, the closing continues. A hook of the
         handler does not wait, since the closing waits for hooks.
         """
-        if self._readiness.is_open:
-            self._driver.close()
-            self._closing.begin(self._close(reason))
-        await self._closing.wait()
+        self._ended.set()
+        if self._connected is not None:
+            self._fail_waiting(ClientClosed(self.server_name))
+            self._connected = None
+            self.perform(self._machine.close())
+            self._stop_timer()
+            self._closing = self._loop.create_task(self._close(reason))
+            if self._opening is not None and not self._opening.expired():
+                self._opening.reschedule(0)  # it interrupts `open`
+        caller = asyncio.current_task()
+        if self._closing is None or caller is None or caller in (self._closing, self._opener):
+            return
+        if not self.handler.runs_in(caller):
+            await asyncio.shield(self._closing)
 
     async def _open(self) -> None:
-        await self._handler.open()
-        await self._driver.connect()
+        try:
+            async with asyncio.timeout(self.options.open_timeout) as self._opening:
+                await self._connect()
+                if self.options.log_level is not None:
+                    await self._set_first_log_level(self.options.log_level)
+        except TimeoutError:
+            if self._closing is None:
+                seconds = self.options.open_timeout
+                raise RequestTimeout("connecting", self.server_name, seconds) from None
+        finally:
+            self._opening = None
+        if self._closing is not None:
+            raise ClientClosed(self.server_name)
+
+    async def _connect(self) -> None:
+        # At most twice: 2026-07-28, stdio, "Backward Compatibility": a server of an earlier era may
+        # exit on `server/discover` (`RestartTransport`).
+        try:
+            await self._connect_once()
+        except ClientError:
+            if self._machine.state is not ConnectionState.NEW:
+                raise
+        else:
+            return
+        self._connected = self._loop.create_future()
+        try:
+            await self._connect_once()
+        except ProcessExited as error:
+            raise error.with_advice(_BOTH_TRIED) from error
+
+    async def _connect_once(self) -> None:
+        await self.transport.open(self)
+        if self._connected is not None:  # it may have been closed while the transport opened
+            self.perform(self._machine.begin(self._loop.time()))
+        await self._ready()
+
+    async def _set_first_log_level(self, level: LoggingLevel) -> None:
+        # 2025-11-25, server/utilities, "Logging": only servers that declare the capability have
+        # `logging/setLevel`.
+        if self.is_modern or self.server.capabilities.logging is not None:
+            try:
+                await self.set_log_level(level)
+            except ServerError as error:  # the server is usable without log messages
+                logger.warning("%s rejects the log level: %s", self.server_name, error)
 
     async def _close(self, reason: BaseException | None) -> None:
         try:
-            await self._handler.close(reason)
-        finally:
-            await self._transport.close()
-            await self._driver.end()
+            await self._opened.wait()
+        finally:  # the end of the event loop cancels this task
+            try:
+                await self.handler.close(reason)
+            finally:
+                await self.transport.close()
+                self.perform(self._machine.closed(None))
+                for task in self._background:
+                    task.cancel()
+                await asyncio.gather(*self._background, return_exceptions=True)
+                if self._faults_not_warned:
+                    logger.warning(
+                        "%s: %d more of such faults (at DEBUG)",
+                        self.server_name,
+                        self._faults_not_warned,
+                    )
+
+    async def _ready(self) -> None:
+        """Wait until requests can be sent.
+
+        Raises:
+            ClientError: The connection is closed or has failed.
+        """
+        # A loop: each wait may end with another state, such as a new session.
+        while (connected := self._connected) is not None:
+            if not connected.done():
+                await asyncio.shield(connected)
+            elif (reason := self._machine.reason) is not None:
+                connected.result()
+                raise self.error(reason)
+            elif (sending := self._initialized) is not None and not sending.done():
+                # 2025-11-25, lifecycle, "Initialization": `notifications/initialized` precedes all
+                # requests.
+                await asyncio.wait((sending,), timeout=_INITIALIZED_TIMEOUT)
+                if self._initialized is sending:
+                    self._initialized = None
+            else:
+                return
+        raise ClientClosed(self.server_name)
+
+    def _fail_waiting(self, error: ClientError) -> None:
+        """Fail the requests that wait for the handshake."""
+        if self._connected is not None and not self._connected.done():
+            self._connected.set_exception(error)
+            self._connected.exception()  # no warning of asyncio if no request waits
+
+    def error(self, error: Exception | None) -> ClientError:
+        """Return the ClientError to raise for *error*, the reason why the connection ended."""
+        return as_client_error(error, "the connection", self.server_name)
+
+    def deadline(self, timeout: Timeout = UNSET, idle_timeout: Timeout = UNSET) -> Deadline:
+        """Return the deadline of a call that starts now. UNSET: the timeout of the options."""
+        return Deadline(
+            self.options.idle_timeout if idle_timeout is UNSET else idle_timeout,
+            self.timeouts.total if timeout is UNSET else timeout,
+        )
 
     async def request(
         self,
         method: str,
         params: Any,
         *,
-        timeouts: Timeouts,
+        timeouts: Timeouts | None = None,
         on_progress: OnProgress | None = None,
         param_headers: events.ParamHeaders = (),
         on_id: Callable[[RequestId], None] | None = None,
@@ -386,7 +430,7 @@ class Connection:
         Args:
             method: the method.
             params: the params.
-            timeouts: the timeouts of the request.
+            timeouts: the timeouts of the request; None: those of the options.
             on_progress: called with the progress of the request.
             param_headers: the `Mcp-Param-*` headers.
             on_id: called with the id of the request before it is sent.
@@ -395,25 +439,21 @@ class Connection:
             ServerError: The server responded with an error, or the revision lacks the method.
             RequestTimeout: A timeout expired.
             OutcomeUnknown: The connection broke after the request was sent.
-            TooManyRequests: `ClientOptions.max_pending` requests are pending.
             ClientError: The request was not sent, or the response is invalid.
         """
-        machine, driver = self._machine, self._driver
         while True:
-            await self._readiness.wait()
-            renewals = self._readiness.renewals
-            response = PendingResponse(self._loop, method, on_progress)
+            await self._ready()
+            renewals = self._renewals
+            response = _PendingResponse(self._loop, method, on_progress)
             try:
-                id, outcomes = machine.request(
+                id, outcomes = self._machine.request(
                     method,
                     params,
-                    now=driver.now(),
-                    timeouts=timeouts,
+                    now=self._loop.time(),
+                    timeouts=timeouts or self.timeouts,
                     progress=on_progress is not None,
                     param_headers=param_headers,
                 )
-            except Overloaded as error:
-                raise TooManyRequests(self.server_name, error.message) from None
             except MethodNotFound as error:
                 raise self.error(error) from None
             if on_id is not None:
@@ -424,8 +464,123 @@ class Connection:
                 # 2025-11-25, transports, "Session Management", point 4: repeat the request in a new
                 # session, but only if it was refused because the session was lost. The loop ends:
                 # the machine fails the connection if the new session is lost at once as well.
-                if error.sent or renewals == self._readiness.renewals:
+                if error.sent or renewals == self._renewals:
                     raise
+
+    async def _exchange(
+        self, id: RequestId, outcomes: Sequence[events.SendMessage], response: _PendingResponse
+    ) -> Response:
+        self._pending[id] = response
+        self._set_timer(self._machine.next_check)
+        try:
+            # `CloseResponse` cancels the scope: over HTTP, `send` lasts as long as the response.
+            with CancelScope() as response.scope:
+                try:
+                    for message in outcomes:
+                        await self.transport.send(message)
+                except ClientError as error:
+                    self.on_failure(id, error)
+            response.scope = None
+            return await response.future
+        except BaseException:
+            response.scope = None  # its block has been left
+            self.perform(self._machine.cancel(id))
+            raise
+        finally:
+            del self._pending[id]
+            # Evaluated for every request, and not only for calls: `was_abandoned` also marks the
+            # error of the future as retrieved.
+            abandoned = response.was_abandoned
+            room = len(self.abandoned) < _MAX_ABANDONED
+            if abandoned and room and response.method in _CALLS:
+                self.abandoned.add(id)
+
+    async def result(self, method: str, params: Params, timeouts: Timeouts | None = None) -> Any:
+        """Send a request that needs no input, and return its result.
+
+        Raises:
+            ClientError: As for `request`.
+        """
+        return self.complete(method, await self.request(method, params, timeouts=timeouts))
+
+    def complete(self, method: str, response: Response) -> Any:
+        """Return the result in *response*.
+
+        Raises:
+            ProtocolError: The response is a task or an input request, which *method* must not have.
+        """
+        if isinstance(response, events.Answered):
+            return response.result
+        raise ProtocolError(
+            f"the response to {method} must not be a task or an input request", self.server_name
+        )
+
+    async def with_input(
+        self,
+        method: str,
+        params: Mapping[str, Any],
+        deadline: Deadline,
+        on_progress: OnProgress | None = None,
+        param_headers: events.ParamHeaders = (),
+    ) -> tuple[events.Answered | events.TaskCreated, int]:
+        """Send a request; while the response needs input, repeat it with the handler's answers.
+
+        2026-07-28, basic/patterns, "Multi Round-Trip Requests". Return the final response, and the
+        number of responses that needed input.
+
+        Raises:
+            ProtocolError: The server asked for input too often.
+            InputFailed: The handler did not answer.
+            ClientError: As for `request`.
+        """
+        answers: Mapping[str, Any] = {}
+        for rounds in range(_MAX_INPUT_ROUNDS + 1):
+            try:
+                response = await self.request(
+                    method,
+                    {**params, **answers} if answers else params,
+                    timeouts=deadline.timeouts,
+                    on_progress=on_progress,
+                    param_headers=param_headers,
+                )
+            except ClientError as error:
+                if not rounds:
+                    raise
+                unknown = error_after_first_response(error, method)
+                raise unknown from unknown.__cause__
+            if not isinstance(response, events.InputNeeded):
+                return response, rounds
+            answers = await self._additional_params(method, response, deadline)
+        raise ProtocolError(
+            f"{method} needs input more than {_MAX_INPUT_ROUNDS} times", self.server_name
+        )
+
+    async def _additional_params(
+        self, method: str, needed: events.InputNeeded, deadline: Deadline
+    ) -> Mapping[str, Any]:
+        """Return the additional params of the next round: the answers and the state."""
+        params: dict[str, Any] = {}
+        try:
+            async with deadline.limit():
+                if asked := needed.requests:
+                    params["inputResponses"] = await self.answers(asked)
+        except TimeoutError:
+            what = f"{method}, including its input requests,"
+            raise RequestTimeout(what, self.server_name, deadline.total or 0) from None
+        if needed.state is not None:
+            params["requestState"] = needed.state
+        return params
+
+    async def answers(self, requests: Mapping[str, InputRequest]) -> dict[str, Answer]:
+        """Return the answers to *requests*; see `HandlerRunner.answer_all`.
+
+        Raises:
+            InputFailed: The handler refused or failed.
+        """
+        try:
+            return await self.handler.answer_all(requests)
+        except McpError as error:
+            raise InputFailed(error, self.server_name) from error
 
     async def notify(self, method: str, params: Any = None) -> None:
         """Send a notification. Does nothing if the negotiated revision does not have *method*.
@@ -433,68 +588,285 @@ class Connection:
         Raises:
             ClientError: The notification could not be delivered.
         """
-        await self._readiness.wait()
-        await self._driver.deliver(self._machine.notify(method, params))
+        await self._ready()
+        for message in self._machine.notify(method, params):
+            await self.transport.send(message)
 
-    async def log_level(self, level: Any, timeouts: Timeouts) -> None:
+    async def set_log_level(self, level: LoggingLevel) -> None:
         """Set the log level of the server.
 
         Raises:
             ClientError: As for `request`.
         """
-        await self._readiness.wait()
+        await self._ready()
         if self.supports("logging/setLevel"):
-            await self.request("logging/setLevel", {"level": level}, timeouts=timeouts)
+            await self.request("logging/setLevel", {"level": level})
         else:
-            self._machine.log_level(level, now=self._driver.now())
+            self._machine.log_level(level, now=self._loop.time())
 
-    async def _exchange(
-        self, id: RequestId, outcomes: Outcomes, response: PendingResponse
-    ) -> Response:
-        self._responses.add(id, response)
+    def on_message(self, message: bytes, request_id: RequestId | None = None) -> bool:
+        """Handle a message of the server; see `TransportSink`."""
+        now = self._loop.time()
+        self._received(self._machine.received(message, now, about=request_id), request_id)
+        return request_id is None or not self._machine.is_pending(request_id)
+
+    def on_oversized(self, size: int, head: bytes, request_id: RequestId | None = None) -> bool:
+        """Handle a message that was too long to be read; see `TransportSink`."""
+        now = self._loop.time()
+        self._received(self._machine.too_long(size, head, now=now, about=request_id), request_id)
+        return not self._machine.is_pending(request_id)
+
+    def on_failure(self, request_id: RequestId | None, error: ClientError) -> None:
+        """Handle the failure of a request or of the transport; see `TransportSink`."""
+        if request_id is None:
+            self.perform(self._machine.closed(error))
+            return
+        # The body of an HTTP error may be the JSON-RPC response to the request. The body of
+        # `SessionEnded` is ignored: the request is sent again in a new session. So is that of a 403
+        # which names scopes: these are in its header, and the body has nothing more.
+        ignored = isinstance(error, SessionEnded) or (
+            isinstance(error, Forbidden) and bool(error.scopes)
+        )
+        if isinstance(error, HttpStatusError) and not ignored:
+            body = error.content  # that of a 401 is often an error of OAuth
+            if body.lstrip().startswith(b"{") and b'"jsonrpc"' in body:
+                now = self._loop.time()
+                self.perform(
+                    replace(outcome, cause=error)
+                    if type(outcome) is events.RequestRejected
+                    else outcome
+                    for outcome in self._machine.received(
+                        body, now, about=request_id, status=error.status
+                    )
+                )
+        failure = transport_failure(error)
+        self.perform(self._machine.failed(request_id, failure, self._loop.time()))
+
+    def on_wait(self, request_id: RequestId, *, waiting: bool) -> None:
+        """Pause or continue the timeouts of a request; see `TransportSink`.
+
+        The timeout of the whole opening is paused as well, and begins again after all logins.
+        """
+        now, limit = self._loop.time(), self._opening
+        if self._closing is not None:
+            limit = None  # it has been shortened, to interrupt the opening
+        self._logins += 1 if waiting else -1
+        if waiting:
+            self._machine.pause(request_id, now)
+            if limit is not None and (due := limit.when()) is not None and due > now:
+                self._time_left = due - now
+                limit.reschedule(None)
+            return
+        self._machine.resume(request_id, now)
+        self._set_timer(self._machine.next_check)
+        if limit is not None and self._time_left is not None and not self._logins:
+            limit.reschedule(now + self._time_left)
+            self._time_left = None
+
+    def on_lost_notifications(self) -> None:
+        """Handle a gap in the server's notifications; see `TransportSink`."""
+        self.cache.clear()
+        self._publish(events.NotificationsMissed())
+
+    def on_session_ended(self, error: ClientError) -> None:
+        """Handle the end of the session; see `TransportSink`."""
+        self.perform(self._machine.session_ended(error, self._loop.time()))
+
+    def perform(self, outcomes: Outcomes) -> None:
+        """Perform *outcomes*; their messages are sent in the background."""
+        # A received message never makes a deadline earlier; only a sent request can.
+        stale = self._due is None
+        for outcome in outcomes:
+            if type(outcome) is events.SendMessage:
+                self._send_in_background(outcome)
+                stale = True
+            else:
+                self._handle(outcome)
+        if stale and self._connected is not None:
+            self._set_timer(self._machine.next_check)
+
+    def _received(self, outcomes: Sequence[Any], request_id: RequestId | None) -> None:
+        self.perform(outcomes)
+        # A server may answer a request in the HTTP response of another request, or on the
+        # notification stream. The response of the answered request may then never end: close it.
+        for outcome in outcomes:
+            if type(outcome) in _FINAL and outcome.id != request_id:
+                self._close_response(outcome.id)
+
+    def _handle(self, outcome: Any) -> None:
+        """Handle an outcome that belongs to a request, or a message of the server."""
+        match outcome:
+            case events.Answered() | events.InputNeeded() | events.TaskCreated():
+                self._settle(outcome.id, outcome)
+            case events.RequestRejected():
+                rejected = self._error_of(outcome.id, outcome.error)
+                rejected.__cause__ = outcome.cause
+                self._settle(outcome.id, rejected)
+            case events.RequestFailed():
+                error = self._error_of(outcome.id, outcome.error, outcome.may_have_run)
+                self._settle(outcome.id, error)
+            case events.RequestTimedOut():
+                seconds, silent = outcome.seconds, outcome.silent
+                name = self.server_name
+                self._settle(
+                    outcome.id, RequestTimeout(outcome.method, name, seconds, silent=silent)
+                )
+                # If the server does not read, `send` still waits, and so does the caller: end it.
+                self._close_response(outcome.id)
+            case events.SubscriptionEnded():
+                self._settle(outcome.id, events.Answered(outcome.id, None, msgspec.Raw()))
+            case events.CloseResponse():
+                self._close_response(outcome.id)
+            case events.ProgressReceived(id, progress, total, message):
+                response = self._pending.get(id)
+                if response is not None and response.on_progress is not None:
+                    response.on_progress(progress, total, message)
+                params = ProgressNotificationParams(id, progress, total, message)
+                self.handler.notify("notifications/progress", params)
+            case events.NotificationReceived():
+                self.cache.invalidate(outcome.method, outcome.params)
+                self._publish(outcome)
+                if outcome.method != ACKNOWLEDGED:  # the reply to `listen`, not of the server's own
+                    self.handler.notify(outcome.method, outcome.params)
+            case events.RequestReceived():
+                reply = partial(self._reply, outcome)
+                self.handler.start(outcome.id, outcome.method, outcome.params, reply)
+            case events.ReceivedRequestCancelled():
+                self.handler.cancel(outcome.id)
+            case events.MessageDropped():
+                self._drop(outcome)
+            case _:
+                self._change(outcome)
+
+    def _change(self, outcome: Any) -> None:
+        """Handle a change of the whole connection."""
+        match outcome:
+            case events.Connected():
+                # Over HTTP since 2026-07-28, headers repeat some arguments of a tool call.
+                modern = REVISIONS[outcome.revision].modern
+                self.tools.mirrors = self.transport.per_message and modern
+                if self._connected is not None and not self._connected.done():
+                    self._connected.set_result(None)
+            case events.SessionReset():
+                self.abandoned.clear()
+                self._renewals += 1
+                self._connected = self._loop.create_future()
+                self.cache.clear()
+                self.subscribers.clear()
+                self._publish(outcome)
+            case events.RestartTransport():  # `_connect` opens the transport again
+                self._fail_waiting(self.error(outcome.error))
+            case events.ConnectionFailed() | events.Disconnected():
+                error = self.error(outcome.error)
+                self._fail_waiting(error)
+                self.subscribers.clear()
+                self._publish(outcome)
+                if not self._ended.is_set():
+                    self._reason = error
+                    self._ended.set()
+
+    def _publish(self, event: ConnectionEvent) -> None:
+        for listener in self.listeners:
+            listener(event)
+
+    def _settle(self, id: RequestId, outcome: Response | ClientError) -> None:
+        """Set the response to request *id*, or its error, unless either is already set."""
+        response = self._pending.get(id)
+        if response is None or response.future.done():
+            return
+        # The form that the failure has in 2026-07-28, in which the server does not get the refusal.
+        if response.refusal is not None and _has_failed(outcome):
+            refusal = response.refusal
+            outcome = InputFailed(refusal, self.server_name)
+            outcome.__cause__ = refusal
+        if isinstance(outcome, ClientError):
+            response.future.set_exception(outcome)
+        else:
+            response.future.set_result(outcome)
+
+    def _error_of(
+        self, id: RequestId, error: Exception | None, may_have_run: bool = False
+    ) -> ClientError:
+        response = self._pending.get(id)
+        what = response.method if response else "a request"
+        return as_client_error(error, what, self.server_name, may_have_run)
+
+    def _close_response(self, id: RequestId) -> None:
+        """Close the HTTP response to request *id*, if it is open."""
+        response = self._pending.get(id)
+        if response is not None and response.scope is not None:
+            response.scope.cancel()
+
+    def _drop(self, dropped: events.MessageDropped) -> None:
+        if dropped.id in self.abandoned:
+            # A late response to a cancelled call: the server no longer processes the call.
+            if isinstance(dropped.fault, events.LateAnswer):
+                self.abandoned.discard(dropped.id)
+        else:
+            self._warn(dropped.fault, f"{self.server_name}: {dropped.fault}")
+
+    def _warn(self, fault: Exception, text: str) -> None:
+        first = type(fault) not in self._warned
+        self._warned.add(type(fault))
+        self._faults_not_warned += not first
+        logger.log(logging.WARNING if first else logging.DEBUG, "%s", text)
+
+    async def _reply(self, request: events.RequestReceived, answer: Any) -> None:
+        if isinstance(answer, McpError):
+            messages = self._machine.refuse(request.id, answer)
+            asking = [
+                pending
+                for id in request.about
+                if (pending := self._pending.get(id)) is not None and pending.method in _CALLS
+            ]
+            if len(asking) == 1:  # over stdio, any of several calls may have asked
+                asking[0].refusal = answer
+        else:
+            messages = self._machine.answer(request.id, answer)
+        for message in messages:
+            await self.transport.send(message)
+
+    def _send_in_background(self, message: events.SendMessage) -> None:
+        """Send a message that no caller waits for, such as a cancellation."""
+        # An empty context: hooks that the response starts must not see the context variables of
+        # the code that runs now.
+        task = self._loop.create_task(self._send(message), context=Context())
+        self._background.add(task)
+        task.add_done_callback(self._background.discard)
+        if message.method == "notifications/initialized":
+            self._initialized = task
+
+    async def _send(self, message: events.SendMessage) -> None:
+        what = message.method or "a response"
         try:
-            # `CloseResponse` cancels the scope: over HTTP, `deliver` lasts as long as the response.
-            with CancelScope() as response.scope:
-                try:
-                    await self._driver.deliver(outcomes)
-                except ClientError as error:
-                    self._driver.on_failure(id, error)
-            response.scope = None
-            return await response.future
-        except BaseException:
-            response.scope = None  # its block has been left
-            self._driver.perform(self._machine.cancel(id))
-            raise
-        finally:
-            self._responses.remove(id)
+            await self.transport.send(message)
+        except (ClientClosed, ProcessExited) as error:  # every request fails with it as well
+            logger.debug("%s was not sent: %s", what, error)
+        except ClientError as error:
+            self._warn(error, f"{what} could not be sent: {error}")
+
+    def _set_timer(self, due: float | None) -> None:
+        """Check the timeouts at *due*, unless an earlier check is set. None has no effect."""
+        # A later deadline does not replace the timer. Most requests end before their deadlines, so
+        # one timer serves thousands of requests.
+        if due is None or (self._due is not None and self._due <= due):
+            return
+        self._stop_timer()
+        self._due = due
+        self._timer = self._loop.call_at(due, self._check_timeouts)
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._due = self._timer = None
+
+    def _check_timeouts(self) -> None:
+        self._due = self._timer = None
+        self.perform(self._machine.check_timeouts(self._loop.time()))
 
 
-def _with_cause(outcome: Any, error: HttpStatusError) -> Any:
-    if type(outcome) is events.RequestRejected:
-        return replace(outcome, cause=error)
-    return outcome
-
-
-def _progress_params(event: events.ProgressReceived) -> ProgressNotificationParams:
-    return ProgressNotificationParams(event.id, event.progress, event.total, event.message)
-
-
-def _machine(
-    transport: Transport,
-    handler: HandlerRunner[Any],
-    options: ClientOptions,
-    remembered: str | None,
-) -> ClientDispatch:
-    return ClientDispatch(
-        options.info,
-        declared_capabilities(handler, options),
-        per_message=transport.per_message,
-        options=DispatchOptions(
-            revision=options.revision,
-            remembered=remembered,
-            probe_timeout=options.probe_timeout,
-            connect_timeout=options.open_timeout,
-            max_pending=options.max_pending,
-            max_asked=handler.max_asked,
-        ),
-    )
+def _has_failed(outcome: Response | ClientError) -> bool:
+    """Return whether the server has failed a call: with an error, or as a tool."""
+    if isinstance(outcome, events.Answered):
+        return bool(getattr(outcome.result, "is_error", False))
+    return isinstance(outcome, ServerError)

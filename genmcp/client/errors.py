@@ -16,7 +16,6 @@
     │   └── AuthorizationDenied   the user or the authorization server denied the request
     ├── ConnectionLost        the connection broke
     ├── RequestTimeout        a timeout expired
-    ├── TooManyRequests       too many requests are pending; nothing was sent
     ├── UnsupportedRevision   the server supports no revision that the client may use
     ├── InputFailed           the handler did not answer an input request of the server
     ├── ProtocolError         the server violated the protocol
@@ -232,15 +231,6 @@ class RequestTimeout(ClientError):
         self.seconds = seconds
 
 
-class TooManyRequests(ClientError):
-    """The request was not sent: `ClientOptions.max_pending` requests are already pending."""
-
-    sent = False
-
-    def __init__(self, server_name: str, reason: str) -> None:
-        super().__init__(f"{server_name}: {reason}", server_name)
-
-
 class UnsupportedRevision(ClientError):
     """The server supports no revision that the client may use; the message has the remedy.
 
@@ -260,7 +250,7 @@ class InputFailed(ClientError):
 
     A hook failed or refused, or the request is not supported; `__cause__` is this McpError.
     2026-07-28 has no error response to an input request. A server of an earlier revision receives
-    the error, and its response decides the call.
+    the error, and may do without the answer; this is raised if it then fails the call.
 
     Attributes:
         code, message, data: those of the McpError.
@@ -284,21 +274,17 @@ class MessageTooLarge(ProtocolError):
     """The server sent a message of more than `limit` bytes; `size` bytes of it were received."""
 
     def __init__(self, server_name: str, size: int, limit: int) -> None:
-        super().__init__(
-            f"a message of {size} bytes or more (max_message_bytes: {limit})", server_name
-        )
+        super().__init__(f"a message of {size} bytes or more, with a limit of {limit}", server_name)
         self.size = size
         self.limit = limit
 
 
 class ListTooLong(ProtocolError):
-    """The pages of a list exceed the bytes or items that the client's option *setting* allows."""
+    """The pages of a list have more than `limit` bytes or items."""
 
-    def __init__(self, server_name: str, method: str, size: int, setting: str, limit: int) -> None:
-        what = "bytes" if setting.endswith("bytes") else "items"
+    def __init__(self, server_name: str, method: str, size: int, limit: int, unit: str) -> None:
         super().__init__(
-            f"the list of {method} has {size} {what} or more (ClientOptions.{setting}: {limit})",
-            server_name,
+            f"the list of {method} has {size} {unit} or more, with a limit of {limit}", server_name
         )
         self.method = method
         self.size = size

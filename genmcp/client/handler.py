@@ -1,13 +1,8 @@
 """Handlers: they answer the requests of a server, and receive its notifications.
 
-class Desk(ClientHandler[int]):
-    \"\"\"Counts the forms that it has answered.\"\"\"
-
-    def init(self) -> int:
-        return 0
-
-    async def handle_elicitation_create(self, message, schema, state):
-        return Accepted({"name": await ask_the_user(message)}), state + 1
+class Desk(ClientHandler):
+    async def handle_elicitation_create(self, message, schema):
+        return Accepted({"name": await ask_the_user(message)})
 
 Client(url, handler=Desk())
 """
@@ -15,11 +10,11 @@ Client(url, handler=Desk())
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
+from inspect import isfunction, signature
 from pathlib import Path
-from typing import Any, Generic
+from typing import Any
 
 import msgspec
-from typing_extensions import TypeVar
 
 from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp._schema.schema import Schema
@@ -36,9 +31,8 @@ from genmcp.protocol.params import (
     ProgressNotificationParams,
 )
 from genmcp.protocol.tasks import TaskStatusNotificationParams
+from genmcp.question.elicitation import check_schemes
 from genmcp.question.question import Accepted, Declined
-
-S = TypeVar("S", default=Any)
 
 Sampled = CreateMessageRequestParams | CreateMessageResult
 """The subject of `approve`: a sampling request, and then the result of the model."""
@@ -58,7 +52,7 @@ class Denied(McpError):
         super().__init__(message)
 
 
-class ClientHandler(Generic[S]):
+class ClientHandler:
     """Answers the requests of a server, and receives its notifications. Subclass it.
 
     Override the hooks you need. A hook is a `def`, which runs in a thread, or an `async def`. The
@@ -66,34 +60,44 @@ class ClientHandler(Generic[S]):
     client declares the capabilities of the hooks that are overridden; requests for others are
     rejected with -32601. A misspelt `handle_...` is rejected when the class is defined.
 
-    The *state* belongs to one connection: `init` returns the first one, and every hook receives the
-    current one. A hook that answers a request returns its answer, or a tuple of the answer and the
-    new state. A hook for a notification returns the new state, or None to keep it. Concurrent
-    requests receive the same state, and the last state that is returned counts: what several hooks
-    change has to be mutable.
+    A hook that answers a request returns its answer; what one for a notification returns is
+    ignored. Hooks of concurrent requests run concurrently.
 
     A hook refuses a request with an McpError: the server receives its code, message and data. Any
     other exception is logged, and the server receives -32603 with a reference to the log. A server
-    of 2026-07-28 receives neither: the call fails with an `InputFailed` that has them.
+    of 2026-07-28 receives neither. The call fails with an `InputFailed` that has them; before
+    2026-07-28, unless the server can do without the answer.
 
     Attributes:
         capabilities: the declared capabilities, if not those of the hooks.
         sampling_tools: whether `handle_create_message` supports requests with tools.
         sampling_context: whether it supports requests that include context.
+        url_schemes: the schemes of URLs that the user may be asked to open. Default: https. URLs of
+            loopback may always be http.
         most_open: for a handler that forwards requests and bounds them itself: the number of
             requests open on one connection. They do not count towards
-            `ClientOptions.input_concurrency`.
+            the 8 that a client answers at once.
     """
 
     capabilities: ClientCapabilities | None = None
     sampling_tools: bool = False
     sampling_context: bool = False
+    url_schemes: Sequence[str] = ("https",)
     most_open: int | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
-        """Reject a misspelt hook, which would never be called."""
+        """Reject a hook that is misspelt, or has other parameters than it is called with."""
         super().__init_subclass__(**options)
-        for name in vars(cls):
+        check_schemes(f"{cls.__name__}.url_schemes", cls.url_schemes)
+        for name, hook in vars(cls).items():
+            if isfunction(hook) and isfunction(wanted := vars(ClientHandler).get(name)):
+                parameters = signature(wanted).parameters
+                try:
+                    signature(hook).bind(*parameters)
+                except TypeError:
+                    raise ConfigurationError(
+                        f"{cls.__name__}.{name} must take ({', '.join(parameters)})"
+                    ) from None
             if name.startswith("handle_") and not hasattr(ClientHandler, name):
                 hooks = [each for each in vars(ClientHandler) if each.startswith("handle_")]
                 near = get_close_matches(name, hooks, 1, 0)[0]
@@ -102,15 +106,11 @@ class ClientHandler(Generic[S]):
                     f"The hooks are {', '.join(hooks)}"
                 )
 
-    def init(self) -> Any:
-        """Return the first state of a connection. Its exceptions are raised by `Client.open`."""
-        return None
-
-    def handle_ping(self, state: S) -> Any:
+    def handle_ping(self) -> Any:
         """Return the answer to a `ping`: an empty mapping."""
         return {}
 
-    def handle_list_roots(self, state: S) -> Any:
+    def handle_list_roots(self) -> Any:
         """Return a list or tuple of the folders that the server may use.
 
         Each is a Root, a mapping with `uri` (`file://...`) and optionally `name`, or an absolute
@@ -118,7 +118,7 @@ class ClientHandler(Generic[S]):
         """
         return []
 
-    def approve(self, subject: Sampled, state: S) -> Any:
+    def approve(self, subject: Sampled) -> Any:
         """Return whether the user agrees: True, False, or a modified *subject*.
 
         Called before `handle_create_message` with its params, and again with its result: a human
@@ -127,11 +127,11 @@ class ClientHandler(Generic[S]):
         """
         return True
 
-    def handle_create_message(self, params: CreateMessageRequestParams, state: S) -> Any:
+    def handle_create_message(self, params: CreateMessageRequestParams) -> Any:
         """Return the answer of a model: a CreateMessageResult, or a mapping of that form."""
         raise McpError("The client has no model to ask")
 
-    def handle_elicitation_create(self, message: str, schema: Mapping[str, Any], state: S) -> Any:
+    def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Return the user's response to a form with the fields of *schema*.
 
         `Accepted(content)`, `Declined()` or `Cancelled()`; or an ElicitResult, or a mapping of that
@@ -143,7 +143,7 @@ class ClientHandler(Generic[S]):
         """
         return Declined()
 
-    def handle_url_elicitation(self, message: str, url: str, state: S) -> Any:
+    def handle_url_elicitation(self, message: str, url: str) -> Any:
         """Return whether the user opens *url*: `Accepted()`, `Declined()` or `Cancelled()`.
 
         The user must see the full URL before, and nothing may fetch it (2026-07-28,
@@ -151,32 +151,32 @@ class ClientHandler(Generic[S]):
         """
         return Declined()
 
-    def handle_request(self, method: str, params: Any, state: S) -> Any:
+    def handle_request(self, method: str, params: Any) -> Any:
         """Return the result, a mapping, of a request without a hook of its own."""
         raise MethodNotFound(method)
 
-    def handle_task_status(self, task: TaskStatusNotificationParams, state: S) -> Any:
+    def handle_task_status(self, task: TaskStatusNotificationParams) -> Any:
         """Receive the status of a task: `notifications/tasks`, or `.../status` of 2025-11-25."""
         return None
 
-    def handle_progress(self, progress: ProgressNotificationParams, state: S) -> Any:
+    def handle_progress(self, progress: ProgressNotificationParams) -> Any:
         """Receive the progress of a request."""
         return None
 
-    def handle_log(self, message: LoggingMessageNotificationParams, state: S) -> Any:
+    def handle_log(self, message: LoggingMessageNotificationParams) -> Any:
         """Receive a log message of the server."""
         return None
 
-    def handle_notification(self, method: str, params: Any, state: S) -> Any:
+    def handle_notification(self, method: str, params: Any) -> Any:
         """Receive a notification without a hook of its own."""
         return None
 
-    def terminate(self, reason: BaseException | None, state: S) -> Any:
+    def terminate(self, reason: BaseException | None) -> Any:
         """Called when the connection has ended; *reason* is None after `Client.close`."""
         return None
 
 
-class DefaultHandler(ClientHandler[None]):
+class DefaultHandler(ClientHandler):
     """A handler made of functions and values, without a class of its own.
 
     Args:
@@ -217,23 +217,21 @@ class DefaultHandler(ClientHandler[None]):
             elicitation=ElicitationCapability(form={}),
         )
 
-    async def handle_list_roots(self, state: None) -> Any:
+    async def handle_list_roots(self) -> Any:
         """Return the given roots."""
         return list(self._roots or ())
 
-    def approve(self, subject: Sampled, state: None) -> Any:
+    def approve(self, subject: Sampled) -> Any:
         """Call the given *approve*."""
         assert self._approve is not None  # sampling is declared with a model only, which needs it
         return self._approve(subject)
 
-    def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
+    def handle_create_message(self, params: CreateMessageRequestParams) -> Any:
         """Call the given model."""
         assert self._model is not None
         return self._model(params)
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Decline, or accept the defaults of the form."""
         if self._accept_defaults:
             read = partial(Schema, schema, origin="requestedSchema", limits=FOREIGN_LIMITS)

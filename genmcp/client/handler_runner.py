@@ -9,17 +9,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, Final, Generic
+from typing import Any, Final, TypeVar
 
 import msgspec
-from typing_extensions import TypeVar
 
+from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp._schema.schema import Schema
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.errors import ClientClosed, ProcessExited
 from genmcp.client.handler import ClientHandler, Denied
 from genmcp.client.hooks import HookRunner, NotificationQueue
-from genmcp.client.options import ClientOptions
 from genmcp.client.tool_catalog import read_schemas
 from genmcp.errors import (
     ConfigurationError,
@@ -52,7 +51,6 @@ from genmcp.question.question import Accepted, Cancelled, Declined
 
 logger = logging.getLogger("genmcp.client")
 
-S = TypeVar("S", default=Any)
 V = TypeVar("V")
 
 Answer = msgspec.Struct | Mapping[str, Any]
@@ -61,7 +59,9 @@ Answer = msgspec.Struct | Mapping[str, Any]
 Reply = Callable[[Answer | McpError], Awaitable[None]]
 """Sends the answer to a request of the server."""
 
-_DEFAULTS: Final = ClientOptions()
+_CONCURRENCY = 8  # input requests that are answered at once
+_MAX_QUEUED = 64  # input requests that wait for that; more are rejected
+_CLOSE_TIMEOUT = 5.0  # seconds that hooks have to finish when the client closes
 _MAX_ASKED: Final = 64  # unanswered requests of the server; `ClientHandler.most_open` overrides it
 
 _FORM = "handle_elicitation_create"
@@ -70,25 +70,142 @@ _SAMPLE = "handle_create_message"
 _ROOTS = "handle_list_roots"
 
 
-class InputResponder:
-    """Answers each kind of input request with a hook. Owned by a `HandlerRunner`.
+class HandlerRunner:
+    """Answers the requests of one server with the hooks of a handler. Owned by a `Connection`.
 
-    `capabilities` are those that the client declares: those of *options*, or of *handler*, or those
-    that follow from the hooks.
+    `max_asked` is the maximum number of unanswered requests of the server. `capabilities` are those
+    that the client declares: those of the handler, or those that follow from its hooks.
+
+    Args:
+        handler: the handler; None: only `ping` is answered.
+        extensions: extensions to declare, besides those of the capabilities.
+
+    Raises:
+        ConfigurationError: *handler* is not a handler.
     """
 
     def __init__(
-        self, handler: ClientHandler[Any], hooks: HookRunner[Any], options: ClientOptions
+        self,
+        handler: ClientHandler | None = None,
+        extensions: Sequence[str] = (),
     ) -> None:
-        self._schemas = options.schemas
-        self._hooks = hooks
-        self._url_schemes = options.url_schemes
-        self._warned = False
-        self.capabilities = (
-            options.capabilities or handler.capabilities or _implemented(handler, hooks)
-        )
+        self.extensions = extensions
+        handler = ClientHandler() if handler is None else handler
+        # Two more threads than input requests: for a ping, and for one notification at a time.
+        self._hooks = HookRunner(handler, max_threads=_CONCURRENCY + 2, max_queued=_MAX_QUEUED)
+        self._notifications = NotificationQueue(self._hooks)
+        self.capabilities = handler.capabilities or _implemented(handler, self._hooks)
+        self._url_schemes = handler.url_schemes
+        self._slots = asyncio.Semaphore(_CONCURRENCY)
+        self._queued = 0
+        self._running: dict[RequestId, asyncio.Task[None]] = {}
+        self._forwards = handler.most_open is not None
+        self._max_running = handler.most_open or 2 * (_CONCURRENCY + _MAX_QUEUED)
+        self.max_asked = handler.most_open or _MAX_ASKED
+        self._warned = False  # of requests that are dropped
+        self._warned_of_urls = False
 
     async def answer(self, method: str, params: Any) -> Answer:
+        """Return the answer to one request; *params* is its decoded value of 2026-07-28.
+
+        Raises:
+            Denied: The user rejected it.
+            MethodNotFound: Its capability was not declared.
+            InvalidParams: It is not supported in this form.
+            Overloaded: Too many requests wait already.
+            McpError: The hook refused; or it failed, and the error refers to the log.
+        """
+        # A ping is answered regardless of the queue. A forwarded request waits for a person, and
+        # would occupy a slot that another caller's request needs.
+        if method == "ping" or self._forwards:
+            return await self._answer(method, params)
+        if self._slots.locked() and self._queued >= _MAX_QUEUED:
+            raise Overloaded(f"Too many input requests wait already: {_MAX_QUEUED}")
+        self._queued += 1
+        try:
+            await self._slots.acquire()
+        finally:
+            self._queued -= 1
+        try:
+            return await self._answer(method, params)
+        finally:
+            self._slots.release()
+
+    async def answer_all(self, requests: Mapping[str, InputRequest]) -> dict[str, Answer]:
+        """Return the answers to *requests*, which are answered concurrently, under their keys.
+
+        Raises:
+            McpError: As for `answer`, for the first that fails; the others are cancelled.
+        """
+        loop = asyncio.get_running_loop()
+        tasks = [
+            loop.create_task(self.answer(str(type(each).__struct_config__.tag), each.params))
+            for each in requests.values()
+        ]
+        try:
+            return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
+        finally:
+            await cancel_and_wait(*tasks, timeout=_CLOSE_TIMEOUT)
+
+    def start(self, id: RequestId, method: str, params: Any, reply: Reply) -> None:
+        """Answer a request of the server (before 2026-07-28) in a task; *reply* sends the answer.
+
+        Requests are dropped while too many are open: a server that sends requests without reading
+        the answers must not fill the memory.
+        """
+        if len(self._running) >= self._max_running:
+            if not self._warned:
+                logger.warning("requests of the server are dropped: %d are open", self._max_running)
+                self._warned = True
+            return
+        self._warned = False
+        task = asyncio.get_running_loop().create_task(self._serve(method, params, reply))
+        self.cancel(id)  # an id that is used twice gets one answer
+        self._running[id] = task
+        task.add_done_callback(lambda task: self._forget(id, task))
+
+    def cancel(self, id: RequestId) -> None:
+        """Cancel the answer to request *id*, if it is running."""
+        task = self._running.get(id)
+        if task is not None:
+            task.cancel()
+
+    def notify(self, method: str, params: Any) -> None:
+        """Queue a notification for its hook, and return at once."""
+        self._notifications.put(method, params)
+
+    def runs_in(self, task: "asyncio.Task[Any]") -> bool:
+        """Return whether *task* is one that calls hooks."""
+        return task in self._running.values() or self._notifications.runs_in(task)
+
+    async def close(self, reason: BaseException | None = None) -> None:
+        """Cancel running answers, deliver queued notifications, and call `terminate`.
+
+        Each step takes 5 seconds at most; errors of the hooks are logged.
+        """
+        try:
+            await cancel_and_wait(*self._running.values(), timeout=_CLOSE_TIMEOUT)
+            await self._notifications.close(_CLOSE_TIMEOUT)
+            async with asyncio.timeout(_CLOSE_TIMEOUT):
+                await self._hooks.call("terminate", reason)
+        except Exception:
+            logger.exception("%r failed in terminate", self._hooks)
+        finally:
+            self._hooks.close()
+
+    async def _answer(self, method: str, params: Any) -> Answer:
+        try:
+            return await self._call_hook(method, params)
+        except McpError:
+            raise
+        except Exception as error:
+            reference = token_hex(8)
+            logger.exception("%r failed with %s (reference %s)", self._hooks, method, reference)
+            raise InternalError(
+                f"The client failed to answer (reference {reference})", reference=reference
+            ) from error
+
+    async def _call_hook(self, method: str, params: Any) -> Answer:
         """Return the answer of the hook for *method*.
 
         Raises:
@@ -99,7 +216,7 @@ class InputResponder:
         declared = self.capabilities
         match method:
             case "roots/list" if declared.roots is not None:
-                return ListRootsResult(_roots(await self._hooks.request(_ROOTS)))
+                return ListRootsResult(_roots(await self._hooks.call(_ROOTS)))
             case "sampling/createMessage" if declared.sampling is not None:
                 return await self._sample(params, declared.sampling)
             case "elicitation/create" if declared.elicitation is not None:
@@ -113,7 +230,7 @@ class InputResponder:
 
     async def _call_for_mapping(self, hook: str, *arguments: Any) -> Answer:
         result: dict[str, Any] = _read(
-            hook, await self._hooks.request(hook, *arguments), dict[str, Any]
+            hook, await self._hooks.call(hook, *arguments), dict[str, Any]
         )
         return result
 
@@ -127,11 +244,11 @@ class InputResponder:
         if declared.tools is None and (params.tools is not None or params.tool_choice is not None):
             raise InvalidParams("The client did not declare sampling.tools")
         params = await self._approve(params, CreateMessageRequestParams)
-        result = _read(_SAMPLE, await self._hooks.request(_SAMPLE, params), CreateMessageResult)
+        result = _read(_SAMPLE, await self._hooks.call(_SAMPLE, params), CreateMessageResult)
         return await self._approve(result, CreateMessageResult)
 
     async def _approve(self, subject: V, kind: type[V]) -> V:
-        agreed = await self._hooks.request("approve", subject)
+        agreed = await self._hooks.call("approve", subject)
         if agreed is False:
             raise Denied("User rejected sampling request")
         return subject if agreed is True else _read("approve", agreed, kind)
@@ -160,9 +277,7 @@ class InputResponder:
             form = await self._form(params.requested_schema or {})
         except ConfigurationError as error:
             raise InvalidParams(str(error)) from None
-        answer = _elicit_result(
-            _FORM, await self._hooks.request(_FORM, params.message, form.document)
-        )
+        answer = _elicit_result(_FORM, await self._hooks.call(_FORM, params.message, form.document))
         if answer.action != "accept":
             return ElicitResult(answer.action)
         content = form.fill(dict(answer.content or {}))
@@ -173,21 +288,38 @@ class InputResponder:
         return ElicitResult("accept", content)
 
     async def _form(self, schema: Mapping[str, Any]) -> Schema:
-        read = partial(Schema, schema, origin="requestedSchema", limits=self._schemas)
+        read = partial(Schema, schema, origin="requestedSchema", limits=FOREIGN_LIMITS)
         return await read_schemas([msgspec.json.encode(schema)], read)
 
     async def _elicit_url(self, message: str, url: str) -> ElicitResult:
         if self._hooks.has(_URL) or not self._hooks.has(_FORM):
-            return _elicit_result(_URL, await self._hooks.request(_URL, message, url))
-        if not self._warned:
-            self._warned = True
+            return _elicit_result(_URL, await self._hooks.call(_URL, message, url))
+        if not self._warned_of_urls:
+            self._warned_of_urls = True
             logger.warning("%r has no %s: %s is asked about URLs", self._hooks, _URL, _FORM)
         return _elicit_result(
-            _FORM, await self._hooks.request(_FORM, message, {"mode": "url", "url": url})
+            _FORM, await self._hooks.call(_FORM, message, {"mode": "url", "url": url})
         )
 
+    async def _serve(self, method: str, params: Any, reply: Reply) -> None:
+        answer: Answer | McpError
+        try:
+            answer = await self.answer(method, params)
+        except McpError as error:
+            answer = error
+        try:
+            await reply(answer)
+        except (ClientClosed, ProcessExited) as error:  # every request fails with it as well
+            logger.debug("the answer to %s was not sent: %s", method, error)
+        except Exception as error:
+            logger.warning("the answer to %s could not be sent: %s", method, error)
 
-def _implemented(handler: ClientHandler[Any], hooks: HookRunner[Any]) -> ClientCapabilities:
+    def _forget(self, id: RequestId, task: "asyncio.Task[None]") -> None:
+        if self._running.get(id) is task:
+            del self._running[id]
+
+
+def _implemented(handler: ClientHandler, hooks: HookRunner) -> ClientCapabilities:
     roots: Mapping[str, Any] | None = {} if hooks.has(_ROOTS) else None
     sampling = elicitation = None
     if hooks.has(_SAMPLE):
@@ -243,194 +375,14 @@ def _roots(given: Any) -> Sequence[Root]:
     return roots
 
 
-class HandlerRunner(Generic[S]):
-    """Answers the requests of one server with the hooks of a handler. Owned by a `ClientSession`.
-
-    `max_asked` is the maximum number of unanswered requests of the server.
-
-    Args:
-        handler: the handler; None: only `ping` is answered.
-        options: the options of the client.
-        extensions: extensions to declare, besides those of the capabilities.
-
-    Raises:
-        ConfigurationError: *handler* is not a handler.
-    """
-
-    def __init__(
-        self,
-        handler: ClientHandler[S] | None = None,
-        options: ClientOptions = _DEFAULTS,
-        extensions: Sequence[str] = (),
-    ) -> None:
-        self.extensions = extensions
-        handler = ClientHandler() if handler is None else handler
-        concurrency, queued = options.input_concurrency, options.max_queued_inputs
-        # Two more threads than input requests: for a ping, and for one notification at a time.
-        self._hooks = HookRunner(handler, max_threads=concurrency + 2, max_queued=queued)
-        self._notifications = NotificationQueue(self._hooks, options.max_queued_notifications)
-        self._responder = InputResponder(handler, self._hooks, options)
-        self._slots = asyncio.Semaphore(concurrency)
-        self._queued = 0
-        self._max_queued = queued
-        self._running: dict[RequestId, asyncio.Task[None]] = {}
-        self._forwards = handler.most_open is not None
-        self._max_running = handler.most_open or 2 * (concurrency + queued)
-        self.max_asked = handler.most_open or _MAX_ASKED
-        self._close_timeout = options.hook_close_timeout
-        self._open = False
-        self._warned = False
-
-    @property
-    def capabilities(self) -> ClientCapabilities:
-        """The capabilities that the client declares."""
-        return self._responder.capabilities
-
-    async def open(self) -> None:
-        """Call `init` of the handler, unless it was called before.
-
-        Raises:
-            Exception: As raised by `init`.
-        """
-        if not self._open:
-            await self._hooks.open()
-            self._open = True
-
-    async def answer(self, method: str, params: Any) -> Answer:
-        """Return the answer to one request; *params* is its decoded value of 2026-07-28.
-
-        Raises:
-            Denied: The user rejected it.
-            MethodNotFound: Its capability was not declared.
-            InvalidParams: It is not supported in this form.
-            Overloaded: Too many requests wait already.
-            McpError: The hook refused; or it failed, and the error refers to the log.
-        """
-        # A ping is answered regardless of the queue. A forwarded request waits for a person, and
-        # would occupy a slot that another caller's request needs.
-        if method == "ping" or self._forwards:
-            return await self._answer(method, params)
-        if self._slots.locked() and self._queued >= self._max_queued:
-            raise Overloaded(
-                f"Too many input requests wait already: {self._max_queued} (max_queued_inputs)"
-            )
-        self._queued += 1
-        try:
-            await self._slots.acquire()
-        finally:
-            self._queued -= 1
-        try:
-            return await self._answer(method, params)
-        finally:
-            self._slots.release()
-
-    async def answer_all(self, requests: Mapping[str, InputRequest]) -> dict[str, Answer]:
-        """Return the answers to *requests*, which are answered concurrently, under their keys.
-
-        Raises:
-            McpError: As for `answer`, for the first that fails; the others are cancelled.
-        """
-        loop = asyncio.get_running_loop()
-        tasks = [
-            loop.create_task(self.answer(str(type(each).__struct_config__.tag), each.params))
-            for each in requests.values()
-        ]
-        try:
-            return dict(zip(requests, await asyncio.gather(*tasks), strict=True))
-        finally:
-            await cancel_and_wait(*tasks, timeout=self._close_timeout)
-
-    def start(self, id: RequestId, method: str, params: Any, reply: Reply) -> None:
-        """Answer a request of the server (before 2026-07-28) in a task; *reply* sends the answer.
-
-        Requests are dropped while too many are open: a server that sends requests without reading
-        the answers must not fill the memory.
-        """
-        if len(self._running) >= self._max_running:
-            if not self._warned:
-                logger.warning("requests of the server are dropped: %d are open", self._max_running)
-                self._warned = True
-            return
-        self._warned = False
-        task = asyncio.get_running_loop().create_task(self._serve(method, params, reply))
-        self.cancel(id)  # an id that is used twice gets one answer
-        self._running[id] = task
-        task.add_done_callback(lambda task: self._forget(id, task))
-
-    def cancel(self, id: RequestId) -> None:
-        """Cancel the answer to request *id*, if it is running."""
-        task = self._running.get(id)
-        if task is not None:
-            task.cancel()
-
-    def notify(self, method: str, params: Any) -> None:
-        """Queue a notification for its hook, and return at once."""
-        self._notifications.put(method, params)
-
-    def runs_in(self, task: "asyncio.Task[Any]") -> bool:
-        """Return whether *task* is one that calls hooks."""
-        return task in self._running.values() or self._notifications.runs_in(task)
-
-    async def close(self, reason: BaseException | None = None) -> None:
-        """Cancel running answers, deliver queued notifications, and call `terminate`.
-
-        Each step takes `ClientOptions.hook_close_timeout` at most; errors of the hooks
-        are logged. Does nothing if it is not open.
-        """
-        if not self._open:
-            return
-        self._open = False
-        try:
-            await cancel_and_wait(*self._running.values(), timeout=self._close_timeout)
-            await self._notifications.close(self._close_timeout)
-            async with asyncio.timeout(self._close_timeout):
-                await self._hooks.notify("terminate", reason)
-        except Exception:
-            logger.exception("%r failed in terminate", self._hooks)
-        finally:
-            self._hooks.close()
-
-    async def _answer(self, method: str, params: Any) -> Answer:
-        try:
-            return await self._responder.answer(method, params)
-        except McpError:
-            raise
-        except Exception as error:
-            reference = token_hex(8)
-            logger.exception("%r failed with %s (reference %s)", self._hooks, method, reference)
-            raise InternalError(
-                f"The client failed to answer (reference {reference})", reference=reference
-            ) from error
-
-    async def _serve(self, method: str, params: Any, reply: Reply) -> None:
-        answer: Answer | McpError
-        try:
-            answer = await self.answer(method, params)
-        except McpError as error:
-            answer = error
-        try:
-            await reply(answer)
-        except (ClientClosed, ProcessExited) as error:  # every request fails with it as well
-            logger.debug("the answer to %s was not sent: %s", method, error)
-        except Exception as error:
-            logger.warning("the answer to %s could not be sent: %s", method, error)
-
-    def _forget(self, id: RequestId, task: "asyncio.Task[None]") -> None:
-        if self._running.get(id) is task:
-            del self._running[id]
-
-
-def declared_capabilities(
-    handler: HandlerRunner[Any], options: ClientOptions
-) -> ClientCapabilities:
+def declared_capabilities(handler: HandlerRunner, *, tasks: bool) -> ClientCapabilities:
     """Return the capabilities that the client declares in the handshake.
 
-    These are `ClientOptions.capabilities` or, without them, those of the handler. The tasks
-    extension is added, unless `ClientOptions.tasks` is false, and those of the authorization.
+    These are those of the handler, and the extensions: that of tasks, unless *tasks* is false, and
+    that of the authorization.
     """
-    capabilities = options.capabilities or handler.capabilities
-    added = [*([TASKS] if options.tasks else ()), *handler.extensions]
+    added = [*([TASKS] if tasks else ()), *handler.extensions]
     if not added:
-        return capabilities
-    extensions = {**{name: {} for name in added}, **(capabilities.extensions or {})}
-    return msgspec.structs.replace(capabilities, extensions=extensions)
+        return handler.capabilities
+    extensions = {**{name: {} for name in added}, **(handler.capabilities.extensions or {})}
+    return msgspec.structs.replace(handler.capabilities, extensions=extensions)

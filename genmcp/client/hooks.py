@@ -6,22 +6,18 @@ import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Final, Generic, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import msgspec
-from typing_extensions import TypeVar
 
 from genmcp._mux.threads import ThreadPool
 from genmcp.cancellation import cancel_and_wait, cancel_requested
 from genmcp.client.handler import ClientHandler
 from genmcp.errors import ConfigurationError
-from genmcp.hook import check_call, overrides
 from genmcp.protocol.tasks import TaskStatus, TaskStatusNotificationParams
 from genmcp.protocol.value import Value
 
 logger = logging.getLogger("genmcp.client")
-
-S = TypeVar("S", default=Any)
 
 ORIGIN_CONTEXT: ContextVar[Context] = ContextVar("genmcp_client_origin_context")
 """In a hook for a notification: the context variables of the code that received the notification.
@@ -41,12 +37,14 @@ _HOOKS: Final = {
     "notifications/message": "handle_log",
 }
 _OTHER: Final = "handle_notification"
+_MAX_NOTIFICATIONS = 1024  # that wait for hooks
+_MAX_REPORTS = 256  # that wait for the progress callback of one call
 #: Seconds that a cancelled progress callback has to end.
 _CALLBACK_GRACE: Final = 1.0
 
 
-class HookRunner(Generic[S]):
-    """Calls the hooks of *handler* and stores the state that they return. Owned by `HandlerRunner`.
+class HookRunner:
+    """Calls the hooks of *handler*. Owned by a `HandlerRunner`.
 
     An `async def` runs in the event loop, a `def` in a thread.
 
@@ -59,17 +57,19 @@ class HookRunner(Generic[S]):
         ConfigurationError: *handler* is not a handler, or one of its hooks is a generator.
     """
 
-    def __init__(self, handler: ClientHandler[S], *, max_threads: int, max_queued: int) -> None:
+    def __init__(self, handler: ClientHandler, *, max_threads: int, max_queued: int) -> None:
         if not isinstance(handler, ClientHandler):
             raise ConfigurationError(
                 f"handler must be an instance of a ClientHandler, not {handler!r}"
             )
         self._handler = handler
-        self._state: Any = None
         self._threads = ThreadPool(max_threads, max_queued)
         for name in vars(ClientHandler):
-            if self.has(name):
-                check_call(f"{type(handler).__name__}.{name}", getattr(handler, name))
+            hook = getattr(handler, name)
+            if inspect.isgeneratorfunction(hook) or inspect.isasyncgenfunction(hook):
+                raise ConfigurationError(
+                    f"{type(handler).__name__}.{name} yields; a hook returns one answer"
+                )
 
     def __repr__(self) -> str:
         return f"<HookRunner of {type(self._handler).__name__}>"
@@ -77,43 +77,18 @@ class HookRunner(Generic[S]):
     def has(self, name: str) -> bool:
         """Return whether the handler overrides the hook *name*."""
         hook = getattr(self._handler, name, None)
-        return callable(hook) and overrides(self._handler, name, ClientHandler)
-
-    async def open(self) -> None:
-        """Call `init` and store its state.
-
-        Raises:
-            Exception: As raised by `init`.
-        """
-        self._state = await self._call("init")
-
-    async def request(self, name: str, *arguments: Any) -> Any:
-        """Call a hook that answers a request, and return its answer.
-
-        If the hook returns a tuple of an answer and a state, store the state. A tuple of two roots
-        is an answer: an answer with roots is a list or a tuple.
-        """
-        returned = await self._call(name, *arguments, self._state)
-        roots = name == "handle_list_roots"
-        if (
-            isinstance(returned, tuple)
-            and len(returned) == 2
-            and (not roots or isinstance(returned[0], list | tuple))
-        ):
-            returned, self._state = returned
-        return returned
-
-    async def notify(self, name: str, *arguments: Any) -> None:
-        """Call a hook for a notification, and store the state if it returns one."""
-        returned = await self._call(name, *arguments, self._state)
-        if returned is not None:
-            self._state = returned
+        return callable(hook) and getattr(hook, "__func__", None) is not vars(ClientHandler)[name]
 
     def close(self) -> None:
         """Close the thread pool."""
         self._threads.close()
 
-    async def _call(self, name: str, *arguments: Any) -> Any:
+    async def call(self, name: str, *arguments: Any) -> Any:
+        """Call the hook *name*, and return what it returns.
+
+        Raises:
+            Exception: As raised by the hook.
+        """
         try:
             hook = getattr(self._handler, name)
             if inspect.iscoroutinefunction(hook):
@@ -155,13 +130,11 @@ class _LegacyTaskStatus(Value):
 class NotificationQueue:
     """Passes notifications to hooks one at a time, in order. Owned by a `HandlerRunner`.
 
-    At most *limit* notifications wait (`ClientOptions.max_queued_notifications`); more are dropped
-    with a warning. An exception of a hook is logged.
+    Too many are dropped with a warning. An exception of a hook is logged.
     """
 
-    def __init__(self, hooks: HookRunner[Any], limit: int) -> None:
+    def __init__(self, hooks: HookRunner) -> None:
         self._hooks = hooks
-        self._limit = limit
         self._queue: deque[tuple[Context, str, str, Any]] = deque()
         self._worker: asyncio.Task[None] | None = None
         self._dropped = 0
@@ -173,12 +146,10 @@ class NotificationQueue:
         name = self._names.get(method) or (None if method in _HOOKS else self._other)
         if name is None:
             return
-        if len(self._queue) >= self._limit:
+        if len(self._queue) >= _MAX_NOTIFICATIONS:
             if not self._dropped:
                 logger.warning(
-                    "notifications are dropped: %d wait for hooks already "
-                    "(ClientOptions.max_queued_notifications)",
-                    self._limit,
+                    "notifications are dropped: %d wait for hooks already", _MAX_NOTIFICATIONS
                 )
             self._dropped += 1
             return
@@ -213,9 +184,9 @@ class NotificationQueue:
     async def _call(self, name: str, method: str, params: Any) -> None:
         try:
             if name == _OTHER:
-                await self._hooks.notify(name, method, params)
+                await self._hooks.call(name, method, params)
             else:
-                await self._hooks.notify(name, _current_params(method, params))
+                await self._hooks.call(name, _current_params(method, params))
         except Exception:
             logger.exception("%r failed in %s, with %s", self._hooks, name, method)
 
@@ -230,13 +201,13 @@ def _current_params(method: str, params: Any) -> Any:
 class ProgressReporter:
     """Calls the progress callback of one call, one report at a time. Owned by the call.
 
-    At most *limit* reports wait for a slow callback (`ClientOptions.max_queued_progress`). A
-    further report displaces the oldest. Errors of the callback are logged, and the call continues.
+    If too many wait for a slow callback, a further report displaces the oldest. Errors of the
+    callback are logged, and the call continues.
     """
 
-    def __init__(self, callback: ProgressCallback, limit: int) -> None:
+    def __init__(self, callback: ProgressCallback) -> None:
         self._callback = callback
-        self._queue: deque[tuple[float, float | None, str | None]] = deque(maxlen=limit)
+        self._queue: deque[tuple[float, float | None, str | None]] = deque(maxlen=_MAX_REPORTS)
         self._worker: asyncio.Task[None] | None = None
 
     def __call__(self, progress: float, total: float | None, message: str | None) -> None:

@@ -10,12 +10,11 @@ import msgspec
 
 from genmcp._core.client import events
 from genmcp._mux.telemetry import RequestFailure
-from genmcp.client.connection import Connection
+from genmcp.client.connection import Connection, Response
 from genmcp.client.errors import ClientError, ServerError
-from genmcp.client.pending import Response
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import LEGACY
-from genmcp.telemetry.client import ClientTelemetry, SentRequest
+from genmcp.telemetry.client import SentRequest
 
 logger = logging.getLogger("genmcp.client")
 
@@ -27,34 +26,34 @@ class ObservedConnection(Connection):
     """A connection whose requests `ClientOptions.telemetry` observes.
 
     Args:
-        telemetry: observes the requests.
-        *arguments: as for `Connection`.
+        arguments: as for `Connection`.
     """
 
-    def __init__(self, telemetry: ClientTelemetry, *arguments: Any) -> None:
+    def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
-        self._telemetry = telemetry
-        self._opened: tuple[str, float] | None = None  # the revision, and when it was negotiated
+        assert self.options.telemetry is not None  # it is the reason for this class
+        self._telemetry = self.options.telemetry
+        self._session: tuple[str, float] | None = None  # the revision, and when it was negotiated
 
-    async def open(self, timeout: asyncio.Timeout | None = None) -> None:
+    async def open(self) -> None:
         """Connect, as `Connection.open` does."""
-        await super().open(timeout)
-        self._opened = self.server.revision, time.perf_counter()
+        await super().open()
+        self._session = self.server.revision, time.perf_counter()
 
     async def close(self, reason: BaseException | None = None) -> None:
         """Close the connection, as `Connection.close` does."""
-        opened, self._opened = self._opened, None
+        session, self._session = self._session, None
         await super().close(reason)
-        if opened is not None and opened[0] in _LEGACY:
-            seconds = time.perf_counter() - opened[1]
-            _call(self._telemetry.session_ended, self.server_name, opened[0], seconds)
+        if session is not None and session[0] in _LEGACY:
+            seconds = time.perf_counter() - session[1]
+            _call(self._telemetry.session_ended, self.server_name, session[0], seconds)
 
     async def request(self, method: str, params: Any, **options: Any) -> Response:
         """Send a request, as `Connection.request` does."""
-        if method == _LISTEN or self._opened is None:
+        if method == _LISTEN or self._session is None:
             return await super().request(method, params, **options)
         telemetry = self._telemetry
-        request = self._describe(method, params, self._opened[0])
+        request = self._describe(method, params, self._session[0])
         mark = _call(telemetry.request_began, request)
         failure: RequestFailure | None = None
         try:

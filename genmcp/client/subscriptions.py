@@ -6,26 +6,26 @@ hides the difference.
 """
 
 import asyncio
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.client.events import NotificationReceived
+from genmcp._core.client.events import NotificationReceived, NotificationsMissed, SessionReset
 from genmcp._core.client.lifecycle import Timeouts
 from genmcp._core.subscription import ACKNOWLEDGED
 from genmcp._wire.jsonrpc import RequestId
 from genmcp.cancellation import cancel_and_wait
-from genmcp.client.connection import Connection
+from genmcp.client.connection import Connection, ConnectionEvent
 from genmcp.client.errors import ClientError, ProtocolError, RequestTimeout
-from genmcp.client.options import ClientOptions
 from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.resources import ResourceUpdatedNotificationParams, SubscriptionFilter
 
 _LISTEN: Final = "subscriptions/listen"
 _UPDATED: Final = "notifications/resources/updated"
 _KINDS: Final = ("tools", "prompts", "resources")
+_MAX_UNREAD = 10_000  # different changes that wait in a stream
 _NO_TIMEOUTS: Final = Timeouts(idle=None, total=None)
 
 
@@ -49,19 +49,11 @@ class ChangeStream:
     2026-07-28), the stream reports every list and resource of `honored` as changed.
     """
 
-    def __init__(
-        self,
-        connection: Connection,
-        streams: "OpenChangeStreams",
-        wanted: SubscriptionFilter,
-        options: ClientOptions,
-    ) -> None:
+    def __init__(self, connection: Connection, wanted: SubscriptionFilter) -> None:
         self.honored = SubscriptionFilter()
         self._connection = connection
-        self._streams = streams
         self._wanted = wanted
-        self._open_timeout = options.open_timeout
-        self._max_unread = options.max_unread_changes
+        self._open_timeout = connection.options.open_timeout
         self._id: RequestId | None = None
         self._request: asyncio.Task[None] | None = None
         self._subscribed: list[str] = []
@@ -78,7 +70,7 @@ class ChangeStream:
             RequestTimeout: The server does not acknowledge it.
             ClientError: The server rejects it.
         """
-        self._streams.add(self)
+        self._connection.listeners.append(self._handle)
         try:
             if self._connection.supports(_LISTEN):
                 await self._open_stream()
@@ -113,9 +105,16 @@ class ChangeStream:
         """Whether the stream has ended and every change was read."""
         return self._ended and not self._unread
 
-    @property
-    def _is_subscribed(self) -> bool:
-        return bool(self._subscribed)
+    def _handle(self, event: ConnectionEvent) -> None:
+        match event:
+            case NotificationReceived():
+                self._publish(event)
+            case NotificationsMissed():
+                self._publish_gap()
+            case SessionReset() if not self._subscribed:
+                self._publish_gap()
+            case _:  # the session is lost, and its subscriptions, or the connection has ended
+                self._end(self._connection.error(event.error))
 
     def _publish(self, event: NotificationReceived) -> None:
         """Add a notification, if it belongs to this stream."""
@@ -159,8 +158,8 @@ class ChangeStream:
         self._unread.pop((event.method, target), None)
         self._unread[event.method, target] = Notification(event.method, params)
         self._changed.set()
-        if len(self._unread) > self._max_unread:
-            text = f"more than {self._max_unread} unread changes (ClientOptions.max_unread_changes)"
+        if len(self._unread) > _MAX_UNREAD:
+            text = f"more than {_MAX_UNREAD} unread changes"
             self._end(ProtocolError(text, self._connection.server_name))
 
     def _concerns(self, event: NotificationReceived) -> bool:
@@ -204,10 +203,9 @@ class ChangeStream:
         # The server may never open its notification stream, and yet send notifications.
         with suppress(TimeoutError):
             async with asyncio.timeout(self._open_timeout):
-                await self._connection.notifications_ready()
+                await self._connection.transport.notifications_ready()
         for uri in self._wanted.resource_subscriptions or ():
-            await self._streams.subscribe(uri)
-            self._subscribed.append(uri)
+            await self._subscribe_to(uri)
         capabilities = self._connection.server.capabilities
         lists = {
             f"{kind}_list_changed": wanted
@@ -219,87 +217,35 @@ class ChangeStream:
             **lists, resource_subscriptions=[*self._subscribed] or None
         )
 
+    async def _subscribe_to(self, uri: str) -> None:
+        """Subscribe the session to *uri*, unless another stream has done so.
+
+        Before 2026-07-28, a session has at most one subscription to a resource, which all streams
+        share.
+        """
+        connection = self._connection
+        async with connection.subscribing:
+            if connection.subscribers[uri] == 0:
+                await connection.request("resources/subscribe", {"uri": uri})
+            connection.subscribers[uri] += 1
+        self._subscribed.append(uri)
+
+    async def _unsubscribe_from(self, uri: str) -> None:
+        """Unsubscribe the session from *uri*, if no other stream needs it."""
+        connection = self._connection
+        async with connection.subscribing:
+            if connection.subscribers[uri] == 0:
+                return  # the subscription was lost with its session
+            connection.subscribers[uri] -= 1
+            if connection.subscribers[uri] == 0:
+                with suppress(ClientError):  # the connection may have ended
+                    await connection.request("resources/unsubscribe", {"uri": uri})
+
     async def _close(self) -> None:
-        self._streams.remove(self)
+        with suppress(ValueError):  # it may not have been opened
+            self._connection.listeners.remove(self._handle)
         if self._request is not None:
             await cancel_and_wait(self._request)
         while self._subscribed:
-            await self._streams.unsubscribe(self._subscribed.pop())
+            await self._unsubscribe_from(self._subscribed.pop())
         self._end(None)
-
-
-class OpenChangeStreams:
-    """The open change streams of one connection. Owned by the `ClientSession`.
-
-    Before 2026-07-28, a session has at most one subscription to a resource, which all streams
-    share. This class counts the streams of each subscription.
-    """
-
-    def __init__(self, connection: Connection, timeouts: Timeouts) -> None:
-        self._connection = connection
-        self._timeouts = timeouts
-        self._streams: list[ChangeStream] = []
-        self._subscribers: Counter[str] = Counter()
-        # Subscribing takes a round trip, during which another stream must not unsubscribe.
-        self._lock = asyncio.Lock()
-
-    def add(self, stream: ChangeStream) -> None:
-        """Register *stream*."""
-        self._streams.append(stream)
-
-    def remove(self, stream: ChangeStream) -> None:
-        """Unregister *stream*, if it is registered."""
-        if stream in self._streams:
-            self._streams.remove(stream)
-
-    def publish(self, event: NotificationReceived) -> None:
-        """Pass a notification to the streams that it belongs to."""
-        for stream in self._streams:
-            stream._publish(event)
-
-    def publish_gap(self) -> None:
-        """Report to every stream that notifications may have been lost."""
-        for stream in self._streams:
-            stream._publish_gap()
-
-    def session_ended(self, error: ClientError) -> None:
-        """Handle the loss of the session, and of its subscriptions.
-
-        End the streams that have subscriptions to resources. The others report a gap.
-        """
-        self._subscribers.clear()
-        for stream in self._streams:
-            if stream._is_subscribed:
-                stream._end(error)
-            else:
-                stream._publish_gap()
-
-    def end(self, error: ClientError) -> None:
-        """End all streams: the connection has ended."""
-        self._subscribers.clear()
-        for stream in self._streams:
-            stream._end(error)
-
-    async def subscribe(self, uri: str) -> None:
-        """Subscribe the session to *uri*, unless another stream has done so.
-
-        Raises:
-            ClientError: The server rejects it.
-        """
-        async with self._lock:
-            if self._subscribers[uri] == 0:
-                await self._send("resources/subscribe", uri)
-            self._subscribers[uri] += 1
-
-    async def unsubscribe(self, uri: str) -> None:
-        """Unsubscribe the session from *uri*, if no other stream needs it."""
-        async with self._lock:
-            if self._subscribers[uri] == 0:
-                return  # the subscription was lost with its session
-            self._subscribers[uri] -= 1
-            if self._subscribers[uri] == 0:
-                with suppress(ClientError):  # the connection may have ended
-                    await self._send("resources/unsubscribe", uri)
-
-    async def _send(self, method: str, uri: str) -> None:
-        await self._connection.request(method, {"uri": uri}, timeouts=self._timeouts)

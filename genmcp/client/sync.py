@@ -3,33 +3,30 @@
 import asyncio
 import os
 import threading
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Future
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, Concatenate, Generic, Never, NoReturn, ParamSpec, Self, TypeVar
 
 from msgspec import UNSET
 
 from genmcp.client.auth.base import Auth
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientClosed, ClientError, ConnectError
+from genmcp.client.connection import Timeout
+from genmcp.client.errors import ClientClosed, ConnectError
 from genmcp.client.handler import ClientHandler
-from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
-from genmcp.client.requests import Wait
 from genmcp.client.subscriptions import ChangeStream, Notification
 from genmcp.client.tasks import TaskHandle
+from genmcp.client.transports.http_messages import NO_HEADERS
 from genmcp.client.transports.targets import Target
-from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities
-from genmcp.protocol.content import ResourceDefinition
-from genmcp.protocol.params import LoggingLevel
-from genmcp.protocol.prompts import Completion, GetPromptResult, PromptDefinition, Reference
-from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
-from genmcp.protocol.tasks import DetailedTask
-from genmcp.protocol.tools import CallToolResult, ToolDefinition
+from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 
 T = TypeVar("T")
-
+P = ParamSpec("P")
 _DEFAULTS = ClientOptions()
+
+A = TypeVar("A")  # the class whose methods are made blocking
 
 
 class _Loop:
@@ -125,7 +122,26 @@ class _Loop:
         await self._stop.wait()
 
 
-class SyncClient:
+class _Bridge(Generic[A]):
+    """An object with `async` methods, and the event loop in which they run."""
+
+    _target: A
+    _loop: _Loop
+
+
+def _blocking(
+    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
+) -> Callable[Concatenate[_Bridge[A], P], T]:
+    """Return a blocking method that runs *method* of the target in the event loop."""
+
+    @wraps(method)
+    def run(self: _Bridge[A], /, *args: P.args, **options: P.kwargs) -> T:
+        return self._loop.run(method(self._target, *args, **options))
+
+    return run
+
+
+class SyncClient(_Bridge[Client]):
     """A `Client` with blocking methods, which may be called from several threads.
 
         with SyncClient("https://example.com/mcp") as client:
@@ -133,18 +149,29 @@ class SyncClient:
 
     It runs a `Client` in an event loop in a thread of its own. Progress callbacks and `async def`
     hooks of the handler run in that loop: if they call the SyncClient, it raises RuntimeError. So
-    it does in a forked process. For arguments and errors see `Client`.
+    it does in a forked process. For the arguments see `Client`.
     """
 
     def __init__(
         self,
         target: Target,
         *,
-        handler: ClientHandler[Any] | None = None,
-        options: ClientOptions = _DEFAULTS,
+        headers: Mapping[str, str] = NO_HEADERS,
+        timeout: float | None = 600.0,
         auth: Auth | None = None,
+        handler: ClientHandler | None = None,
+        options: ClientOptions = _DEFAULTS,
+        **unknown: Never,
     ) -> None:
-        self._client = Client(target, handler=handler, options=options, auth=auth)
+        self._target = Client(
+            target,
+            headers=headers,
+            timeout=timeout,
+            auth=auth,
+            handler=handler,
+            options=options,
+            **unknown,
+        )
         self._loop = _Loop(str(target))
         self._turn = threading.Lock()
 
@@ -155,7 +182,7 @@ class SyncClient:
             if not self._loop.is_running:
                 self._loop.start()
             try:
-                self._run(self._client.open())
+                self._loop.run(self._target.open())
             except BaseException:
                 self._loop.stop()
                 raise
@@ -168,11 +195,11 @@ class SyncClient:
         with self._turn:
             if self._loop.is_running:
                 try:
-                    self._run(self._client.close())
+                    self._loop.run(self._target.close())
                 finally:
                     self._loop.stop()
 
-    def __enter__(self) -> "SyncClient":
+    def __enter__(self) -> Self:
         """Connect; see `open`."""
         self.open()
         return self
@@ -181,202 +208,140 @@ class SyncClient:
         """Disconnect; see `close`."""
         self.close()
 
+    async def __aenter__(self) -> NoReturn:
+        raise TypeError("a SyncClient is entered with `with SyncClient(...) as client`")
+
+    async def __aexit__(self, *_: object) -> None:
+        """Not reached: `__aenter__` says what to write."""
+
     @property
     def is_open(self) -> bool:
         """Whether the client is connected."""
-        return self._client.is_open
+        return self._target.is_open
 
     @property
     def abandoned_calls(self) -> int:
         """The number of cancelled calls that the server may still process."""
-        return self._client.abandoned_calls
-
-    def ended(self) -> ClientError | None:
-        """Wait until the connection ends; see `Client.ended`."""
-        return self._run(self._client.ended())
+        return self._target.abandoned_calls
 
     @property
     def revision(self) -> str:
         """The negotiated protocol revision."""
-        return self._client.revision
+        return self._target.revision
 
     @property
     def server_info(self) -> Implementation | None:
         """Name and version of the server; None if it does not send them."""
-        return self._client.server_info
+        return self._target.server_info
 
     @property
     def capabilities(self) -> ServerCapabilities:
         """The capabilities of the server."""
-        return self._client.capabilities
+        return self._target.capabilities
 
     @property
     def instructions(self) -> str | None:
         """The server's instructions for models; None if it has none."""
-        return self._client.instructions
+        return self._target.instructions
 
-    def tools(self) -> Sequence[ToolDefinition]:
-        """Return the tools of the server, all pages together, as do the other lists."""
-        return self._run(self._client.tools())
-
-    def resources(self) -> Sequence[ResourceDefinition]:
-        """Return the resources of the server."""
-        return self._run(self._client.resources())
-
-    def templates(self) -> Sequence[ResourceTemplateDefinition]:
-        """Return the resource templates of the server."""
-        return self._run(self._client.templates())
-
-    def prompts(self) -> Sequence[PromptDefinition]:
-        """Return the prompts of the server."""
-        return self._run(self._client.prompts())
-
-    def call(
-        self,
-        name: str,
-        arguments: Mapping[str, Any] | None = None,
-        *,
-        progress: ProgressCallback | None = None,
-        timeout: Wait = UNSET,
-        idle_timeout: Wait = UNSET,
-    ) -> CallToolResult:
-        """Call a tool; see `Client.call`."""
-        return self._run(
-            self._client.call(
-                name, arguments, progress=progress, timeout=timeout, idle_timeout=idle_timeout
-            )
-        )
+    ended = _blocking(Client.ended)
+    tools = _blocking(Client.tools)
+    resources = _blocking(Client.resources)
+    templates = _blocking(Client.templates)
+    prompts = _blocking(Client.prompts)
+    call = _blocking(Client.call)
+    read = _blocking(Client.read)
+    prompt = _blocking(Client.prompt)
+    complete = _blocking(Client.complete)
+    log_level = _blocking(Client.log_level)
+    ping = _blocking(Client.ping)
+    discover = _blocking(Client.discover)
+    request = _blocking(Client.request)
+    notify = _blocking(Client.notify)
 
     def call_task(
         self,
         name: str,
         arguments: Mapping[str, Any] | None = None,
         *,
-        timeout: Wait = UNSET,
-        idle_timeout: Wait = UNSET,
+        timeout: Timeout = UNSET,
+        idle_timeout: Timeout = UNSET,
     ) -> "SyncTask":
         """Call a tool, and return as soon as it has a result or becomes a task."""
-        call = self._client.call_task(name, arguments, timeout=timeout, idle_timeout=idle_timeout)
-        return SyncTask(self, self._run(call))
+        call = self._target.call_task(name, arguments, timeout=timeout, idle_timeout=idle_timeout)
+        return SyncTask(self._loop.run(call), self._loop)
 
     def task(self, id: str, *, tool: str | None = None) -> "SyncTask":
         """Return a handle of a task that this or another process has created."""
-        return SyncTask(self, self._client.task(id, tool=tool))
-
-    def read(self, uri: str, *, timeout: Wait = UNSET) -> ReadResourceResult:
-        """Read a resource."""
-        return self._run(self._client.read(uri, timeout=timeout))
-
-    def prompt(
-        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: Wait = UNSET
-    ) -> GetPromptResult:
-        """Get a prompt."""
-        return self._run(self._client.prompt(name, arguments, timeout=timeout))
-
-    def complete(
-        self,
-        reference: Reference,
-        argument: str,
-        value: str = "",
-        context: Mapping[str, str] | None = None,
-    ) -> Completion:
-        """Return completions of an argument of a prompt, or a variable of a resource template."""
-        return self._run(self._client.complete(reference, argument, value, context))
+        return SyncTask(self._target.task(id, tool=tool), self._loop)
 
     def subscribe(self, *uris: str) -> "SyncChangeStream":
         """Return a stream of the changes of resources."""
-        return SyncChangeStream(self, self._client.subscribe(*uris))
+        return SyncChangeStream(self._target.subscribe(*uris), self._loop)
 
     def listen(
         self, *uris: str, tools: bool = False, prompts: bool = False, resources: bool = False
     ) -> "SyncChangeStream":
         """Return a stream of the changes of lists, and of the resources *uris*."""
-        return SyncChangeStream(
-            self, self._client.listen(*uris, tools=tools, prompts=prompts, resources=resources)
-        )
-
-    def log_level(self, level: LoggingLevel) -> None:
-        """Receive log messages of *level* and above from now on."""
-        self._run(self._client.log_level(level))
-
-    def ping(self) -> None:
-        """Check that the server responds."""
-        self._run(self._client.ping())
-
-    def discover(self) -> DiscoverResult:
-        """Return the description of the server."""
-        return self._run(self._client.discover())
-
-    def request(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
-        """Send a request of any method, and return its result."""
-        return self._run(self._client.request(method, params))
-
-    def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
-        """Send a notification."""
-        self._run(self._client.notify(method, params))
-
-    def _run(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._loop.run(work)
+        stream = self._target.listen(*uris, tools=tools, prompts=prompts, resources=resources)
+        return SyncChangeStream(stream, self._loop)
 
 
-class SyncTask:
+class SyncTask(_Bridge[TaskHandle]):
     """A `TaskHandle` with blocking methods. Returned by `SyncClient.call_task` and `.task`."""
 
-    def __init__(self, client: SyncClient, handle: TaskHandle) -> None:
+    def __init__(self, handle: TaskHandle, loop: _Loop) -> None:
         self.id = handle.id
-        self._handle = handle
-        self._run = client._run
+        self._target = handle
+        self._loop = loop
 
-    def status(self) -> DetailedTask:
-        """Get the state of the task from the server."""
-        return self._run(self._handle.status())
+    @property
+    def is_over(self) -> bool:
+        """Whether the task is known to have ended."""
+        return self._target.is_over
 
-    def wait(
-        self, *, progress: ProgressCallback | None = None, timeout: Wait = UNSET
-    ) -> CallToolResult:
-        """Wait for the result."""
-        return self._run(self._handle.wait(progress=progress, timeout=timeout))
-
-    def update(self, answers: Mapping[str, Any]) -> None:
-        """Answer input requests of the task."""
-        self._run(self._handle.update(answers))
-
-    def cancel(self) -> None:
-        """Ask the server to cancel the task."""
-        self._run(self._handle.cancel())
+    status = _blocking(TaskHandle.status)
+    wait = _blocking(TaskHandle.wait)
+    update = _blocking(TaskHandle.update)
+    cancel = _blocking(TaskHandle.cancel)
 
 
-class SyncChangeStream:
+class SyncChangeStream(_Bridge[ChangeStream]):
     """A `ChangeStream` with blocking iteration. Returned by `SyncClient.listen`."""
 
-    def __init__(self, client: SyncClient, stream: ChangeStream) -> None:
-        self._stream = stream
-        self._run = client._run
+    def __init__(self, stream: ChangeStream, loop: _Loop) -> None:
+        self._target = stream
+        self._loop = loop
 
     @property
     def honored(self) -> Any:
         """The part of the request that the server supports."""
-        return self._stream.honored
+        return self._target.honored
 
-    def __enter__(self) -> "SyncChangeStream":
+    @property
+    def is_over(self) -> bool:
+        """Whether the stream has ended and every change was read."""
+        return self._target.is_over
+
+    def __enter__(self) -> Self:
         """Open the stream."""
-        self._run(self._stream.__aenter__())
+        self._loop.run(self._target.__aenter__())
         return self
 
     def __exit__(self, *_: object) -> None:
         """Close the stream."""
-        self._run(self._stream.__aexit__())
+        self._loop.run(self._target.__aexit__())
 
-    def __iter__(self) -> "SyncChangeStream":
+    def __iter__(self) -> Self:
         """Return the stream itself."""
         return self
 
     def __next__(self) -> Notification:
         """Wait for the next change."""
-        found = self._run(self._next())
+        found = self._loop.run(self._next())
         if found is None:
             raise StopIteration
         return found
 
     async def _next(self) -> Notification | None:
-        return await anext(self._stream, None)
+        return await anext(self._target, None)

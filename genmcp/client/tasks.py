@@ -12,6 +12,7 @@ from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.backoff import Polling, is_transient, repeated
 from genmcp.client.cache import copied
+from genmcp.client.connection import Connection, Deadline, OnProgress, Timeout
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
@@ -24,11 +25,10 @@ from genmcp.client.errors import (
     as_task_error,
 )
 from genmcp.client.hooks import ProgressCallback, ProgressReporter
-from genmcp.client.pending import OnProgress
-from genmcp.client.requests import RequestDeadline, Requests, Wait, answers_of
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.errors import GenmcpError
 from genmcp.protocol.client_features import InputRequest
+from genmcp.protocol.resources import SubscriptionFilter
 from genmcp.protocol.tasks import PROGRESS, DetailedTask
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value, decoder_for
@@ -38,6 +38,10 @@ _ACTIVE: Final = ("working", "input_required")
 _UNREACHABLE: Final = (ClientClosed, HttpStatusError, ProcessExited)
 #: Seconds that the first poll of a task waits for its change stream to open.
 _STREAM_TIMEOUT: Final = 1.0
+# Failed polls in a row after which waiting fails. The pauses double from 0.5 to 30 seconds.
+_MAX_POLL_FAILURES = 8
+# Seconds without a notification after which a task is polled although its server sends them.
+_CHECK_INTERVAL = 30.0
 
 Check = Callable[[CallToolResult], Awaitable[None]]
 
@@ -106,20 +110,15 @@ class TaskHandle:
     """
 
     def __init__(
-        self,
-        requests: Requests,
-        open_stream: Callable[[str], ChangeStream],
-        check: Check | None,
-        call: str | CallToolResult,
+        self, connection: Connection, check: Check | None, call: str | CallToolResult
     ) -> None:
         self.id = None if isinstance(call, CallToolResult) else call
         self._result = call if isinstance(call, CallToolResult) else None
-        self._requests = requests
-        self._server_name = requests.connection.server_name
-        self._open_stream = open_stream
+        self._connection = connection
+        self._server_name = connection.server_name
         self._check = check
         self._answered: set[str] = set()
-        self._polling = Polling(requests.options.first_poll)
+        self._polling = Polling()
         self._over = self._result is not None
 
     @property
@@ -131,26 +130,26 @@ class TaskHandle:
         """Get the state of the task from the server.
 
         Raises:
-            LookupError: There is no task, since the call was answered at once.
             ServerError: The server does not know the task.
-            ClientError: The server could not be asked.
+            ClientError: The server could not be asked, or there is no task, since the call was
+                answered at once.
         """
         task: DetailedTask = await self._send("tasks/get", {})
         return task
 
     async def wait(
-        self, *, progress: ProgressCallback | None = None, timeout: Wait = msgspec.UNSET
+        self, *, progress: ProgressCallback | None = None, timeout: Timeout = msgspec.UNSET
     ) -> CallToolResult:
         """Wait for the result; the handler answers the input requests of the task meanwhile.
 
-        The server notifies of changes if it can. Otherwise it is polled, at first after
-        `ClientOptions.first_poll`, then at its own interval; a failed poll is retried. If the
-        caller is cancelled, or *timeout* seconds have passed, the task continues.
+        The server notifies of changes if it can. Otherwise it is polled, at first soon, then at its
+        own interval; a failed poll is retried. If the caller is cancelled, or *timeout* seconds
+        have passed, the task continues.
 
         Args:
             progress: a function or coroutine function, called with the progress, the total or None,
                 and a message or None. Default: none.
-            timeout: seconds; None: no limit. Default: `ClientOptions.timeout`.
+            timeout: seconds; None: no limit. Default: that of the client.
 
         Raises:
             ServerError: The task failed with this error.
@@ -161,10 +160,10 @@ class TaskHandle:
             OutcomeUnknown, ClientError: The server could not be asked. The task continues; `task`
                 of the error is its id.
         """
-        deadline = self._requests.deadline(timeout)
+        deadline = self._connection.deadline(timeout)
         if progress is None:
             return copied(await self.wait_until(deadline))
-        reporter = ProgressReporter(progress, self._requests.options.max_queued_progress)
+        reporter = ProgressReporter(progress)
         try:
             result = await self.wait_until(deadline, reporter)
         except BaseException:
@@ -174,7 +173,7 @@ class TaskHandle:
         return copied(result)
 
     async def wait_until(
-        self, deadline: RequestDeadline, on_progress: OnProgress | None = None
+        self, deadline: Deadline, on_progress: OnProgress | None = None
     ) -> CallToolResult:
         """Wait as `wait` does, until *deadline*; the result is not a copy."""
         if self._result is None:
@@ -214,17 +213,17 @@ class TaskHandle:
         self, method: str, params: Mapping[str, Any], timeouts: Timeouts | None = None
     ) -> Any:
         if self.id is None:
-            raise LookupError("the call was answered at once: there is no task")
-        return await self._requests.result(method, {"taskId": self.id, **params}, timeouts)
+            raise ClientError("the call was answered at once: there is no task", self._server_name)
+        return await self._connection.result(method, {"taskId": self.id, **params}, timeouts)
 
-    async def _poll(self, updates: TaskUpdates, deadline: RequestDeadline) -> DetailedTask:
+    async def _poll(self, updates: TaskUpdates, deadline: Deadline) -> DetailedTask:
         """Get the state of the task; a transient failure is retried."""
         updates.before_poll()
         # No total timeout: `wait_until` bounds the time of all polls together.
         timeouts = Timeouts(idle=deadline.idle, total=None)
         task: DetailedTask = await repeated(
             lambda: self._send("tasks/get", {}, timeouts),
-            self._requests.options.max_poll_failures,
+            _MAX_POLL_FAILURES,
         )
         return task
 
@@ -237,23 +236,20 @@ class TaskHandle:
             self._answered.difference_update(answers)
             raise
 
-    async def _answer(self, answers: Mapping[str, Any], deadline: RequestDeadline) -> None:
+    async def _answer(self, answers: Mapping[str, Any], deadline: Deadline) -> None:
         """Send answers; a transient failure is retried.
 
         SEP-2663, "Task Update Requests": a server ignores answers that it does not need any more,
         so that a repetition does no harm.
         """
         timeouts = Timeouts(idle=deadline.idle, total=None)
-        await repeated(
-            lambda: self._update(answers, timeouts), self._requests.options.max_poll_failures
-        )
+        await repeated(lambda: self._update(answers, timeouts), _MAX_POLL_FAILURES)
 
-    async def _wait(
-        self, deadline: RequestDeadline, on_progress: OnProgress | None
-    ) -> CallToolResult:
+    async def _wait(self, deadline: Deadline, on_progress: OnProgress | None) -> CallToolResult:
         id = self.id or ""
         reported: _TaskProgress | None = None
-        async with TaskUpdates(self._open_stream(id), id) as updates:
+        stream = ChangeStream(self._connection, SubscriptionFilter(task_ids=[id]))
+        async with TaskUpdates(stream, id) as updates:
             task = await self._poll(updates, deadline)
             while True:
                 progress = _progress_of(task)
@@ -271,7 +267,7 @@ class TaskHandle:
                 task = await self._next(task, updates, deadline)
 
     async def _next(
-        self, task: DetailedTask, updates: TaskUpdates, deadline: RequestDeadline
+        self, task: DetailedTask, updates: TaskUpdates, deadline: Deadline
     ) -> DetailedTask:
         """Answer the input requests of *task*, and return its next state."""
         requests = {
@@ -283,8 +279,7 @@ class TaskHandle:
             return await self._change(task, updates, deadline)
         loop = asyncio.get_running_loop()
         decoded = self._decode_requests(requests)
-        handler = self._requests.handler
-        answering = loop.create_task(answers_of(handler, decoded, self._server_name))
+        answering = loop.create_task(self._connection.answers(decoded))
         try:
             # While the user of this client thinks, another client may answer or cancel the task.
             while task.status == "input_required" and not answering.done():
@@ -310,14 +305,14 @@ class TaskHandle:
             raise ProtocolError(f"an input request of a task: {error}", self._server_name) from None
 
     async def _change(
-        self, task: DetailedTask, updates: TaskUpdates, deadline: RequestDeadline
+        self, task: DetailedTask, updates: TaskUpdates, deadline: Deadline
     ) -> DetailedTask:
         """Wait until the task may have changed, and return its state."""
         if not updates.suffice:
             await asyncio.sleep(self._polling.pause(task.poll_interval_ms))
         else:
             with suppress(ClientError, StopAsyncIteration, TimeoutError):
-                async with asyncio.timeout(self._requests.options.task_check_interval):
+                async with asyncio.timeout(_CHECK_INTERVAL):
                     update = await updates.next()
                     # A final state is final. Any other notification may be older than the last
                     # poll, so that the task is polled again.

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from genmcp._schema.document import Document
-from genmcp._schema.limits import FOREIGN_LIMITS, SchemaLimits
+from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp._schema.schema import Schema
 from genmcp._wire.jsonrpc import printable
 from genmcp._wire.param_headers import ANNOTATION, HeaderRule, header_rules, param_headers
@@ -60,12 +60,12 @@ class _KnownTool:
         self.output = output
         self._schema: Schema | UnsetType | None = None if output is None else UNSET
 
-    async def schema(self, name: str, limits: SchemaLimits) -> Schema | None:
-        """Return the output schema; None without, or if it does not compile within *limits*."""
+    async def schema(self, name: str) -> Schema | None:
+        """Return the output schema; None without, or if it exceeds `FOREIGN_LIMITS`."""
         if self._schema is UNSET:
             text = self.output or b""
             try:
-                self._schema = await read_schemas([text], partial(_compile, text, limits))
+                self._schema = await read_schemas([text], partial(_compile, text))
             except ConfigurationError as error:
                 logger.warning(
                     "results of the tool %r cannot be checked: %s", printable(name), error
@@ -75,20 +75,19 @@ class _KnownTool:
 
 
 class ToolCatalog:
-    """The tools of the last list, by name. Owned by a `ClientSession`.
+    """The tools of the last list, by name. Owned by a `Connection`.
 
     Args:
         server_name: the server, for errors and logs.
         mirrors: whether headers repeat arguments of calls: over HTTP since 2026-07-28. Only then
             does an invalid annotation make a tool unusable (Streamable HTTP, "Schema Extension").
-        limits: limits of the schemas and of the results that are checked.
+
+    `listed`: whether the tools were listed, or listing them was tried.
     """
 
-    def __init__(
-        self, server_name: str, *, mirrors: bool, limits: SchemaLimits = FOREIGN_LIMITS
-    ) -> None:
+    def __init__(self, server_name: str, *, mirrors: bool) -> None:
         self.mirrors = mirrors
-        self._limits = limits
+        self.listed = False
         self._server_name = server_name
         self._known: Mapping[str, _KnownTool] = {}
 
@@ -98,7 +97,7 @@ class ToolCatalog:
 
     async def update(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
         """Replace the catalog by *tools*; return those that can be called."""
-        headers = await read_tool_headers(tools, self._limits) if self.mirrors else {}
+        headers = await read_tool_headers(tools) if self.mirrors else {}
         known: dict[str, _KnownTool] = {}
         usable: list[ToolDefinition] = []
         for tool in tools:
@@ -107,6 +106,7 @@ class ToolCatalog:
             if not entry.headers.fault:
                 usable.append(tool)
         self._known = known
+        self.listed = True
         return usable
 
     def headers(self, name: str, arguments: Any) -> tuple[tuple[bytes, bytes], ...]:
@@ -136,7 +136,7 @@ class ToolCatalog:
         tool = self._known.get(name)
         if tool is None or tool.output is None or result.is_error:
             return
-        if (schema := await tool.schema(name, self._limits)) is None:
+        if (schema := await tool.schema(name)) is None:
             return
         if result.structured_content is UNSET:
             raise self._mismatch(name, ["there is no structured content"])
@@ -165,9 +165,7 @@ class ToolCatalog:
         return known
 
 
-async def read_tool_headers(
-    tools: Sequence[ToolDefinition], limits: SchemaLimits
-) -> Mapping[str, ToolHeaders]:
+async def read_tool_headers(tools: Sequence[ToolDefinition]) -> Mapping[str, ToolHeaders]:
     """Return the headers of the annotated tools, by name; most schemas have no annotation."""
     annotated = [
         (tool, text) for tool in tools if _MARK in (text := msgspec.json.encode(tool.input_schema))
@@ -176,13 +174,13 @@ async def read_tool_headers(
         return {}
     return await read_schemas(
         [text for _, text in annotated],
-        lambda: {tool.name: _headers(tool, limits) for tool, _ in annotated},
+        lambda: {tool.name: _headers(tool) for tool, _ in annotated},
     )
 
 
-def _headers(tool: ToolDefinition, limits: SchemaLimits) -> ToolHeaders:
+def _headers(tool: ToolDefinition) -> ToolHeaders:
     try:
-        document = Document(tool.input_schema, "inputSchema", limits)
+        document = Document(tool.input_schema, "inputSchema", FOREIGN_LIMITS)
         return ToolHeaders(header_rules(document.schemas, document.refuse))
     except ConfigurationError as error:
         return ToolHeaders(fault=str(error))
@@ -191,7 +189,7 @@ def _headers(tool: ToolDefinition, limits: SchemaLimits) -> ToolHeaders:
         return ToolHeaders(fault=f"its schema cannot be read: {type(error).__name__}")
 
 
-def _compile(text: bytes, limits: SchemaLimits) -> Schema:
+def _compile(text: bytes) -> Schema:
     # Formats are not checked: servers need not either, and the result would be lost.
     document = msgspec.json.decode(text)
-    return Schema(document, formats=False, origin="outputSchema", limits=limits)
+    return Schema(document, formats=False, origin="outputSchema", limits=FOREIGN_LIMITS)

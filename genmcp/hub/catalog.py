@@ -11,7 +11,6 @@ import msgspec
 from msgspec.structs import replace
 
 from genmcp._core.request import Policy
-from genmcp._schema.limits import FOREIGN_LIMITS, SchemaLimits
 from genmcp._wire.param_headers import HeaderRule
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ListTooLong, ServerError
@@ -165,7 +164,6 @@ async def read_lists(
     client: Client,
     kinds: Collection[str],
     catalog: MemberCatalog,
-    limits: SchemaLimits = FOREIGN_LIMITS,
 ) -> tuple[MemberCatalog, ClientError | None]:
     """Read the lists of *kinds* from the server.
 
@@ -187,16 +185,14 @@ async def read_lists(
             except ListTooLong as error:  # other lists, and calls, still work
                 logger.warning("%s: the list is left out: %s", name, error)
             except ClientError as error:  # the request itself failed: the others would fail too
-                return await _updated(catalog, lists, limits), error
-    return await _updated(catalog, lists, limits), failure
+                return await _updated(catalog, lists), error
+    return await _updated(catalog, lists), failure
 
 
-async def _updated(
-    catalog: MemberCatalog, lists: dict[str, Any], limits: SchemaLimits
-) -> MemberCatalog:
+async def _updated(catalog: MemberCatalog, lists: dict[str, Any]) -> MemberCatalog:
     """Return *catalog* with new *lists*, and the headers and matchers derived from them."""
     if "tools" in lists:
-        read = await read_tool_headers(lists["tools"], limits)
+        read = await read_tool_headers(lists["tools"])
         lists["headers"] = {name: each.rules for name, each in read.items() if each.rules}
     if "templates" in lists:
         texts = [each.uri_template for each in lists["templates"]]

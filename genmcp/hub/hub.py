@@ -12,11 +12,11 @@ from msgspec import UNSET
 from genmcp._core.request import Policy
 from genmcp.cancellation import cancel_requested
 from genmcp.client.client import Client
+from genmcp.client.connection import Timeout
 from genmcp.client.errors import ConnectError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
-from genmcp.client.requests import Wait
 from genmcp.composite.errors import (
     AlreadyRegistered,
     CompositeError,
@@ -73,7 +73,7 @@ class Hub:
     def __init__(
         self,
         *,
-        handler: ClientHandler[Any] | None = None,
+        handler: ClientHandler | None = None,
         options: ClientOptions | None = None,
         separator: str = "/",
         promote_after: float = 10.0,
@@ -244,7 +244,7 @@ class Hub:
         arguments: Mapping[str, Any] | str | None = None,
         *,
         progress: ProgressCallback | None = None,
-        timeout: Wait = UNSET,
+        timeout: Timeout = UNSET,
     ) -> CallToolResult:
         """Call a tool.
 
@@ -272,7 +272,7 @@ class Hub:
         )
 
     async def read(
-        self, uri: str, *, server: str | None = None, timeout: Wait = UNSET
+        self, uri: str, *, server: str | None = None, timeout: Timeout = UNSET
     ) -> ReadResourceResult:
         """Read a resource.
 
@@ -297,7 +297,7 @@ class Hub:
         )
 
     async def prompt(
-        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: Wait = UNSET
+        self, name: str, arguments: Mapping[str, str] | None = None, *, timeout: Timeout = UNSET
     ) -> GetPromptResult:
         """Get a prompt.
 
@@ -381,7 +381,7 @@ class Hub:
             self._clearing = None
 
 
-async def _read(uri: str, client: Client, timeout: Wait) -> ReadResourceResult:
+async def _read(uri: str, client: Client, timeout: Timeout) -> ReadResourceResult:
     return await client.read(uri, timeout=timeout)
 
 

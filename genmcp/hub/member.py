@@ -18,6 +18,7 @@ from genmcp._core.waiting import Continue
 from genmcp.cancellation import cancel_and_wait, run_to_completion
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.client.client import Client
+from genmcp.client.connection import Timeout
 from genmcp.client.errors import (
     AuthorizationFailed,
     ClientClosed,
@@ -34,7 +35,6 @@ from genmcp.client.errors import (
 )
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions, Command
-from genmcp.client.requests import Wait
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.transports.targets import Target
 from genmcp.composite.errors import CompositeError, ReconnectError, UnknownServer
@@ -102,7 +102,7 @@ class HubSettings(msgspec.Struct, frozen=True, eq=False):
     handler: answers the questions of the servers.
     """
 
-    handler: ClientHandler[Any] | None = None
+    handler: ClientHandler | None = None
     options: ClientOptions = ClientOptions()
     policy: Policy = Policy(promote_after=10.0)
     sleep: Sleep = asyncio.sleep
@@ -212,7 +212,7 @@ class HubMember(Member):
         return await asyncio.shield(self._connected)
 
     async def send(
-        self, request: Callable[[Client, Wait], Awaitable[R]], timeout: Wait = UNSET
+        self, request: Callable[[Client, Timeout], Awaitable[R]], timeout: Timeout = UNSET
     ) -> R:
         """Return the response to *request*, which is called with the connected client.
 
@@ -323,9 +323,15 @@ class HubMember(Member):
         stack = AsyncExitStack()
         stack.push_async_callback(self.subscriptions.end)
         try:
-            options = _options(config, settings.options)
+            options = settings.options
+            if config.revision is not None:
+                options = replace(options, revision=config.revision)
             client = Client(
-                _target(config), handler=self._handler, options=options, auth=config.auth
+                _target(config),
+                headers=config.headers or {},
+                auth=config.auth,
+                handler=self._handler,
+                options=options,
             )
             stack.push_async_callback(client.close)
             await client.open()
@@ -340,7 +346,7 @@ class HubMember(Member):
                 subscribable=resources is not None and bool(resources.subscribe),
                 policy=settings.policy,
             )
-            catalog, failure = await read_lists(client, [*KINDS], catalog, options.schemas)
+            catalog, failure = await read_lists(client, [*KINDS], catalog)
             if failure is not None:
                 raise failure
         except BaseException as error:
@@ -446,8 +452,7 @@ class HubMember(Member):
             ClientError: a list could not be read. The lists that could be read were updated.
         """
         before = self.catalog
-        limits = self._settings.options.schemas
-        self.catalog, failure = await read_lists(client, kinds, before, limits)
+        self.catalog, failure = await read_lists(client, kinds, before)
         self._announce([kind for kind in kinds if not self.catalog.agrees(before, kind)])
         if failure is not None:
             raise failure
@@ -546,7 +551,7 @@ class HubMember(Member):
         """Send *request* to the server as *call*, and return the result."""
         params: Any = request.params
 
-        async def send(client: Client, _: Wait) -> Any:
+        async def send(client: Client, _: Timeout) -> Any:
             if isinstance(self._handler, RelayingHandler):
                 await self._handler.lower_log_level(call, client)
             match request.method:
@@ -607,14 +612,6 @@ def _translated(error: Exception, method: str) -> Exception:
         case _:
             text = _UNKNOWN if getattr(error, "sent", False) else _UNREACHABLE
     return ToolError(text) if method == "tools/call" else McpError(text)
-
-
-def _options(config: ServerConfig, options: ClientOptions) -> ClientOptions:
-    if config.revision is not None:
-        options = replace(options, revision=config.revision)
-    if config.url is not None and config.headers:
-        options = replace(options, http=replace(options.http, headers=config.headers))
-    return options
 
 
 def _target(config: ServerConfig) -> Target:

@@ -341,7 +341,7 @@ class SuspendedCalls:
             call.cancel()
 
 
-class RelayingHandler(ClientHandler[None]):
+class RelayingHandler(ClientHandler):
     """Forwards the questions and log messages of one server to the clients that called it.
 
     Owned by the `HubMember` of the server.
@@ -368,17 +368,15 @@ class RelayingHandler(ClientHandler[None]):
         self._renew = renew
         self._levels: WeakKeyDictionary[Client, LoggingLevel] = WeakKeyDictionary()
 
-    async def handle_list_roots(self, state: None) -> Any:
+    async def handle_list_roots(self) -> Any:
         """Forward a request for roots."""
         return await self._call_of_question().ask(RootsQuestion())
 
-    async def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
+    async def handle_create_message(self, params: CreateMessageRequestParams) -> Any:
         """Forward a sampling request; the client approves it."""
         return await self._call_of_question().ask(SampleQuestion(params))
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Forward a form.
 
         Raises:
@@ -395,18 +393,18 @@ class RelayingHandler(ClientHandler[None]):
             raise InvalidParams(f"requestedSchema: {error}") from None
         return await call.ask(FormQuestion(message, schema=form.document))
 
-    async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+    async def handle_url_elicitation(self, message: str, url: str) -> Any:
         """Forward a URL."""
         return await self._call_of_question().ask(UrlQuestion(message, url))
 
-    async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> Any:
+    async def handle_log(self, message: LoggingMessageNotificationParams) -> Any:
         """Forward a log message; drop it if its call is unknown, since it may be confidential."""
         # A message that arrives on the stream of a call has the context of that call.
         call = ORIGIN_CONTEXT.get().get(_current) or self._only_call()
         if call is not None:
             call.log(message)
 
-    async def approve(self, subject: Sampled, state: None) -> Any:
+    async def approve(self, subject: Sampled) -> Any:
         """Approve all sampling here: the client that gets the forwarded question decides."""
         return True
 

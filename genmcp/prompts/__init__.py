@@ -1,1 +1,1 @@
-"""Prompts: messages that a person chooses to send; classes, repositories and templates."""
+from genmcp.prompts.prompt import PromptRepo as PromptRepo

@@ -72,7 +72,7 @@ def elicit_url(message: str, url: str, *, schemes: Sequence[str] = HTTPS) -> Que
         message: the text that is shown to the user.
         url: an absolute URL.
         schemes: further allowed schemes. https, and http to a loopback address, are always allowed.
-            The list of the client (`ClientOptions.url_schemes`) must allow the scheme, too.
+            The list of the client (`ClientHandler.url_schemes`) must allow the scheme, too.
 
     Raises:
         ConfigurationError: (a ValueError) the URL is not absolute, its scheme is not allowed, or

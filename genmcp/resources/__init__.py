@@ -1,1 +1,1 @@
-"""Resources: data that a client reads by its URI; single ones, repositories and folders."""
+from genmcp.resources.resource import ResourceRepo as ResourceRepo

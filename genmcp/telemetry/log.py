@@ -1,14 +1,14 @@
 """Telemetry that writes one log record per request, and log records in unconfigured processes."""
 
 import logging
-import sys
 import time
-from typing import Any, Final, TextIO
+from typing import Any, Final
 
 from genmcp._core.request import Request
 from genmcp._mux.telemetry import Rejection, RequestFailure, Resumed, Telemetry
 from genmcp._wire.jsonrpc import printable
 from genmcp.channel import Channel
+from genmcp.fallback_log import FALLBACK, is_handled
 from genmcp.protocol.value import Result
 
 __all__ = ["LoggingTelemetry"]
@@ -117,40 +117,13 @@ class LoggingTelemetry(Telemetry):
         self._logger.log(level, "%s", " ".join(parts), extra=extra)
 
 
-class _FallbackHandler(logging.StreamHandler[TextIO]):
-    """Writes records to standard error, with time and level, while nothing else handles them.
-
-    `logging.lastResort` writes the message only. Decided at each record, because an application may
-    configure logging at any time, and must not get its lines twice.
-    """
-
-    def emit(self, record: logging.LogRecord) -> None:
-        if sys.stderr is not None and not _is_handled(logging.getLogger(record.name)):
-            self.stream = sys.stderr  # an application may replace it
-            super().emit(record)  # which survives a full disk
-
-
-def _is_handled(logger: logging.Logger | None) -> bool:
-    """Return whether the records of *logger* have another handler than the fallback."""
-    while logger is not None:
-        if any(not isinstance(each, _FallbackHandler) for each in logger.handlers):
-            return True
-        logger = logger.parent if logger.propagate else None
-    return False
-
-
-_fallback: Final = _FallbackHandler()
-_fallback.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s"))
-logging.getLogger("genmcp").addHandler(_fallback)
-
-
 def _make_visible(logger: logging.Logger) -> None:
     """Write the records of *logger* to standard error if they would be dropped.
 
     uvicorn configures its own loggers only, so that INFO records would be lost.
     """
-    if not _is_handled(logger):
+    if not is_handled(logger):
         if not logger.hasHandlers():
-            logger.addHandler(_fallback)
+            logger.addHandler(FALLBACK)
         if logger.level == logging.NOTSET:
             logger.setLevel(logging.INFO)

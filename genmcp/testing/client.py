@@ -3,6 +3,7 @@
 import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from copy import copy
 from typing import Any
 
 from msgspec import UNSET
@@ -16,10 +17,10 @@ from genmcp._transports.endpoint import Endpoint
 from genmcp._wire import jsonrpc
 from genmcp._wire.jsonrpc import RequestId
 from genmcp.client.client import Client
+from genmcp.client.connection import Timeout
 from genmcp.client.handler import ClientHandler
 from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions
-from genmcp.client.requests import Wait
 from genmcp.client.subscriptions import Notification
 from genmcp.client.transports.base import TransportSink
 from genmcp.client.transports.memory import MemoryTransport
@@ -41,7 +42,7 @@ _DEFAULTS = ClientOptions(cache_size=0)
 def connect(
     target: Server | Mux | Endpoint,
     *,
-    handler: ClientHandler[Any] | None = None,
+    handler: ClientHandler | None = None,
     capabilities: ClientCapabilities | None = None,
     revision: str | None = None,
     access: Access | None = None,
@@ -70,15 +71,13 @@ def connect(
     Raises:
         ConfigurationError: *target* cannot be served, or *revision* is unknown.
     """
+    if capabilities is not None:
+        handler = ClientHandler() if handler is None else copy(handler)
+        handler.capabilities = capabilities
     return RecordingClient(
         target,
         handler=handler,
-        options=replace(
-            options,
-            capabilities=capabilities or options.capabilities,
-            revision=revision or options.revision,
-            log_level=log_level,
-        ),
+        options=replace(options, revision=revision or options.revision, log_level=log_level),
         access=access,
         state=state,
     )
@@ -97,7 +96,7 @@ class RecordingClient(Client):
         self,
         target: Server | Mux | Endpoint,
         *,
-        handler: ClientHandler[Any] | None,
+        handler: ClientHandler | None,
         options: ClientOptions,
         access: Access | None,
         state: Mapping[str, Any] | None,
@@ -107,7 +106,7 @@ class RecordingClient(Client):
         scope: dict[str, Any] = {"state": dict(state or {})}
         if access is not None:
             scope["user"] = access
-        self._transport = _RecordingTransport(target, options, scope, self._record)
+        self._transport = _RecordingTransport(target, scope, self._record)
         super().__init__(self._transport, handler=handler, options=options)
 
     @property
@@ -149,8 +148,8 @@ class RecordingClient(Client):
         arguments: Mapping[str, Any] | None = None,
         *,
         progress: ProgressCallback | None = None,
-        timeout: Wait = UNSET,
-        idle_timeout: Wait = UNSET,
+        timeout: Timeout = UNSET,
+        idle_timeout: Timeout = UNSET,
     ) -> CallToolResult:
         """Call a tool; see `Client.call`."""
         return await super().call(
@@ -173,7 +172,6 @@ class _RecordingTransport(MemoryTransport):
     def __init__(
         self,
         target: Server | Mux | Endpoint,
-        options: ClientOptions,
         scope: Mapping[str, Any],
         record: Callable[[Notification | None], None],
     ) -> None:
@@ -186,7 +184,7 @@ class _RecordingTransport(MemoryTransport):
             # A suite may change after the client is closed: the mux, which follows it, would try to
             # write that into a closed store.
             self._mux._closes_store = False
-        super().__init__(target, options.http, max_message=options.max_message_bytes, scope=scope)
+        super().__init__(target, scope=scope)
         self._owned = self._mux is not None
         self.closed = False
         self._record = record

@@ -11,16 +11,16 @@ from genmcp import (
     InsufficientScope,
     Mux,
     Prompt,
-    PromptRepo,
     PromptRequest,
     Resource,
-    ResourceRepo,
     Suite,
     Tool,
     ToolRequest,
     tool,
 )
+from genmcp.prompts import PromptRepo
 from genmcp.protocol import PromptArgument, PromptDefinition, ResourceDefinition
+from genmcp.resources import ResourceRepo
 
 WRITE = ["parts:write"]
 RAN: list[str] = []

@@ -12,15 +12,15 @@ from genmcp import (
     ConfigurationError,
     Endpoint,
     Prompt,
-    PromptRepo,
     Provider,
     Resource,
-    ResourceRepo,
     Suite,
     Tool,
     prompt,
     tool,
 )
+from genmcp.prompts import PromptRepo
+from genmcp.resources import ResourceRepo
 from genmcp.server import Route
 from tests.auth.scoped import RAN, WRITE, Letters, Parts, close, endpoint, granted, suite
 from tests.support.asgi import ALL, LEGACIES, MODERN, TASKS, Client, Connection

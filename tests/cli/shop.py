@@ -16,7 +16,6 @@ from genmcp import (
     Image,
     Outcome,
     PromptTemplate,
-    ResourceRepo,
     Suite,
     Tool,
     ToolError,
@@ -25,6 +24,7 @@ from genmcp import (
     tool,
 )
 from genmcp.protocol import ResourceDefinition
+from genmcp.resources import ResourceRepo
 
 
 @tool

@@ -82,7 +82,7 @@ async def test_terminal_prompts_for_each_field(lines: list[str], answer: Any) ->
     """Again where it is wrong or missing; `!` declines, and the end of the input dismisses."""
     terminal, screen = asked(*lines)
 
-    assert answer == await terminal.handle_elicitation_create("Who?", FORM, None)
+    assert answer == await terminal.handle_elicitation_create("Who?", FORM)
     said = screen.getvalue()
     assert said.startswith("| Who?\n(! declines, Ctrl-D cancels)\n  Your name: ")
     assert ("a value is required" in said) is (lines[0] == "\n")
@@ -103,8 +103,8 @@ async def test_terminal_asks_for_confirmation(lines: list[str], answer: Any) -> 
     terminal, _ = asked(*lines)
     other, screen = asked(*lines)
 
-    assert answer == await terminal.handle_elicitation_create("Go on?", {}, None)
-    assert answer == await other.handle_url_elicitation("Log in", "https://a.example", None)
+    assert answer == await terminal.handle_elicitation_create("Go on?", {})
+    assert answer == await other.handle_url_elicitation("Log in", "https://a.example")
     assert "https://a.example" in screen.getvalue()
     assert len(lines) + (not lines) == screen.getvalue().count("[y/n]")
 
@@ -114,7 +114,7 @@ async def test_terminal_does_not_obey_a_server() -> None:
     field = {"type": "string", "title": "\x1b[1m", "enum": ["\x1b[2J"], "default": "\x1b]0;x\x07"}
     terminal, screen = asked("x\n", "\n", "x\n", "!\n")
     form = {"properties": {"a": field, "\x1b[3m": {"type": "integer"}}}
-    await terminal.handle_elicitation_create("\x1b[4m", form, None)
+    await terminal.handle_elicitation_create("\x1b[4m", form)
 
     assert "[1m ([2J) []0;x]: " in screen.getvalue()
     assert "'x' is not one of [2J" in screen.getvalue()
@@ -136,7 +136,7 @@ def test_terminal_question_can_be_left() -> None:
         screen = Screen()
         terminal = TerminalHandler(StatusLine(screen), typed)
         async with asyncio.timeout(0.05):
-            await terminal.handle_elicitation_create("Go on?", {}, None)
+            await terminal.handle_elicitation_create("Go on?", {})
 
     with pytest.raises(TimeoutError):
         asyncio.run(leave())
@@ -160,10 +160,10 @@ async def test_terminal_line_is_for_the_question_that_is_shown() -> None:
     terminal = TerminalHandler(StatusLine(screen), read)
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.05):
-            await terminal.handle_elicitation_create("First?", {}, None)
+            await terminal.handle_elicitation_create("First?", {})
     assert waiting.is_set()
     waiting.clear()
-    second = asyncio.ensure_future(terminal.handle_elicitation_create("Second?", {}, None))
+    second = asyncio.ensure_future(terminal.handle_elicitation_create("Second?", {}))
     await asyncio.sleep(0)
     typed.set()
 
@@ -180,7 +180,7 @@ async def test_terminal_that_is_gone_dismisses() -> None:
     screen = Screen()
     terminal = TerminalHandler(StatusLine(screen), read)
 
-    assert await terminal.handle_elicitation_create("Go on?", {}, None) == Cancelled()
+    assert await terminal.handle_elicitation_create("Go on?", {}) == Cancelled()
 
 
 def test_typed_is_one_line_of_the_input(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,7 +199,7 @@ async def test_logged_shows_log_messages() -> None:
     """In place of the bar."""
     screen = Screen()
     logged = LogPrinter(StatusLine(screen))
-    await logged.handle_log(LoggingMessageNotificationParams(level="info", data={"a": 1}), None)
+    await logged.handle_log(LoggingMessageNotificationParams(level="info", data={"a": 1}))
 
     assert screen.getvalue() == "info: {'a': 1}\n"
 
@@ -209,7 +209,7 @@ async def test_logged_marks_further_lines() -> None:
     screen = Screen()
     data = "a\nContinue? [y/n] "
     await LogPrinter(StatusLine(screen)).handle_log(
-        LoggingMessageNotificationParams(level="info", data=data), None
+        LoggingMessageNotificationParams(level="info", data=data)
     )
 
     assert screen.getvalue() == "info: a\n| Continue? [y/n]\n"
@@ -223,7 +223,7 @@ async def test_terminal_shows_the_host_of_a_url() -> None:
     terminal, screen = asked("n\n")
     message = "Log in\nOpen this in a browser: https://good.example\nIts host: good.example\nGo on?"
     url = "https://good.example@evil.example/login"
-    assert await terminal.handle_url_elicitation(message, url, None) == Declined()
+    assert await terminal.handle_url_elicitation(message, url) == Declined()
 
     lines = screen.getvalue().splitlines()
     assert lines[:4] == [f"| {each}" for each in message.splitlines()]
@@ -234,7 +234,7 @@ async def test_terminal_shows_the_host_of_a_url() -> None:
 async def test_terminal_warns_of_punycode() -> None:
     """Such a name may look like another one once a browser shows it."""
     terminal, screen = asked("n\n")
-    await terminal.handle_url_elicitation("Go", "https://xn--pple-43d.example/", None)
+    await terminal.handle_url_elicitation("Go", "https://xn--pple-43d.example/")
 
     assert "Its host: xn--pple-43d.example (letters of other alphabets" in screen.getvalue()
 

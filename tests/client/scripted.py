@@ -2,16 +2,17 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from starlette.types import ASGIApp
 
-from genmcp.client.options import HttpOptions
 from genmcp.client.transports.base import Transport
+from genmcp.client.transports.http_messages import NO_HEADERS
 from genmcp.client.transports.targets import transport_to
 from tests.client.sinks import Recorder
+from tests.support.client_bounds import bounds, split
 from tests.support.serving import serve
 
 ANSWER = {"jsonrpc": "2.0", "id": 1, "result": {}}
@@ -81,21 +82,24 @@ async def served(script: Script) -> AsyncIterator[str]:
 
 @asynccontextmanager
 async def opened(
-    target: Any, options: HttpOptions | None = None, max_message: int = 1 << 26
+    target: Any, headers: Mapping[str, str] = NO_HEADERS, **given: Any
 ) -> AsyncIterator[tuple[Transport, Recorder]]:
-    recorder = Recorder()
-    transport = transport_to(target, http=options, max_message=max_message)
-    await transport.open(recorder)
-    try:
-        async with asyncio.timeout(15):
-            yield transport, recorder
-    finally:
-        await transport.close()
+    """Open a transport to *target*, with these options and bounds of a client."""
+    options, others = split(given)
+    with bounds(**others):
+        recorder = Recorder()
+        transport = transport_to(target, headers, options=options)
+        await transport.open(recorder)
+        try:
+            async with asyncio.timeout(15):
+                yield transport, recorder
+        finally:
+            await transport.close()
 
 
 @asynccontextmanager
 async def scripted(
-    script: Script, options: HttpOptions | None = None, max_message: int = 1 << 26
+    script: Script, headers: Mapping[str, str] = NO_HEADERS, **given: Any
 ) -> AsyncIterator[tuple[Transport, Recorder]]:
-    async with served(script) as url, opened(url, options, max_message) as pair:
+    async with served(script) as url, opened(url, headers, **given) as pair:
         yield pair

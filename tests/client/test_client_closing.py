@@ -11,6 +11,8 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions, Command
+from genmcp.client.transports.base import TransportSink
+from genmcp.client.transports.memory import MemoryTransport
 from genmcp.suite.suite import Suite
 from tests.client.scripted import Asked, served
 
@@ -71,7 +73,7 @@ class Slow(ClientHandler):
         self.ending = asyncio.Event()
         self.end = asyncio.Event()
 
-    async def terminate(self, reason: BaseException | None, state: Any) -> None:
+    async def terminate(self, reason: BaseException | None) -> None:
         self.ending.set()
         await self.end.wait()
 
@@ -116,7 +118,7 @@ async def test_closing_in_a_hook_does_not_wait_for_the_hook(pids: Path) -> None:
     closed = asyncio.Event()
 
     class Closer(ClientHandler):
-        async def handle_log(self, params: Any, state: Any) -> None:
+        async def handle_log(self, params: Any) -> None:
             await client.close()
             closed.set()
 
@@ -135,7 +137,7 @@ async def test_closing_survives_a_hook_that_awaits_a_cancelled_task(pids: Path) 
     """An exception in `terminate` is logged, also a CancelledError of another task."""
 
     class Broken(ClientHandler):
-        async def terminate(self, reason: BaseException | None, state: Any) -> None:
+        async def terminate(self, reason: BaseException | None) -> None:
             other: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             other.cancel()
             await other
@@ -162,18 +164,26 @@ async def test_closing_while_it_is_opened_ends_both(pids: Path, turns: int) -> N
     assert not client.is_open
 
 
-async def test_closing_while_init_runs_ends_it() -> None:
-    """A handler that never gets ready does not keep the client from being closed."""
-    begun = asyncio.Event()
+class Late(MemoryTransport):
+    """Opens when it may, and counts that."""
 
-    class Stuck(ClientHandler):
-        async def init(self) -> None:
-            begun.set()
-            await asyncio.Event().wait()
+    def __init__(self) -> None:
+        super().__init__(Suite(name="s", version="1"))
+        self.begun, self.go = asyncio.Event(), asyncio.Event()
+        self.opened = 0
 
-    client = Client(Suite(name="s", version="1"), handler=Stuck())
+    async def open(self, sink: TransportSink) -> None:
+        self.opened += 1
+        self.begun.set()
+        await self.go.wait()
+        await super().open(sink)
+
+
+async def test_closing_while_the_transport_opens_ends_it() -> None:
+    """A transport that never gets ready does not keep the client from being closed."""
+    client = Client(stuck := Late())
     opening = asyncio.create_task(client.open())
-    await begun.wait()
+    await stuck.begun.wait()
     async with asyncio.timeout(5):
         await client.close()
         with pytest.raises(ClientClosed):
@@ -182,26 +192,16 @@ async def test_closing_while_init_runs_ends_it() -> None:
 
 async def test_opening_twice_at_once_waits_twice() -> None:
     """The second `open` returns when the client is open; and it is opened once."""
-    begun, go = asyncio.Event(), asyncio.Event()
-    inits = 0
-
-    class Late(ClientHandler):
-        async def init(self) -> None:
-            nonlocal inits
-            inits += 1
-            begun.set()
-            await go.wait()
-
-    client = Client(Suite(name="s", version="1"), handler=Late())
+    client = Client(late := Late())
     first = asyncio.create_task(client.open())
-    await begun.wait()
+    await late.begun.wait()
     second = asyncio.create_task(client.open())
     await asyncio.sleep(0)
-    go.set()
+    late.go.set()
     await second
     assert client.revision == "2026-07-28"
     await first
-    assert inits == 1
+    assert late.opened == 1
     await client.close()
 
 

@@ -13,6 +13,7 @@ from genmcp.client.errors import UnsupportedRevision
 from genmcp.client.options import ClientOptions
 from tests.client.scripted import Asked, app_of
 from tests.hub.far import NEW, OLD, Far
+from tests.support.client_bounds import bounds
 from tests.support.clock import Clock
 from tests.support.serving import serve
 
@@ -63,8 +64,9 @@ async def test_upgraded_server_is_probed_by_a_new_connection(ttl: float, spoken:
     both = Endpoint(Suite(name="new", version="2", tools=[version]))
     async with asyncio.timeout(20), serve(both) as url:
         REVISION_CACHE.remember(url, "2025-06-18")
-        async with Client(url, options=ClientOptions(era_ttl=ttl)) as client:
-            assert client.revision == spoken
+        with bounds(revision_ttl=ttl):
+            async with Client(url) as client:
+                assert client.revision == spoken
 
 
 async def old(asked: Asked) -> None:

@@ -23,6 +23,7 @@ from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.client.transports.base import Transport, TransportSink
 from genmcp.errors import McpError
+from tests.support.client_bounds import bounds
 
 TASK = {
     "taskId": "t",
@@ -90,7 +91,7 @@ class Scripted(Transport):
 @asynccontextmanager
 async def scripted(
     answer: Callable[[str, dict[str, Any]], Any],
-    handler: ClientHandler[Any] | None = None,
+    handler: ClientHandler | None = None,
     **options: Any,
 ) -> AsyncIterator[tuple[Client, Scripted]]:
     server = Scripted(answer)
@@ -114,9 +115,10 @@ async def test_client_ends_a_list_that_does_not(cursors: str) -> None:
             return page("a", nextCursor="x" if cursors == "same" else given + "x")
         return None
 
-    async with scripted(answer, max_pages=5) as (client, _):
-        with pytest.raises(ProtocolError, match="does not end after"):
-            await client.tools()
+    with bounds(max_pages=5):
+        async with scripted(answer) as (client, _):
+            with pytest.raises(ProtocolError, match="does not end after"):
+                await client.tools()
 
 
 async def test_client_reads_a_list_anew_whose_cursor_is_stale() -> None:
@@ -205,7 +207,7 @@ async def test_client_sends_the_state_as_it_came() -> None:
 async def test_client_gives_up_on_a_person_who_does_not_answer() -> None:
     """The time of a call runs while its questions are answered."""
 
-    class Slow(ClientHandler[None]):
+    class Slow(ClientHandler):
         async def handle_elicitation_create(self, *_: Any) -> Any:
             await asyncio.Event().wait()
 
@@ -263,8 +265,8 @@ async def test_client_fails_a_call_whose_answer_is_too_long() -> None:
 
 async def test_client_that_cannot_connect_says_so() -> None:
     """A server that is silent, or speaks nothing we do, is an error within its time."""
-    with pytest.raises(RequestTimeout, match="connecting"):
-        async with scripted(lambda *_: b"", open_timeout=0.2, probe_timeout=0.05):
+    with bounds(probe_timeout=0.05), pytest.raises(RequestTimeout, match="connecting"):
+        async with scripted(lambda *_: b"", open_timeout=0.2):
             pass
     none = {**DISCOVERED, "supportedVersions": ["1999-01-01"]}
     with pytest.raises(UnsupportedRevision, match="1999-01-01"):
@@ -359,7 +361,7 @@ async def test_client_asks_nobody_twice() -> None:
     }
     asked = 0
 
-    class Counting(ClientHandler[None]):
+    class Counting(ClientHandler):
         async def handle_elicitation_create(self, *_: Any) -> Any:
             nonlocal asked
             asked += 1
@@ -380,7 +382,7 @@ async def test_client_stops_asking_when_a_task_goes_on_without() -> None:
     }
     left = asyncio.Event()
 
-    class Slow(ClientHandler[None]):
+    class Slow(ClientHandler):
         async def handle_elicitation_create(self, *_: Any) -> Any:
             try:
                 await asyncio.Event().wait()

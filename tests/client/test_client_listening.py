@@ -105,8 +105,8 @@ async def test_acknowledgement_of_a_stream_reaches_no_hook() -> None:
     received: list[str] = []
     done = asyncio.Event()
 
-    class Reader(ClientHandler[None]):
-        async def handle_notification(self, method: str, params: Any, state: None) -> None:
+    class Reader(ClientHandler):
+        async def handle_notification(self, method: str, params: Any) -> None:
             received.append(method)
             done.set()
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from genmcp import Client, ClientHandler, ConfigurationError, Suite, tool
-from genmcp._schema.limits import SchemaLimits
+from genmcp import Client, ClientHandler, Suite, tool
 from genmcp.client.errors import ListTooLong, ProtocolError
 from genmcp.client.options import ClientOptions
-from tests.hub.far import OLD, TIME, Far, Piped, User, said
+from tests.hub.far import OLD, TIME, Far, Piped, said
+from tests.support.client_bounds import bounds
 
 
 def nothing() -> Any:
@@ -37,53 +37,44 @@ def paged(pages: int, size: int) -> Far:
 
 
 async def test_list_of_too_many_items_is_an_error() -> None:
-    """It names the option; other requests are not affected."""
-    options = ClientOptions(max_list_items=2)
-    async with asyncio.timeout(TIME), Client(suite(3), options=options) as client:
-        with pytest.raises(ListTooLong, match=r"3 items or more \(ClientOptions.max_list_items: 2"):
-            await client.tools()
-        await client.ping()
+    """Other requests are not affected."""
+    with bounds(max_list_items=2):
+        async with asyncio.timeout(TIME), Client(suite(3)) as client:
+            with pytest.raises(ListTooLong, match="3 items or more, with a limit of 2"):
+                await client.tools()
+            await client.ping()
 
 
 async def test_list_as_long_as_allowed_is_returned() -> None:
     """The bound is inclusive."""
-    async with (
-        asyncio.timeout(TIME),
-        Client(suite(3), options=ClientOptions(max_list_items=3)) as client,
-    ):
-        assert len(await client.tools()) == 3
+    with bounds(max_list_items=3):
+        async with asyncio.timeout(TIME), Client(suite(3)) as client:
+            assert len(await client.tools()) == 3
 
 
 async def test_list_without_end_is_left_at_its_bytes() -> None:
     """A thousand pages of a megabyte were kept before the list was given up."""
     far = paged(1_000, 100_000)
-    options = ClientOptions(revision=OLD, max_list_bytes=1_000_000)
-    async with asyncio.timeout(TIME), Client(far, options=options) as client:
-        with pytest.raises(ProtocolError, match=r"bytes or more \(ClientOptions.max_list_bytes"):
-            await client.tools()
+    options = ClientOptions(revision=OLD)
+    with bounds(max_list_bytes=1_000_000):
+        async with asyncio.timeout(TIME), Client(far, options=options) as client:
+            with pytest.raises(ProtocolError, match="bytes or more, with a limit of 1000000"):
+                await client.tools()
 
     assert len(far.called) == 10
 
 
 async def test_pages_from_the_cache_count() -> None:
     """A list is as long however its pages came."""
-    options = ClientOptions(max_list_bytes=100_000)
-    async with asyncio.timeout(TIME), Client(suite(3), options=options) as client:
-        assert await client.tools() == await client.tools()
+    with bounds(max_list_bytes=100_000):
+        async with asyncio.timeout(TIME), Client(suite(3)) as client:
+            assert await client.tools() == await client.tools()
 
 
-def test_bounds_of_lists_are_positive() -> None:
-    """A bound of 0 would make every list an error."""
-    with pytest.raises(ConfigurationError, match="max_list_bytes must be positive"):
-        ClientOptions(max_list_bytes=0)
-    with pytest.raises(ConfigurationError, match="max_list_items must be positive"):
-        ClientOptions(max_list_items=0)
-
-
-class Never(ClientHandler[None]):
+class Never(ClientHandler):
     """Must not be called."""
 
-    async def handle_elicitation_create(self, message: str, schema: Any, state: None) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Any) -> Any:
         raise AssertionError("a form past the bounds reached the hook")
 
 
@@ -108,18 +99,6 @@ async def test_hostile_form_is_refused(properties: Any) -> None:
 
     assert answer["error"]["code"] == -32602
     assert "requestedSchema" in answer["error"]["message"]
-
-
-async def test_bounds_of_schemas_are_an_option() -> None:
-    """A client that trusts its servers may allow more, or less."""
-    far, user = Piped(), User("Ada")
-    options = ClientOptions(revision=OLD, schemas=SchemaLimits(subschemas=1))
-    async with asyncio.timeout(TIME), Client(far, handler=user, options=options):
-        far.questions.put_nowait(("q", "Who?"))
-        answer = await far.replies.get()
-
-    assert "more than 1 subschemas (SchemaLimits.subschemas)" in answer["error"]["message"]
-    assert user.asked == []
 
 
 async def test_hostile_output_schema_leaves_the_result_unchecked(caplog: Any) -> None:

@@ -19,7 +19,7 @@ from genmcp.client.errors import (
     Unauthorized,
 )
 from genmcp.client.handler import ClientHandler
-from genmcp.client.options import ClientOptions, Command, HttpOptions
+from genmcp.client.options import ClientOptions, Command
 from genmcp.client.transports.targets import Target
 from genmcp.protocol.params import LoggingMessageNotificationParams
 from tests.client.peer_servers import fastmcp, sdk
@@ -37,13 +37,13 @@ pytestmark = [
 ]
 
 
-class Sure(ClientHandler[None]):
+class Sure(ClientHandler):
     """Confirms, and records log messages."""
 
     def __init__(self) -> None:
         self.logged: asyncio.Queue[Any] = asyncio.Queue()
 
-    async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> None:
+    async def handle_log(self, message: LoggingMessageNotificationParams) -> None:
         self.logged.put_nowait(message.data)
 
     async def handle_elicitation_create(self, *_: Any) -> Any:
@@ -229,8 +229,8 @@ async def test_client_sends_the_headers_it_is_given() -> None:
             seen.append(dict(scope["headers"]).get(b"authorization"))
         await endpoint(scope, receive, send)
 
-    options = HttpOptions(headers={"authorization": "Bearer 1"})
-    async with serve(host) as url, connected(url, http=options) as client:
+    headers = {"authorization": "Bearer 1"}
+    async with serve(host) as url, Client(url, headers=headers) as client:
         await client.tools()
     assert seen
     assert set(seen) == {b"Bearer 1"}

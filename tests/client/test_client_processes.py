@@ -105,19 +105,17 @@ def command(source: str, *args: str) -> Command:
     return Command(sys.executable, ["-c", FRAME + textwrap.dedent(source), *args])
 
 
-class Thinking(ClientHandler[None]):
+class Thinking(ClientHandler):
     """Never answers the first question, and records its cancellation."""
 
     def __init__(self) -> None:
         self.stopped = asyncio.Event()
-        self.opened = 0
+        self.ended = 0
 
-    def init(self) -> None:
-        self.opened += 1
+    def terminate(self, reason: BaseException | None) -> None:
+        self.ended += 1
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Accepted:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Accepted:
         try:
             await asyncio.Event().wait()
         finally:
@@ -136,7 +134,7 @@ async def test_client_restarts_a_server_that_exits_on_the_probe(
         assert client.revision == "2025-06-18"
         assert (await client.call("t")).text == "here"
     assert len(starts.read_text().splitlines()) == 2
-    assert handler.opened == 1
+    assert handler.ended == 1
 
     async with asyncio.timeout(20), Client(picky) as client:
         assert (await client.call("t")).text == "here"

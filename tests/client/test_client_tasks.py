@@ -24,7 +24,13 @@ from genmcp import (
     tool,
 )
 from genmcp.client.client import Client
-from genmcp.client.errors import InputFailed, RequestTimeout, ServerError, TaskCancelled
+from genmcp.client.errors import (
+    ClientError,
+    InputFailed,
+    RequestTimeout,
+    ServerError,
+    TaskCancelled,
+)
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.protocol.capabilities import ClientCapabilities, ElicitationCapability
@@ -71,7 +77,7 @@ class Season(Tool):
         return "bland"
 
 
-class Agreeing(ClientHandler[None]):
+class Agreeing(ClientHandler):
     """Accepts, and counts the questions."""
 
     asked = 0
@@ -83,7 +89,7 @@ class Agreeing(ClientHandler[None]):
 
 @asynccontextmanager
 async def kitchen(
-    *tools: Any, handler: ClientHandler[Any] | None = None, **options: Any
+    *tools: Any, handler: ClientHandler | None = None, **options: Any
 ) -> AsyncIterator[Client]:
     suite = Suite(name="kitchen", version="1", tools=tools)
     async with asyncio.timeout(20):
@@ -198,7 +204,7 @@ async def test_task_of_a_call_that_is_answered_at_once_is_over() -> None:
         handle = await client.call_task("toast")
         assert (handle.id, handle.is_over) == (None, True)
         assert (await handle.wait()).data == "toast"
-        with pytest.raises(LookupError):
+        with pytest.raises(ClientError, match="no task"):
             await handle.status()
 
 
@@ -274,7 +280,7 @@ async def test_task_in_a_revision_without_tasks_is_a_client_error() -> None:
 async def test_task_is_answered_by_hand() -> None:
     """A task's question is in its status, and `update` answers it; no hook is needed for that."""
 
-    class Able(ClientHandler[None]):
+    class Able(ClientHandler):
         capabilities = ClientCapabilities(elicitation=ElicitationCapability())
 
     asked: dict[str, bytes] = {}
@@ -301,7 +307,7 @@ async def test_client_without_tasks_is_answered_without() -> None:
 async def test_task_whose_handler_refuses_fails() -> None:
     """A question that is refused fails the call, and the task is cancelled."""
 
-    class Refusing(ClientHandler[None]):
+    class Refusing(ClientHandler):
         async def handle_elicitation_create(self, *_: Any) -> Any:
             raise McpError("ask somebody else")
 

@@ -25,7 +25,7 @@ from genmcp.client.errors import (
     ProtocolError,
     RequestTimeout,
 )
-from genmcp.client.options import ClientOptions, Command, HttpOptions, StdioOptions
+from genmcp.client.options import ClientOptions, Command
 from genmcp.client.transports.targets import Target
 from tests.client.fuzzed_http import RESPONSES, http_peer
 from tests.client.fuzzed_peer import (
@@ -39,6 +39,7 @@ from tests.client.fuzzed_peer import (
     opening,
 )
 from tests.client.scripted import Asked, served
+from tests.support.client_bounds import bounds
 
 pytestmark = pytest.mark.fuzz
 
@@ -53,7 +54,8 @@ async def _nothing_crashes(caplog: pytest.LogCaptureFixture) -> AsyncIterator[No
     """Fail a test if a callback raised an exception or an error was logged."""
     raised: list[dict[str, Any]] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: raised.append(context))
-    yield
+    with bounds(max_message=MAX_MESSAGE):
+        yield
     assert raised == []
     assert [each for each in caplog.records if each.levelno >= logging.ERROR] == []
 
@@ -61,14 +63,8 @@ async def _nothing_crashes(caplog: pytest.LogCaptureFixture) -> AsyncIterator[No
 @asynccontextmanager
 async def connected(target: Target, *, opening: float = 10, **more: Any) -> AsyncIterator[Client]:
     """Connect within *opening* seconds; on a busy machine a process starts slowly."""
-    options = ClientOptions(
-        timeout=TIME,
-        open_timeout=opening,
-        probe_timeout=opening / 2,
-        max_message_bytes=MAX_MESSAGE,
-        **more,
-    )
-    async with asyncio.timeout(20), Client(target, options=options) as client:
+    options = ClientOptions(open_timeout=opening, **more)
+    async with asyncio.timeout(20), Client(target, timeout=TIME, options=options) as client:
         yield client
 
 
@@ -116,11 +112,11 @@ async def test_fault_of_a_process_fails_only_its_call(revision: str) -> None:
 
 
 async def test_call_to_a_process_that_does_not_read_times_out() -> None:
-    options = StdioOptions(exit_timeout=0.1)
-    async with connected(process(1), stdio=options) as client:
-        assert isinstance(await called(client, 1, "deaf"), RequestTimeout)
-        for n in range(3):
-            assert isinstance(await called(client, n, "none" * 100_000), RequestTimeout)
+    with bounds(exit_timeout=0.1):
+        async with connected(process(1)) as client:
+            assert isinstance(await called(client, 1, "deaf"), RequestTimeout)
+            for n in range(3):
+                assert isinstance(await called(client, n, "none" * 100_000), RequestTimeout)
 
 
 async def fuzz(
@@ -158,17 +154,18 @@ async def opened_or_not(target: Target, **more: Any) -> None:
 
 async def test_faults_while_connecting_to_a_process() -> None:
     """The client connects, or fails in time."""
-    rng = random.Random(1)
-    faults = [*HARMLESS, *FATAL, *OTHER, *ENDING]
-    turns = asyncio.Semaphore(8)
+    with bounds(probe_timeout=TIME / 2):
+        rng = random.Random(1)
+        faults = [*HARMLESS, *FATAL, *OTHER, *ENDING]
+        turns = asyncio.Semaphore(8)
 
-    async def one(fault: str) -> None:
-        async with turns:
-            await opened_or_not(process(rng.randrange(10**9), fault))
+        async def one(fault: str) -> None:
+            async with turns:
+                await opened_or_not(process(rng.randrange(10**9), fault))
 
-    async with asyncio.TaskGroup() as group:
-        for fault in faults * 2:
-            group.create_task(one(fault))
+        async with asyncio.TaskGroup() as group:
+            for fault in faults * 2:
+                group.create_task(one(fault))
 
 
 REQUESTERS = ["ours", "httpx"]
@@ -185,7 +182,7 @@ async def requester(name: str) -> AsyncIterator[dict[str, Any]]:
         yield {}
         return
     async with httpx.AsyncClient(trust_env=False, verify=False) as client:
-        yield {"http": HttpOptions(client=client)}
+        yield {"http_client": client}
 
 
 @pytest.mark.parametrize("name", REQUESTERS)
@@ -246,28 +243,29 @@ async def test_endless_stream_without_endpoint_is_not_sse() -> None:
 
 async def test_unaccepted_initialized_does_not_block_a_new_session() -> None:
     """The server never responds to `notifications/initialized` of the second session."""
-    begun = 0
+    with bounds(initialized_timeout=0.1):
+        begun = 0
 
-    async def script(asked: Asked) -> None:
-        nonlocal begun
-        message = json.loads(asked.body or "{}")
-        match asked.rpc:
-            case "initialize":
-                begun += 1
-                await asked.reply(200, json.loads(opening(message)), mcp_session_id=str(begun))
-            case "notifications/initialized" if begun == 2:
-                while (await asked.receive())["type"] != "http.disconnect":
-                    pass
-            case "tools/call" if begun == 2:
-                await asked.reply(200, json.loads(answer(message["id"], f"1{MARK}")))
-            case "tools/call":
-                await asked.reply(404)
-            case _:
-                await asked.reply(202 if asked.method == "POST" else 405)
+        async def script(asked: Asked) -> None:
+            nonlocal begun
+            message = json.loads(asked.body or "{}")
+            match asked.rpc:
+                case "initialize":
+                    begun += 1
+                    await asked.reply(200, json.loads(opening(message)), mcp_session_id=str(begun))
+                case "notifications/initialized" if begun == 2:
+                    while (await asked.receive())["type"] != "http.disconnect":
+                        pass
+                case "tools/call" if begun == 2:
+                    await asked.reply(200, json.loads(answer(message["id"], f"1{MARK}")))
+                case "tools/call":
+                    await asked.reply(404)
+                case _:
+                    await asked.reply(202 if asked.method == "POST" else 405)
 
-    async with (
-        served(script) as url,
-        connected(url, revision="2025-11-25", initialized_timeout=0.1) as client,
-    ):
-        await succeeds(client)
-        assert begun == 2
+        async with (
+            served(script) as url,
+            connected(url, revision="2025-11-25") as client,
+        ):
+            await succeeds(client)
+            assert begun == 2

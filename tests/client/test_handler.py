@@ -8,7 +8,6 @@ import pytest
 
 from genmcp.client.handler import ClientHandler, DefaultHandler, Denied, Sampled
 from genmcp.client.handler_runner import HandlerRunner
-from genmcp.client.options import ClientOptions
 from genmcp.errors import (
     ConfigurationError,
     InternalError,
@@ -53,24 +52,21 @@ SAMPLE = CreateMessageRequestParams(
 HELLO = {"role": "assistant", "content": {"type": "text", "text": "Hello."}, "model": "m"}
 
 
-class Form(ClientHandler[None]):
+class Form(ClientHandler):
     """Answers every form with a given value."""
 
     def __init__(self, said: Any) -> None:
         self.said = said
         self.asked: list[Any] = []
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         self.asked.append((message, schema))
         return self.said
 
 
-async def answer(handler: ClientHandler[Any] | None, method: str, params: Any = None) -> Any:
+async def answer(handler: ClientHandler | None, method: str, params: Any = None) -> Any:
     """Put one question to a handler of its own connection."""
     answering = HandlerRunner(handler)
-    await answering.open()
     try:
         return await answering.answer(method, params)
     finally:
@@ -89,8 +85,8 @@ async def test_handler_without_hooks_declares_nothing_and_pongs() -> None:
 async def test_handler_ping_may_have_a_hook_of_its_own() -> None:
     """Its return value is the result."""
 
-    class Handler(ClientHandler[None]):
-        async def handle_ping(self, state: None) -> Any:
+    class Handler(ClientHandler):
+        async def handle_ping(self) -> Any:
             return {"_meta": {"up": True}}
 
     assert await answer(Handler(), "ping") == {"_meta": {"up": True}}
@@ -102,8 +98,8 @@ def test_handler_with_a_misspelt_hook_is_refused() -> None:
         ConfigurationError, match=r"handle_elicitation is not a hook; .*tion_create"
     ):
 
-        class Asked(ClientHandler[None]):
-            async def handle_elicitation(self, message: str, schema: Any, state: None) -> Any: ...
+        class Asked(ClientHandler):
+            async def handle_elicitation(self, message: str, schema: Any) -> Any: ...
 
     class Own(Form):
         def _handle_it(self) -> None: ...
@@ -135,20 +131,20 @@ async def test_handler_capabilities_follow_from_its_hooks() -> None:
         sampling_tools = True
         sampling_context = True
 
-        def handle_list_roots(self, state: None) -> Any:
+        def handle_list_roots(self) -> Any:
             return []
 
-        def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
+        def handle_create_message(self, params: CreateMessageRequestParams) -> Any:
             return HELLO
 
-        def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+        def handle_url_elicitation(self, message: str, url: str) -> Any:
             return Accepted()
 
-    class Url(ClientHandler[None]):
-        def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+    class Url(ClientHandler):
+        def handle_url_elicitation(self, message: str, url: str) -> Any:
             return Accepted()
 
-        def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
+        def handle_create_message(self, params: CreateMessageRequestParams) -> Any:
             return HELLO
 
     assert HandlerRunner(All(None)).capabilities == ClientCapabilities(
@@ -164,7 +160,7 @@ async def test_handler_capabilities_follow_from_its_hooks() -> None:
 async def test_handler_may_say_what_it_declares() -> None:
     """Declared without a hook it is declined, empty or refused; an empty object means forms."""
 
-    class Handler(ClientHandler[None]):
+    class Handler(ClientHandler):
         capabilities = ClientCapabilities(
             roots={}, sampling=SamplingCapability(), elicitation=ElicitationCapability()
         )
@@ -179,10 +175,12 @@ async def test_handler_may_say_what_it_declares() -> None:
     assert refused.value.code == -32603
 
 
-async def test_handler_is_overruled_by_what_the_client_declares() -> None:
-    """Options of a client may declare capabilities beyond its handler's."""
+async def test_handler_may_declare_more_than_its_hooks() -> None:
+    """A handler may declare capabilities beyond its hooks."""
     declared = ClientCapabilities(elicitation=ElicitationCapability())
-    answering = HandlerRunner(options=ClientOptions(capabilities=declared))
+    handler = ClientHandler()
+    handler.capabilities = declared
+    answering = HandlerRunner(handler)
 
     assert answering.capabilities is declared
     assert await answering.answer("elicitation/create", ASKED) == ElicitResult("decline")
@@ -191,8 +189,8 @@ async def test_handler_is_overruled_by_what_the_client_declares() -> None:
 async def test_handler_lists_roots_of_every_kind() -> None:
     """A root is a value, a mapping or a path."""
 
-    class Handler(ClientHandler[None]):
-        def handle_list_roots(self, state: None) -> Any:
+    class Handler(ClientHandler):
+        def handle_list_roots(self) -> Any:
             return [Root("file:///a"), {"uri": "file:///b", "name": "B"}, Path("/c/d")]
 
     assert await answer(Handler(), "roots/list") == ListRootsResult(
@@ -206,8 +204,8 @@ async def test_handler_lists_roots_of_every_kind() -> None:
 async def test_handler_with_roots_that_are_none_fails_the_request(returned: Any) -> None:
     """A value other than a list of file URIs is a defect of the hook; it is logged."""
 
-    class Handler(ClientHandler[None]):
-        def handle_list_roots(self, state: None) -> Any:
+    class Handler(ClientHandler):
+        def handle_list_roots(self) -> Any:
             return returned
 
     with pytest.raises(InternalError, match="reference"):
@@ -217,36 +215,25 @@ async def test_handler_with_roots_that_are_none_fails_the_request(returned: Any)
 A, B = Root("file:///a"), Root("file:///b")
 
 
-@pytest.mark.parametrize(
-    ("returned", "state"),
-    [
-        ((A, B), "first"),
-        (({"uri": "file:///a"}, B), "first"),
-        (((A, B), "next"), "next"),
-        (([A, B], "next"), "next"),
-    ],
-)
-async def test_two_roots_in_a_tuple_are_an_answer(returned: Any, state: str) -> None:
-    """The second one is not a state; only a list or tuple of roots is followed by one."""
-    states: list[str] = []
+@pytest.mark.parametrize("returned", [(A, B), [A, B], ({"uri": "file:///a"}, B)])
+async def test_roots_are_a_list_or_a_tuple(returned: Any) -> None:
+    """Two roots in a tuple are both roots."""
 
-    class Handler(ClientHandler[str]):
-        def init(self) -> str:
-            return "first"
-
-        def handle_list_roots(self, state: str) -> Any:
-            states.append(state)
+    class Handler(ClientHandler):
+        def handle_list_roots(self) -> Any:
             return returned
 
-    runner = HandlerRunner(Handler())
-    await runner.open()
-    try:
-        for _ in range(2):
-            assert await runner.answer("roots/list", None) == ListRootsResult([A, B])
-    finally:
-        await runner.close()
+    assert await answer(Handler(), "roots/list") == ListRootsResult([A, B])
 
-    assert states == ["first", state]
+
+def test_hook_with_other_parameters_is_rejected() -> None:
+    """When its class is defined, with the parameters that it needs."""
+    with pytest.raises(
+        ConfigurationError, match=r"Asked\.handle_url_elicitation must take \(self, "
+    ):
+
+        class Asked(ClientHandler):
+            async def handle_url_elicitation(self, message: str) -> Any: ...  # type: ignore[override]
 
 
 @pytest.mark.parametrize(
@@ -297,8 +284,8 @@ async def test_handler_form_of_a_broken_schema_is_the_servers_fault() -> None:
 async def test_handler_is_asked_only_in_modes_that_are_declared() -> None:
     """2025-11-25, client/elicitation, "Error Handling"."""
 
-    class Url(ClientHandler[None]):
-        async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+    class Url(ClientHandler):
+        async def handle_url_elicitation(self, message: str, url: str) -> Any:
             return {"action": "accept", "content": {"not": "sent"}}
 
     with pytest.raises(InvalidParams, match=r"elicitation\.form"):
@@ -328,10 +315,8 @@ async def test_handler_without_url_hook_gets_urls_in_its_form_hook(
 async def test_handler_samples_a_model() -> None:
     """Its result may be a mapping; the hook gets the server's params."""
 
-    class Handler(ClientHandler[None]):
-        async def handle_create_message(
-            self, params: CreateMessageRequestParams, state: None
-        ) -> Any:
+    class Handler(ClientHandler):
+        async def handle_create_message(self, params: CreateMessageRequestParams) -> Any:
             return HELLO if params is SAMPLE else None
 
     assert await answer(Handler(), "sampling/createMessage", SAMPLE) == CreateMessageResult(
@@ -342,8 +327,8 @@ async def test_handler_samples_a_model() -> None:
 async def test_handler_samples_with_tools_only_where_it_declares_that() -> None:
     """2025-11-25, client/sampling, "Tools in Sampling"."""
 
-    class Handler(ClientHandler[None]):
-        def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
+    class Handler(ClientHandler):
+        def handle_create_message(self, params: CreateMessageRequestParams) -> Any:
             content = [{"type": "tool_use", "id": "1", "name": "add", "input": {}}]
             return {**HELLO, "content": content, "stopReason": "toolUse"}
 
@@ -363,10 +348,8 @@ async def test_handler_samples_with_tools_only_where_it_declares_that() -> None:
 async def test_handler_may_refuse_with_an_error_of_its_own() -> None:
     """Its code, message and data are the server's to read."""
 
-    class Handler(ClientHandler[None]):
-        async def handle_create_message(
-            self, params: CreateMessageRequestParams, state: None
-        ) -> Any:
+    class Handler(ClientHandler):
+        async def handle_create_message(self, params: CreateMessageRequestParams) -> Any:
             raise McpError("No budget", {"left": 0}, code=-7)
 
     with pytest.raises(McpError, match="No budget") as refused:
@@ -377,8 +360,8 @@ async def test_handler_may_refuse_with_an_error_of_its_own() -> None:
 async def test_handler_answers_other_requests_if_it_wants_to() -> None:
     """A method unknown to the protocol may have a hook, too."""
 
-    class Handler(ClientHandler[None]):
-        async def handle_request(self, method: str, params: Any, state: None) -> Any:
+    class Handler(ClientHandler):
+        async def handle_request(self, method: str, params: Any) -> Any:
             return {"method": method, **params}
 
     assert await answer(Handler(), "x/y", {"a": 1}) == {"method": "x/y", "a": 1}
@@ -388,7 +371,7 @@ async def test_handler_answers_all_input_requests() -> None:
     """The questions of a 2026-07-28 server go to the same hooks, and fail as one."""
 
     class Handler(Form):
-        def handle_list_roots(self, state: None) -> Any:
+        def handle_list_roots(self) -> Any:
             return [Root("file:///a")]
 
     answering = HandlerRunner(Handler(Declined()))
@@ -491,26 +474,23 @@ def test_default_handler_needs_somebody_who_approves() -> None:
 def test_handler_is_an_instance_and_its_hooks_return() -> None:
     """A class, something else, or a hook that yields is refused when the client is made."""
 
-    class Yields(ClientHandler[None]):
-        async def handle_ping(self, state: None) -> Any:
+    class Yields(ClientHandler):
+        async def handle_ping(self) -> Any:
             yield {}
 
     with pytest.raises(ConfigurationError, match="instance of a ClientHandler"):
         HandlerRunner(ClientHandler)  # type: ignore[arg-type]
     with pytest.raises(ConfigurationError, match="handle_ping yields"):
         HandlerRunner(Yields())
-    for parallel in (1, 17):
-        with pytest.raises(ConfigurationError, match="from 2 to 16"):
-            ClientOptions(input_concurrency=parallel)
 
 
-class Opening(ClientHandler[None]):
+class Opening(ClientHandler):
     """Opens every URL, and keeps it."""
 
     def __init__(self) -> None:
         self.opened: list[str] = []
 
-    async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+    async def handle_url_elicitation(self, message: str, url: str) -> Any:
         self.opened.append(url)
         return Accepted()
 
@@ -527,16 +507,21 @@ async def test_client_refuses_dangerous_urls_before_the_hook(url: str) -> None:
     assert handler.opened == []
 
 
-async def test_client_option_allows_other_schemes() -> None:
-    """`ClientOptions.url_schemes`; loopback is allowed without it."""
-    handler = Opening()
-    answering = HandlerRunner(handler, ClientOptions(url_schemes=["https", "vscode"]))
-    await answering.open()
+class Editor(Opening):
+    """Opens its own URLs as well."""
+
+    url_schemes = ("https", "vscode")
+
+
+async def test_handler_may_allow_other_schemes() -> None:
+    """`ClientHandler.url_schemes`; loopback is allowed without it."""
+    handler = Editor()
+    answering = HandlerRunner(handler)
     for url in ("vscode://a/b", "http://127.0.0.1:1/", "https://a.example/"):
         await answering.answer("elicitation/create", ElicitRequestParams("?", url=url, mode="url"))
     await answering.close()
 
     assert handler.opened == ["vscode://a/b", "http://127.0.0.1:1/", "https://a.example/"]
     for schemes in (["file"], "https"):
-        with pytest.raises(ConfigurationError, match=r"ClientOptions\.url_schemes"):
-            ClientOptions(url_schemes=schemes)
+        with pytest.raises(ConfigurationError, match=r"Wrong\.url_schemes"):
+            type("Wrong", (ClientHandler,), {"url_schemes": schemes})

@@ -1,4 +1,4 @@
-"""Hooks run concurrently with the receiver, share a state, and cannot break the client."""
+"""Hooks run concurrently with the receiver, and cannot break the client."""
 
 import asyncio
 import threading
@@ -9,7 +9,6 @@ import pytest
 
 from genmcp.client.handler import ClientHandler
 from genmcp.client.handler_runner import HandlerRunner
-from genmcp.client.options import ClientOptions
 from genmcp.errors import InternalError, McpError, Overloaded
 from genmcp.protocol.client_features import ListRootsResult, Root
 from genmcp.protocol.params import (
@@ -18,6 +17,7 @@ from genmcp.protocol.params import (
 )
 from genmcp.protocol.tasks import TaskStatusNotificationParams
 from genmcp.question.question import Declined
+from tests.support.client_bounds import bounds
 
 TIME = 5.0
 
@@ -35,7 +35,7 @@ class Answers:
         return await asyncio.wait_for(self.all.get(), TIME)
 
 
-class Slow(ClientHandler[None]):
+class Slow(ClientHandler):
     """Lists its roots only once it may, and counts who waits for that."""
 
     def __init__(self) -> None:
@@ -44,7 +44,7 @@ class Slow(ClientHandler[None]):
         self.running = 0
         self.most = 0
 
-    async def handle_list_roots(self, state: None) -> Any:
+    async def handle_list_roots(self) -> Any:
         self.running += 1
         self.most = max(self.most, self.running)
         self.begun.release()
@@ -55,92 +55,35 @@ class Slow(ClientHandler[None]):
         return []
 
 
-async def test_handler_state_goes_from_hook_to_hook() -> None:
-    """The state that one returns is passed to the next; a hook that returns none leaves it."""
+async def test_notifications_are_handled_before_terminate() -> None:
+    """The handler receives what has arrived, and then the reason of the end."""
 
-    class Counting(ClientHandler[int]):
-        def init(self) -> int:
-            return 1
+    class Recording(ClientHandler):
+        async def handle_log(self, message: LoggingMessageNotificationParams) -> Any:
+            received.append(message.data)
 
-        def handle_ping(self, state: int) -> Any:
-            return {"state": state}, state + 1
+        def terminate(self, reason: BaseException | None) -> None:
+            received.append(reason)
 
-        async def handle_list_roots(self, state: int) -> Any:
-            return [Root(f"file:///{state}")]
-
-        async def handle_log(self, message: Any, state: int) -> Any:
-            return state + 10
-
-        def terminate(self, reason: BaseException | None, state: int) -> None:
-            ended.append((reason, state))
-
-    ended: list[Any] = []
-    answering = HandlerRunner(Counting())
-    await answering.open()
-    await answering.open()
-
-    assert await answering.answer("ping", None) == {"state": 1}
-    assert await answering.answer("roots/list", None) == ListRootsResult([Root("file:///2")])
+    received: list[Any] = []
+    answering = HandlerRunner(Recording())
     answering.notify("notifications/message", LoggingMessageNotificationParams("info", "x"))
     error = OSError("gone")
     await answering.close(error)
-    await answering.close()
 
-    assert ended == [(error, 12)]
-
-
-async def test_handler_of_two_clients_has_a_state_for_each() -> None:
-    """One handler may serve many connections."""
-
-    class Numbered(ClientHandler[list[int]]):
-        def init(self) -> list[int]:
-            return []
-
-        async def handle_ping(self, state: list[int]) -> Any:
-            state.append(1)
-            return {"times": len(state)}
-
-    handler = Numbered()
-    one, other = HandlerRunner(handler), HandlerRunner(handler)
-    await one.open()
-    await other.open()
-
-    assert [await each.answer("ping", None) for each in (one, one, other)] == [
-        {"times": 1},
-        {"times": 2},
-        {"times": 1},
-    ]
-    await one.close()
-    await other.close()
-
-
-async def test_handler_that_cannot_begin_is_told_of_at_once() -> None:
-    """An exception of `init` is raised where the client is opened."""
-
-    class Broken(ClientHandler[None]):
-        async def init(self) -> None:
-            raise RuntimeError("no keyring")
-
-        def terminate(self, reason: BaseException | None, state: None) -> None:
-            raise AssertionError("it never began")
-
-    answering = HandlerRunner(Broken())
-    with pytest.raises(RuntimeError, match="no keyring"):
-        await answering.open()
-    await answering.close()
+    assert received == ["x", error]
 
 
 async def test_handler_hook_that_is_def_runs_in_a_thread() -> None:
     """It may block: the loop stays free, and responds to a ping meanwhile."""
     go = threading.Event()
 
-    class Blocking(ClientHandler[None]):
-        def handle_list_roots(self, state: None) -> Any:
+    class Blocking(ClientHandler):
+        def handle_list_roots(self) -> Any:
             go.wait(TIME)
             return [Root(f"file:///{threading.current_thread() is threading.main_thread()}")]
 
     answering, answers = HandlerRunner(Blocking()), Answers()
-    await answering.open()
     answering.start(1, "roots/list", None, answers)
     answering.start(2, "ping", None, answers)
 
@@ -152,48 +95,47 @@ async def test_handler_hook_that_is_def_runs_in_a_thread() -> None:
 
 async def test_handler_answers_side_by_side_up_to_a_bound() -> None:
     """A few at once, a few more wait, and the rest is refused; a ping is answered all the same."""
-    slow, answers = Slow(), Answers()
-    answering = HandlerRunner(slow, ClientOptions(input_concurrency=2, max_queued_inputs=1))
-    await answering.open()
-    for id in range(4):
-        answering.start(id, "roots/list", None, answers)
-    answering.start(9, "ping", None, answers)
+    with bounds(input_concurrency=2, max_queued_inputs=1):
+        slow, answers = Slow(), Answers()
+        answering = HandlerRunner(slow)
+        for id in range(4):
+            answering.start(id, "roots/list", None, answers)
+        answering.start(9, "ping", None, answers)
 
-    refused, pong = await answers.next(), await answers.next()
+        refused, pong = await answers.next(), await answers.next()
 
-    assert isinstance(refused, Overloaded)
-    assert pong == {}
-    slow.may.set()
-    assert [await answers.next() for _ in range(3)] == [ListRootsResult([])] * 3
-    assert slow.most == 2
-    await answering.close()
+        assert isinstance(refused, Overloaded)
+        assert pong == {}
+        slow.may.set()
+        assert [await answers.next() for _ in range(3)] == [ListRootsResult([])] * 3
+        assert slow.most == 2
+        await answering.close()
 
 
 async def test_handler_that_is_flooded_drops_what_is_too_much(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """A server that does not read its responses gets no more of them; this is logged once."""
-    stuck = asyncio.Event()
+    with bounds(input_concurrency=2, max_queued_inputs=1):
+        stuck = asyncio.Event()
 
-    async def never(answer: Any) -> None:
-        await stuck.wait()
+        async def never(answer: Any) -> None:
+            await stuck.wait()
 
-    answering = HandlerRunner(options=ClientOptions(input_concurrency=2, max_queued_inputs=1))
-    await answering.open()
-    for id in range(20):
-        answering.start(id, "ping", None, never)
+        answering = HandlerRunner()
+        for id in range(20):
+            answering.start(id, "ping", None, never)
 
-    assert [each.getMessage() for each in caplog.records] == [
-        "requests of the server are dropped: 6 are open"
-    ]
-    await answering.close()
+        assert [each.getMessage() for each in caplog.records] == [
+            "requests of the server are dropped: 6 are open"
+        ]
+        await answering.close()
 
 
 async def test_handler_question_may_be_cancelled() -> None:
     """The hook is cancelled, and no response is sent; an unknown id is harmless."""
     slow, answers = Slow(), Answers()
     answering = HandlerRunner(slow)
-    await answering.open()
     answering.start("a", "roots/list", None, answers)
     await asyncio.wait_for(slow.begun.acquire(), TIME)
 
@@ -211,7 +153,6 @@ async def test_handler_question_with_an_id_in_use_takes_its_place() -> None:
     """Of two requests with one id, one is answered."""
     slow, answers = Slow(), Answers()
     answering = HandlerRunner(slow)
-    await answering.open()
     answering.start(1, "roots/list", None, answers)
     await asyncio.wait_for(slow.begun.acquire(), TIME)
     answering.start(1, "ping", None, answers)
@@ -226,7 +167,6 @@ async def test_handler_that_is_closed_cancels_what_it_is_doing() -> None:
     """No question outlives its connection."""
     slow, answers = Slow(), Answers()
     answering = HandlerRunner(slow)
-    await answering.open()
     answering.start(1, "roots/list", None, answers)
     await asyncio.wait_for(slow.begun.acquire(), TIME)
 
@@ -241,18 +181,17 @@ async def test_handler_hook_that_raises_harms_only_its_question(
 ) -> None:
     """The server gets a reference to the log, the client lives on."""
 
-    class Broken(ClientHandler[None]):
-        def handle_list_roots(self, state: None) -> Any:
+    class Broken(ClientHandler):
+        def handle_list_roots(self) -> Any:
             raise ValueError("a secret")
 
-        async def handle_ping(self, state: None) -> Any:
+        async def handle_ping(self) -> Any:
             raise asyncio.CancelledError  # of something it waited for
 
-        def terminate(self, reason: BaseException | None, state: None) -> None:
+        def terminate(self, reason: BaseException | None) -> None:
             raise ValueError("again")
 
     answering, answers = HandlerRunner(Broken()), Answers()
-    await answering.open()
     answering.start(1, "roots/list", None, answers)
     failed = await answers.next()
     answering.start(2, "ping", None, answers)
@@ -278,7 +217,6 @@ async def test_handler_answer_that_cannot_be_sent_is_logged(
         raise OSError("pipe")
 
     answering = HandlerRunner()
-    await answering.open()
     answering.start(1, "ping", None, broken)
     await asyncio.wait_for(tried.wait(), TIME)
     await answering.close()
@@ -291,23 +229,22 @@ async def test_handler_is_told_things_in_their_order() -> None:
     told: list[Any] = []
     all_told, may = asyncio.Event(), asyncio.Event()
 
-    class Told(ClientHandler[None]):
-        async def handle_progress(self, progress: Any, state: None) -> None:
+    class Told(ClientHandler):
+        async def handle_progress(self, progress: Any) -> None:
             await may.wait()
             told.append(progress.progress)
 
-        def handle_log(self, message: Any, state: None) -> None:
+        def handle_log(self, message: Any) -> None:
             told.append(message.data)
 
-        async def handle_task_status(self, task: TaskStatusNotificationParams, state: None) -> None:
+        async def handle_task_status(self, task: TaskStatusNotificationParams) -> None:
             told.append((task.task_id, task.status, task.ttl_ms, task.last_updated_at))
 
-        async def handle_notification(self, method: str, params: Any, state: None) -> None:
+        async def handle_notification(self, method: str, params: Any) -> None:
             told.append((method, params))
             all_told.set()
 
     answering = HandlerRunner(Told())
-    await answering.open()
     task = {"taskId": "t", "status": "working", "createdAt": "now", "ttl": 9}
     answering.notify("notifications/progress", ProgressNotificationParams("t", 1))
     answering.notify("notifications/message", LoggingMessageNotificationParams("info", "hi"))
@@ -337,15 +274,14 @@ async def test_handler_that_fails_to_take_something_in_takes_the_next(
     """A notification without a hook, or malformed, is harmless, too."""
     told = asyncio.Event()
 
-    class Broken(ClientHandler[None]):
-        def handle_log(self, message: Any, state: None) -> None:
+    class Broken(ClientHandler):
+        def handle_log(self, message: Any) -> None:
             raise ValueError("full")
 
-        async def handle_task_status(self, task: Any, state: None) -> None:
+        async def handle_task_status(self, task: Any) -> None:
             told.set()
 
     answering = HandlerRunner(Broken())
-    await answering.open()
     answering.notify("notifications/progress", None)
     answering.notify("notifications/other", None)
     answering.notify("notifications/message", None)
@@ -361,37 +297,33 @@ async def test_handler_that_is_told_too_much_drops_the_rest(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """The queue is bounded; the log has the number of dropped notifications."""
-    told = []
+    with bounds(max_notifications=2):
+        told = []
 
-    class Counting(ClientHandler[None]):
-        async def handle_notification(self, method: str, params: Any, state: None) -> None:
-            told.append(params)
+        class Counting(ClientHandler):
+            async def handle_notification(self, method: str, params: Any) -> None:
+                told.append(params)
 
-    answering = HandlerRunner(Counting(), ClientOptions(max_queued_notifications=2))
-    await answering.open()
-    for number in range(5):
-        answering.notify("x", number)
-    await answering.close()
+        answering = HandlerRunner(Counting())
+        for number in range(5):
+            answering.notify("x", number)
+        await answering.close()
 
-    assert told == [0, 1]
-    assert [each.getMessage() for each in caplog.records] == [
-        (
-            "notifications are dropped: 2 wait for hooks already "
-            "(ClientOptions.max_queued_notifications)"
-        ),
-        "notifications that were dropped: 3",
-    ]
+        assert told == [0, 1]
+        assert [each.getMessage() for each in caplog.records] == [
+            "notifications are dropped: 2 wait for hooks already",
+            "notifications that were dropped: 3",
+        ]
 
 
 def test_handler_hooks_of_the_base_say_the_least() -> None:
     """A subclass may call them."""
-    plain: ClientHandler[None] = ClientHandler()
+    plain: ClientHandler = ClientHandler()
 
-    assert plain.init() is None
     for hook in (plain.handle_progress, plain.handle_log, plain.handle_task_status):
-        assert hook(None, None) is None  # type: ignore[arg-type]
-    assert plain.handle_notification("x", None, None) is None
-    assert plain.terminate(None, None) is None
-    assert plain.handle_url_elicitation("Go?", "https://a", None) == Declined()
+        assert hook(None) is None  # type: ignore[arg-type]
+    assert plain.handle_notification("x", None) is None
+    assert plain.terminate(None) is None
+    assert plain.handle_url_elicitation("Go?", "https://a") == Declined()
     with pytest.raises(McpError, match="x/y"):
-        plain.handle_request("x/y", None, None)
+        plain.handle_request("x/y", None)

@@ -11,7 +11,6 @@ from genmcp.client.errors import (
     OutcomeUnknown,
     SessionEnded,
 )
-from genmcp.client.options import HttpOptions
 from genmcp.client.transports.base import HttpResponse
 from genmcp.client.transports.sse import SseCursor
 from tests.client.scripted import ANSWER, NOTE, Asked, event, scripted
@@ -35,8 +34,7 @@ async def test_broken_legacy_stream_is_resumed() -> None:
         else:
             await asked.stream(event(ANSWER, id="c"))
 
-    options = HttpOptions(max_resume_attempts=1)
-    async with scripted(script, options) as (transport, recorder):
+    async with scripted(script, resume_attempts=1) as (transport, recorder):
         await transport.send(request(1, revision=LEGACY))
 
     assert [cursor for cursor, _ in resumed] == ["a", "b1", "b2"]
@@ -66,8 +64,7 @@ async def test_failed_resumption_ends_in_unknown_outcome(status: int, attempts: 
             await asked.head(200, content_type="text/event-stream", content_length="9")
             raise ConnectionError
 
-    options = HttpOptions(max_resume_attempts=2)
-    async with scripted(script, options) as (transport, recorder):
+    async with scripted(script, resume_attempts=2) as (transport, recorder):
         await transport.send(request(1, revision=LEGACY))
 
     assert isinstance(recorder.failure, OutcomeUnknown)
@@ -121,8 +118,7 @@ async def test_404_in_a_session_is_session_ended() -> None:
         else:
             await asked.reply(404)
 
-    options = HttpOptions(listen=False)
-    async with scripted(script, options) as (transport, recorder):
+    async with scripted(script) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None))
         await transport.send(request(2, revision=LEGACY))
         await transport.send(request(1, "initialize", revision=None))
@@ -160,7 +156,7 @@ async def test_400_ends_the_session_only_for_session_errors(
         else:
             await asked.reply(400, session_error(text, code))
 
-    async with scripted(script, HttpOptions(listen=False)) as (transport, recorder):
+    async with scripted(script) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None))
         await transport.send(request(2, revision=LEGACY))
 
@@ -250,7 +246,7 @@ async def test_missing_notification_stream_is_not_retried(status: int) -> None:
         else:
             await asked.reply(202)
 
-    async with scripted(script, HttpOptions(listen_retry_interval=0.001)) as (transport, recorder):
+    async with scripted(script, listen_retry=0.001) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None))
         await transport.send(notification("notifications/initialized"))
         await transport.notifications_ready()
@@ -284,8 +280,7 @@ async def test_unavailable_notification_stream_is_retried(
             await asked.stream(event(NOTE), more=True)
             await asked.receive()
 
-    options = HttpOptions(max_resume_attempts=1, listen_retry_interval=0.01)
-    async with scripted(script, options) as (transport, recorder):
+    async with scripted(script, resume_attempts=1, listen_retry=0.01) as (transport, recorder):
         await transport.send(notification("notifications/initialized"))
         await transport.notifications_ready()
         await recorder.until(messages=1)
@@ -356,8 +351,8 @@ async def test_what_requests_depend_on_takes_no_slot(by_httpx: bool) -> None:
             await asked.reply(202)
 
     async with httpx.AsyncClient() as client:
-        options = HttpOptions(max_connections=1, client=client if by_httpx else None)
-        async with scripted(script, options) as (transport, recorder):
+        own = client if by_httpx else None
+        async with scripted(script, max_connections=1, http_client=own) as (transport, recorder):
             await transport.send(notification("notifications/initialized"))
             await recorder.until(messages=1)
             async with asyncio.TaskGroup() as group:
@@ -387,7 +382,7 @@ class CannedResponse(HttpResponse):
 )
 async def test_retry_of_the_server_is_bounded(retry: int, delay: float) -> None:
     """A server can cause neither a busy loop nor an endless wait."""
-    cursor = SseCursor(1000)
+    cursor = SseCursor()
     await cursor.follow(CannedResponse(b"retry: %d\ndata:\n\n" % retry), Recorder(), None)
 
     assert delay == cursor.delay(0)

@@ -24,8 +24,6 @@ from genmcp.client.errors import (
     ProtocolError,
     Unauthorized,
 )
-from genmcp.client.options import HttpOptions
-from genmcp.errors import ConfigurationError
 from genmcp.suite.suite import Suite
 from genmcp.tools import Tool
 from tests.client.scripted import ANSWER, NOTE, Asked, event, opened, scripted
@@ -79,8 +77,7 @@ async def test_headers_mirror_the_message() -> None:
         seen.append(asked)
         await asked.reply(200, ANSWER)
 
-    options = HttpOptions(headers={"Authorization": "Bearer t"})
-    async with scripted(script, options) as (transport, _):
+    async with scripted(script, {"Authorization": "Bearer t"}) as (transport, _):
         plain = request(1, name="grüße")
         await transport.send(
             SendMessage(plain.message, 1, "tools/call", "grüße", MODERN, ((b"mcp-param-a", b"b"),))
@@ -340,7 +337,7 @@ async def test_subscription_takes_no_slot() -> None:
         else:
             await asked.reply(200, {**ANSWER, "id": 2})
 
-    async with scripted(script, HttpOptions(max_connections=1)) as (transport, recorder):
+    async with scripted(script, max_connections=1) as (transport, recorder):
         listening = asyncio.ensure_future(transport.send(request(1, "subscriptions/listen")))
         await recorder.until(messages=1)
         await transport.send(request(2))
@@ -401,12 +398,12 @@ async def test_httpx_client_of_the_user_sends_the_requests(free_port: int) -> No
             await asked.stream(event(NOTE), event(ANSWER))
 
     async with httpx.AsyncClient(headers={"user-agent": "mine"}) as client:
-        options = HttpOptions(client=client, connect_timeout=2)
-        async with scripted(script, options) as (transport, recorder):
+        options: dict[str, Any] = {"http_client": client, "connect_timeout": 2}
+        async with scripted(script, **options) as (transport, recorder):
             await transport.send(request(1))
             await transport.send(request(2, "tools/list"))
             await transport.send(request(3, "ping"))
-        async with opened(f"http://127.0.0.1:{free_port}", options) as (transport, nobody):
+        async with opened(f"http://127.0.0.1:{free_port}", **options) as (transport, nobody):
             await transport.send(request(1))
         assert not client.is_closed
 
@@ -414,22 +411,3 @@ async def test_httpx_client_of_the_user_sends_the_requests(free_port: int) -> No
     assert recorder.request_ids == [1, 1, 2]
     assert isinstance(recorder.failure, OutcomeUnknown)
     assert isinstance(nobody.failure, ConnectionRefused)
-
-
-@pytest.mark.parametrize(
-    ("options", "name"),
-    [
-        ({"connect_timeout": 0}, "connect_timeout"),
-        ({"max_connections": 0}, "max_connections"),
-        ({"keepalive_timeout": 0}, "keepalive_timeout"),
-        ({"max_header_bytes": 0}, "max_header_bytes"),
-        ({"max_resume_attempts": -1}, "max_resume_attempts"),
-        ({"listen_retry_interval": 0}, "listen_retry_interval"),
-        ({"headers": {"a": "b\r\nc: d"}}, "headers"),
-        ({"client": httpx.Client}, "client must be an httpx.AsyncClient, not"),
-    ],
-)
-def test_invalid_http_option_is_named(options: dict[str, Any], name: str) -> None:
-    """A wrong option fails at construction."""
-    with pytest.raises(ConfigurationError, match=f"HttpOptions.{name}"):
-        HttpOptions(**options)

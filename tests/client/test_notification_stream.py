@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from genmcp.client.client import Client
-from genmcp.client.options import ClientOptions, HttpOptions
 from genmcp.client.subscriptions import ChangeStream
 from tests.client.scripted import NOTE, Asked, event, served
+from tests.support.client_bounds import bounds
 
 pytestmark = pytest.mark.slow
 
@@ -82,14 +82,14 @@ async def subscribed(
     server: LegacyServer, *uris: str
 ) -> AsyncIterator[tuple[Client, ChangeStream]]:
     """Subscribe to everything."""
-    options = ClientOptions(http=HttpOptions(max_resume_attempts=1, listen_retry_interval=0.01))
-    async with (
-        asyncio.timeout(15),
-        served(server) as url,
-        Client(url, options=options) as client,
-        client.listen(*uris, tools=True, prompts=True) as changes,
-    ):
-        yield client, changes
+    with bounds(resume_attempts=1, listen_retry=0.01):
+        async with (
+            asyncio.timeout(15),
+            served(server) as url,
+            Client(url) as client,
+            client.listen(*uris, tools=True, prompts=True) as changes,
+        ):
+            yield client, changes
 
 
 async def next_changes(changes: ChangeStream, count: int) -> set[tuple[str, Any]]:

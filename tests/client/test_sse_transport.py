@@ -15,7 +15,6 @@ from genmcp.client.errors import (
     NotFound,
     OutcomeUnknown,
 )
-from genmcp.client.options import HttpOptions
 from genmcp.suite.suite import Suite
 from tests.client.scripted import ANSWER, Asked, event, opened, scripted
 from tests.client.sinks import notification, request
@@ -31,9 +30,11 @@ BEGIN = {"protocolVersion": OLD, "capabilities": {}, "clientInfo": WHO}
 @pytest.mark.parametrize("max_connections", [1, 100])
 async def test_sse_server_is_detected(max_connections: int) -> None:
     """A server that speaks only HTTP+SSE is used through its two URLs."""
-    options = HttpOptions(max_connections=max_connections)
     app = Starlette(routes=[Endpoint(Suite(name="old", version="1")).sse_route("/sse")])
-    async with serve(app) as url, opened(url + "/sse", options) as (transport, recorder):
+    async with (
+        serve(app) as url,
+        opened(url + "/sse", max_connections=max_connections) as (transport, recorder),
+    ):
         await transport.send(request(1, "initialize", revision=None, **BEGIN))
         await recorder.until(messages=1)
         await transport.send(notification("notifications/initialized", OLD))
@@ -119,7 +120,7 @@ async def test_sse_is_tried_after_rejected_initialize(refuses: int) -> None:
 )  # fmt: skip
 async def test_other_servers_keep_the_first_error(server: OldServer, status: int) -> None:
     """A server that does not speak HTTP+SSE receives no further message."""
-    async with scripted(server, HttpOptions(connect_timeout=0.3)) as (transport, recorder):
+    async with scripted(server, connect_timeout=0.3) as (transport, recorder):
         await transport.send(request(1, "initialize", revision=None))
 
     assert isinstance(recorder.failure, HttpStatusError)

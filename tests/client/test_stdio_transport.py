@@ -6,21 +6,23 @@ import signal
 import sys
 import textwrap
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from msgspec.structs import replace
 
 from genmcp.client.errors import ClientClosed, ConnectError, ProcessExited, RequestTimeout
-from genmcp.client.options import Command, StdioOptions
+from genmcp.client.options import ClientOptions, Command
 from genmcp.client.transports.stdio import StdioTransport
 from tests.client.sinks import Recorder, notification, request
+from tests.support.client_bounds import bounds
 
 pytestmark = pytest.mark.slow
 
-QUICK = StdioOptions(exit_timeout=0.3, term_timeout=0.3)
+QUICK = {"exit_timeout": 0.3, "term_timeout": 0.3}
 ECHO = """
     for line in sys.stdin.buffer:
         sys.stdout.buffer.write(line)
@@ -36,16 +38,17 @@ def python(source: str, *args: str) -> Command:
 
 @asynccontextmanager
 async def running(
-    source: str, options: StdioOptions = QUICK, max_message: int = 1 << 26
+    source: str, stderr: Any = None, given: Mapping[str, Any] = QUICK, **more: Any
 ) -> AsyncIterator[tuple[StdioTransport, Recorder]]:
     recorder = Recorder()
-    transport = StdioTransport(python(source), options, max_message=max_message)
-    await transport.open(recorder)
-    try:
-        async with asyncio.timeout(20):
-            yield transport, recorder
-    finally:
-        await transport.close()
+    transport = StdioTransport(python(source), stderr)
+    with bounds(**{**given, **more}):
+        await transport.open(recorder)
+        try:
+            async with asyncio.timeout(20):
+                yield transport, recorder
+        finally:
+            await transport.close()
 
 
 async def gone(pid: int) -> None:
@@ -223,7 +226,7 @@ async def test_request_cancelled_before_writing_is_not_written() -> None:
 async def test_notification_to_a_server_that_does_not_read_fails() -> None:
     """After `write_timeout`, or at once beyond `max_pending_writes`."""
     source = "print('{}', flush=True)\ntime.sleep(60)"
-    async with running(source, StdioOptions(write_timeout=0.01, exit_timeout=0)) as (
+    async with running(source, write_timeout=0.01, exit_timeout=0) as (
         transport,
         recorder,
     ):
@@ -299,7 +302,7 @@ async def test_descendants_end_with_the_process() -> None:
 
 
 async def test_cancelled_close_kills_the_process() -> None:
-    async with running("print('{}', flush=True)\ntime.sleep(60)", StdioOptions()) as (
+    async with running("print('{}', flush=True)\ntime.sleep(60)", given={}) as (
         transport,
         recorder,
     ):
@@ -322,8 +325,11 @@ async def test_close_gives_up_a_process_it_cannot_signal(
         raise PermissionError
 
     monkeypatch.setattr(os, "killpg", refused)
-    options = StdioOptions(exit_timeout=0.1, term_timeout=0.1, kill_timeout=0.1)
-    async with running("print('{}', flush=True)\ntime.sleep(60)", options) as (transport, recorder):
+    source = "print('{}', flush=True)\ntime.sleep(60)"
+    async with running(source, exit_timeout=0.1, term_timeout=0.1, kill_timeout=0.1) as (
+        transport,
+        recorder,
+    ):
         await recorder.until(messages=1)
         async with asyncio.timeout(5):
             await transport.close()
@@ -384,8 +390,7 @@ async def test_stderr_is_passed_to_the_function() -> None:
     source = r"""
         sys.stderr.buffer.write(b'one\ntwo \xff\n' + b'x' * 100_000 + b'\nend')
     """
-    options = StdioOptions(stderr=failing, exit_timeout=0.3)
-    async with running(source, options) as (_, recorder):
+    async with running(source, failing) as (_, recorder):
         await recorder.until(failures=1)
 
     assert lines == ["one", "two �", "x" * 256, "end"]
@@ -394,7 +399,7 @@ async def test_stderr_is_passed_to_the_function() -> None:
 
 async def test_stderr_is_passed_on(capsys: pytest.CaptureFixture[str]) -> None:
     source = 'sys.stderr.write("careful\\n")'
-    async with running(source, StdioOptions(stderr="pass")) as (_, recorder):
+    async with running(source, "pass") as (_, recorder):
         await recorder.until(failures=1)
 
     assert capsys.readouterr().err == "careful\n"
@@ -445,9 +450,7 @@ async def test_closed_stdio_transport_stays_closed() -> None:
     [
         (lambda: Command(""), "command"),
         (lambda: Command("npx", "-y server"), "args"),
-        (lambda: StdioOptions(exit_timeout=-1), "exit_timeout"),
-        (lambda: StdioOptions(term_timeout=float("nan")), "term_timeout"),
-        (lambda: StdioOptions(stderr="out"), "stderr"),  # type: ignore[arg-type]
+        (lambda: ClientOptions(stderr="out"), "stderr"),  # type: ignore[arg-type]
     ],
 )
 def test_invalid_stdio_option_is_named(wrong: Callable[[], object], name: str) -> None:

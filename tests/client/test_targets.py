@@ -8,7 +8,7 @@ import pytest
 
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
-from genmcp.client.options import Command, HttpOptions
+from genmcp.client.options import ClientOptions, Command
 from genmcp.client.transports.http import HttpTransport
 from genmcp.client.transports.http_pool import HttpPool
 from genmcp.client.transports.httpx_adapter import HttpxAdapter
@@ -71,7 +71,7 @@ def test_invalid_target_is_rejected(target: Any, why: str) -> None:
     ("environment", "options", "kind"),
     [
         ({}, {}, HttpPool),
-        ({}, {"client": httpx.AsyncClient()}, HttpxAdapter),
+        ({}, {"http_client": httpx.AsyncClient()}, HttpxAdapter),
         ({"https_proxy": "http://proxy.example:3128"}, {}, HttpxAdapter),
         ({"all_proxy": "http://proxy.example:3128"}, {}, HttpxAdapter),
         ({"http_proxy": "http://proxy.example:3128"}, {}, HttpPool),
@@ -87,7 +87,7 @@ def test_httpx_is_used_only_for_proxies_and_its_clients(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
 
-    transport = transport_to("https://example.com/mcp", http=HttpOptions(**options))
+    transport = transport_to("https://example.com/mcp", options=ClientOptions(**options))
 
     assert isinstance(transport, HttpTransport)
     assert type(transport.requester) is kind
@@ -99,7 +99,7 @@ def test_proxied_requests_trust_the_given_certificates(monkeypatch: pytest.Monke
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     monkeypatch.setattr(httpx, "AsyncClient", lambda **options: made.append(options))
 
-    transport_to("https://example.com/mcp", http=HttpOptions(tls=tls))
+    transport_to("https://example.com/mcp", options=ClientOptions(tls=tls))
 
     assert [each["verify"] for each in made] == [tls]
 
@@ -130,8 +130,8 @@ async def test_server_without_tls_is_a_connect_error() -> None:
         await asked.reply(200, ANSWER)
 
     async with served(script) as url:
-        options = HttpOptions(tls=ssl.create_default_context())
-        transport = transport_to(url.replace("http:", "https:"), http=options)
+        options = ClientOptions(tls=ssl.create_default_context())
+        transport = transport_to(url.replace("http:", "https:"), options=options)
         recorder = Recorder()
         await transport.open(recorder)
         await transport.send(request(1))

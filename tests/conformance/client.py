@@ -31,16 +31,14 @@ from genmcp.question.question import Accepted
 Scenario = Callable[[Client], Awaitable[object]]
 
 
-class Fixture(ClientHandler[None]):
+class Fixture(ClientHandler):
     """Accepts every form, and prints that it did."""
 
     capabilities = ClientCapabilities(
         roots={}, sampling=SamplingCapability(), elicitation=ElicitationCapability(form={})
     )
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Confirm if a confirmation is required; otherwise use the defaults."""
         confirmable = "confirmed" in schema.get("properties", {})
         return Accepted({"confirmed": True} if confirmable else {})
@@ -211,10 +209,10 @@ def example_of(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 async def run(url: str, name: str, scenario: Scenario, revision: str | None) -> None:
     """Run a scenario."""
-    options = ClientOptions(revision=revision, timeout=20)
+    options = ClientOptions(revision=revision)
     auth = await login(name, url) if name.startswith("auth/") else None
     try:
-        async with Client(url, handler=Fixture(), options=options, auth=auth) as client:
+        async with Client(url, timeout=20, handler=Fixture(), options=options, auth=auth) as client:
             await scenario(client)
     except (AuthorizationFailed, Forbidden) as error:
         if name not in REFUSED:

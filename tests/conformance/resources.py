@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from genmcp import Channel, Resource, ResourceRepo
+from genmcp import Channel, Resource
+from genmcp.resources import ResourceRepo
 from tests.conformance.tools import png
 
 __all__ = ["RESOURCES"]

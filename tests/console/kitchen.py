@@ -17,7 +17,6 @@ from genmcp import (
     Continue,
     Image,
     Resource,
-    ResourceRepo,
     Suite,
     ToolAnnotations,
     elicit,
@@ -30,6 +29,7 @@ from genmcp import (
     user,
 )
 from genmcp.protocol import PromptMessage
+from genmcp.resources import ResourceRepo
 
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNkYPhfDwAChwGA60e6kgAAAABJRU5ErkJggg=="

@@ -28,10 +28,8 @@ from genmcp import (
     Mux,
     Outcome,
     Prompt,
-    PromptRepo,
     PromptRequest,
     Resource,
-    ResourceRepo,
     Run,
     Suite,
     Tool,
@@ -44,6 +42,8 @@ from genmcp import (
     wait_for,
 )
 from genmcp.errors import ContractError
+from genmcp.prompts import PromptRepo
+from genmcp.resources import ResourceRepo
 from genmcp.tasks import ExternalStatus
 from tests.prompts.answering import ASKABLE, request
 from tests.support.asgi import MODERN, PATIENCE, TASKS, Client, Connection

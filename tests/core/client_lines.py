@@ -1,5 +1,6 @@
 """A client's machine and messages of a server, for the tests beside this file."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -81,12 +82,12 @@ def error(id: int | None, code: int, text: str = "no", **more: Any) -> bytes:
     return message(**named, error={"code": code, "message": text, **more})
 
 
-def said(outcomes: list[Outcome]) -> list[dict[str, Any]]:
+def said(outcomes: Sequence[Outcome]) -> list[dict[str, Any]]:
     """The messages among *outcomes*, decoded."""
     return [msgspec.json.decode(each.message) for each in outcomes if isinstance(each, SendMessage)]
 
 
-def told(outcomes: list[Outcome]) -> list[Any]:
+def told(outcomes: Sequence[Outcome]) -> list[Any]:
     """The events among *outcomes*."""
     return [each for each in outcomes if not isinstance(each, SendMessage | CloseResponse)]
 

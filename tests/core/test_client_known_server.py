@@ -4,7 +4,7 @@ import pytest
 
 from genmcp._core.client.dispatch import ConnectionState, TransportFailure
 from genmcp._core.client.events import ConnectionFailed, SessionReset
-from genmcp.errors import ConfigurationError, LocalIllegalTransition
+from genmcp.errors import ConfigurationError
 from tests.core.client_lines import (
     DISCOVERED,
     INFO,
@@ -186,29 +186,6 @@ def test_client_known_server_session_in_use_may_end_many_times() -> None:
         assert client.session_ended(why, 0) == []  # another is begun already
         client.received(result(id, WELCOME), 0)
         assert client.ready
-
-
-def test_client_known_server_ids_go_on_after_a_reset() -> None:
-    """Only the negotiated revision is remembered."""
-    client = legacy()
-    client.closed(ValueError("gone"))
-    client.reset()
-    assert (client.state, client.server, client.reason) == (ConnectionState.NEW, None, None)
-
-    with pytest.raises(LocalIllegalTransition):
-        client.reset()
-    (send,) = client.begin(0)
-    assert send.id == 2  # type: ignore[union-attr]
-
-
-def test_client_known_server_early_reset_keeps_the_option() -> None:
-    """Only a revision that was negotiated can be remembered."""
-    client = machine(remembered="2025-06-18")
-    client.begin(0)
-    client.fail(ValueError("no"))
-    client.reset()
-
-    assert is_initialize(client.begin(0), "2025-11-25")
 
 
 def test_client_known_server_says_who_it_is_to_both_eras() -> None:

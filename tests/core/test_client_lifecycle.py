@@ -41,7 +41,6 @@ MOVES: dict[ConnectionStep, dict[ConnectionState, ConnectionState]] = {
         **dict.fromkeys([NEW, PROBING, INITIALIZING, FAILED], FAILED),
         **dict.fromkeys([READY, CLOSING, CLOSED], CLOSED),
     },
-    ConnectionStep.RESET: {CLOSED: NEW, FAILED: NEW},
     ConnectionStep.ASKED: {READY: READY},
     ConnectionStep.PINGED: {state: state for state in (NEW, PROBING, INITIALIZING, READY, CLOSING)},
     ConnectionStep.TOLD: {state: state for state in (PROBING, INITIALIZING, READY, CLOSING)},
@@ -93,7 +92,7 @@ def test_client_lifecycle_never_leaves_its_states(steps: list[ConnectionStep]) -
     assert lifecycle.state is CLOSED
 
 
-def test_client_lifecycle_keeps_its_first_reason_until_reset() -> None:
+def test_client_lifecycle_keeps_its_first_reason() -> None:
     """The first failure is the reason; a rejected step has it as its cause."""
     lifecycle, why = brought_to(READY), ValueError("why")
     lifecycle.take(ConnectionStep.FAIL, why)
@@ -102,9 +101,6 @@ def test_client_lifecycle_keeps_its_first_reason_until_reset() -> None:
     with pytest.raises(LocalIllegalTransition) as caught:
         lifecycle.take(ConnectionStep.REQUEST)
     assert why is lifecycle.reason is caught.value.__cause__
-
-    lifecycle.take(ConnectionStep.RESET)
-    assert lifecycle.reason is None
 
 
 def test_client_lifecycle_has_no_reason_after_a_local_close() -> None:

@@ -12,7 +12,6 @@ from genmcp._core.client.lifecycle import Timeouts
 from genmcp.errors import (
     LocalIllegalTransition,
     MethodNotFound,
-    Overloaded,
 )
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.params import (
@@ -31,15 +30,12 @@ from genmcp.protocol.resources import ReadResourceRequestParams
 from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams
 from genmcp.protocol.tools import CallToolRequestParams
 from tests.core.client_lines import (
-    ANSWER,
     CALL,
     EVERYTHING,
-    called,
     either_era,
     in_state,
     legacy,
     modern,
-    result,
     said,
 )
 
@@ -242,19 +238,6 @@ def test_client_request_of_another_revision_is_not_sent(
     with pytest.raises(MethodNotFound):
         client.request(method, now=0)
     assert client.pending == 0
-
-
-def test_client_request_past_the_limit_is_not_sent() -> None:
-    """`max_pending` bounds pending requests, including pings."""
-    client = legacy(max_pending=1)
-    id = called(client)
-
-    for method in ("tools/list", "ping"):
-        with pytest.raises(Overloaded, match="max_pending"):
-            client.request(method, now=0)
-
-    client.received(result(id, ANSWER), 0)
-    client.request("ping", now=0)
 
 
 def test_client_request_that_is_no_json_is_not_pending() -> None:

@@ -5,6 +5,7 @@ transports and the server's hooks: it delivers messages early or late, ends call
 cancels, advances the time and closes.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -46,7 +47,7 @@ from genmcp._core.session import Session, new_session
 from genmcp._wire import jsonrpc
 from genmcp._wire.encoder import Encoder
 from genmcp._wire.jsonrpc import Message
-from genmcp.client.transports.http_endpoint import message_headers
+from genmcp.client.transports.http_messages import message_headers
 from genmcp.errors import InternalError, McpError
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation, ServerCapabilities
 from genmcp.protocol.client_features import ListRootsRequestParams
@@ -122,7 +123,7 @@ class Pair(RuleBasedStateMachine):
 
     # The client's side.
 
-    def take(self, outcomes: list[Outcome]) -> None:
+    def take(self, outcomes: Sequence[Outcome]) -> None:
         for each in outcomes:
             match each:
                 case SendMessage():

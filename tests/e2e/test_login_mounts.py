@@ -11,8 +11,9 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 from starlette.types import ASGIApp
 
-from genmcp import Endpoint, Registry, RegistryEndpoint, Suite
+from genmcp import Endpoint, Registry, Suite
 from genmcp.auth import Bearer
+from genmcp.registry import RegistryEndpoint
 from tests.e2e import authorizing
 from tests.e2e.authorizing import whoami
 from tests.e2e.browsing import USER

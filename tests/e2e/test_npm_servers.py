@@ -38,16 +38,16 @@ def npm() -> Callable[[str], list[str]]:
     return npm_servers()
 
 
-class Host(ClientHandler[None]):
+class Host(ClientHandler):
     """Responds to every request of the servers."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
-    async def handle_list_roots(self, state: None) -> Any:
+    async def handle_list_roots(self) -> Any:
         return [self.root]
 
-    async def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
+    async def handle_create_message(self, params: CreateMessageRequestParams) -> Any:
         return {
             "role": "assistant",
             "content": {"type": "text", "text": "Rain, likely."},

@@ -27,7 +27,6 @@ from genmcp import (
     Image,
     Mux,
     Outcome,
-    ResourceRepo,
     Suite,
     Tool,
     ToolError,
@@ -35,6 +34,7 @@ from genmcp import (
     elicit,
     tool,
 )
+from genmcp.resources import ResourceRepo
 from tests.support.asgi import PATIENCE
 from tests.support.balancer import Balancer
 from tests.support.serving import serve

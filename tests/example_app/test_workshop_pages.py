@@ -15,7 +15,6 @@ import genmcp
 from example_app import create_app
 from example_app.database import Database
 from example_app.seed import fill
-from genmcp import ClientOptions, HttpOptions
 from tests.example_app.connecting import PATIENCE, command, until, url_in
 from tests.support.serving import serve
 
@@ -91,13 +90,13 @@ async def test_workshop_command_prints_client_configuration(tmp_path: Path) -> N
 
 async def test_workshop_trusts_no_user_header_by_default(tmp_path: Path) -> None:
     """Any client could send it. EXAMPLE_USER_HEADER names the header that a trusted proxy sets."""
-    options = ClientOptions(http=HttpOptions(headers={"x-forwarded-user": "director"}))
+    headers = {"x-forwarded-user": "director"}
     users = []
     for header in (None, "X-Forwarded-User"):
         app = create_app(tmp_path / "workshop.db", user_header=header)
         async with (
             serve(app) as url,
-            genmcp.Client(f"{url}/mcp", options=options) as client,
+            genmcp.Client(f"{url}/mcp", headers=headers) as client,
         ):
             found = (await client.call("search_parts", {"text": "chain 11"})).data
             opened = (await client.call("open_repair", {"bicycle": "b", "customer": "c"})).data

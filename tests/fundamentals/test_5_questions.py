@@ -26,14 +26,14 @@ class Evening(Struct):
     hour: int
 
 
-class Guest(ClientHandler[None]):
+class Guest(ClientHandler):
     """Answers each form with *answer*."""
 
     def __init__(self, answer: Accepted | Declined | Cancelled) -> None:
         self.answer = answer
 
     async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
+        self, message: str, schema: Mapping[str, Any]
     ) -> Accepted | Declined | Cancelled:
         return self.answer
 

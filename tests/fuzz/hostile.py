@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from random import Random
 from typing import Any
 
-from genmcp import Channel, ResourceRepo, Suite, prompt
+from genmcp import Channel, Suite, prompt
 from genmcp.completion import prefix_matches
+from genmcp.resources import ResourceRepo
 from tests.fuzz import mutation
 from tests.fuzz.tools import Anything
 from tests.support.asgi import Client

@@ -135,16 +135,14 @@ def said(text: str) -> dict[str, Any]:
     return {"resultType": "complete", "content": [{"type": "text", "text": text}]}
 
 
-class User(ClientHandler[None]):
+class User(ClientHandler):
     """Answers with a name, and records the questions."""
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.asked: list[str] = []
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Give the name."""
         self.asked.append(message)
         return {"action": "accept", "content": {"name": self.name}}

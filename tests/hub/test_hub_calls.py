@@ -18,6 +18,7 @@ from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult
 from genmcp.question.sampling import RootsQuestion
 from tests.hub.far import NEW, NOBODY, OLD, TIME, Far, Piped, User, gate, said
+from tests.support.client_bounds import bounds
 
 
 async def test_unsent_call_keeps_a_working_connection() -> None:
@@ -97,15 +98,16 @@ async def test_call_with_a_first_response_is_not_repeated(first: Any) -> None:
         if delay >= 100:  # before it is connected to again
             far.down = False
 
-    async with (
-        asyncio.timeout(TIME),
-        Hub(options=ClientOptions(revision=NEW, max_poll_failures=1), sleep=sleep) as hub,
-    ):
-        await hub.add(ServerConfig("far", target=far, retry=Retry(3, 100, cap=400)))
-        with pytest.raises(OutcomeUnknown, match="down"):
-            await hub.call("far/quick")
+    with bounds(max_poll_failures=1):
+        async with (
+            asyncio.timeout(TIME),
+            Hub(options=ClientOptions(revision=NEW), sleep=sleep) as hub,
+        ):
+            await hub.add(ServerConfig("far", target=far, retry=Retry(3, 100, cap=400)))
+            with pytest.raises(OutcomeUnknown, match="down"):
+                await hub.call("far/quick")
 
-    assert far.called == ["quick"]
+        assert far.called == ["quick"]
 
 
 async def test_question_of_unknown_call_is_rejected() -> None:

@@ -20,6 +20,7 @@ from genmcp.hub import relay
 from genmcp.question.form import form_of_schema
 from genmcp.server import Route
 from tests.hub.far import NEW, OLD, TIME, Far, User, said
+from tests.support.client_bounds import bounds
 from tests.support.held_loop import MAX_HELD, HeldLoop
 
 LIST = "tools/list"
@@ -56,7 +57,7 @@ async def texts_of_calls(evil: Far, *names: str, options: ClientOptions) -> list
             return [(await client.call(name, {"a": 1, "b": 2})).text for name in names]
 
 
-OLDER = ClientOptions(revision=OLD, max_list_bytes=1 << 25)
+OLDER = ClientOptions(revision=OLD)
 
 
 @pytest.mark.parametrize(
@@ -98,19 +99,21 @@ async def test_large_schemas_leave_the_event_loop_free() -> None:
     schema = {"type": "object", "properties": {f"k{n}": HEADER for n in range(1_990)}}
     evil = offering(*[schema] * 100)
 
-    async with HeldLoop.watch() as held:
-        assert await texts_of_calls(evil, "good/add", options=OLDER) == ["3"]
+    with bounds(max_list_bytes=1 << 25):
+        async with HeldLoop.watch() as held:
+            assert await texts_of_calls(evil, "good/add", options=OLDER) == ["3"]
 
-    # Most of it is the decoding of a list of 9 MB.
-    assert held.longest < 20 * MAX_HELD
+        # Most of it is the decoding of a list of 9 MB.
+        assert held.longest < 20 * MAX_HELD
 
 
 async def test_list_that_is_too_long_is_left_out() -> None:
-    """The member is registered without its tools; the log names the setting."""
+    """The member is registered without its tools."""
     evil = offering(*[{"type": "object"}] * 50)
-    options = ClientOptions(revision=OLD, max_list_items=49)
+    options = ClientOptions(revision=OLD)
 
-    assert await texts_of_calls(evil, "good/add", options=options) == ["3"]
+    with bounds(max_list_items=49):
+        assert await texts_of_calls(evil, "good/add", options=options) == ["3"]
 
 
 def route_of_tool(server: CompositeServer, name: str) -> Route:

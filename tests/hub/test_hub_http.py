@@ -11,7 +11,6 @@ import uvicorn
 
 from genmcp import Endpoint, Suite, tool
 from genmcp.client.errors import ConnectError
-from genmcp.client.handler import ClientHandler
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.protocol.content import TextContent
@@ -98,22 +97,4 @@ async def test_hub_evicts_a_server_that_is_gone(free_port: int) -> None:
             await hub.add(config(free_port))
         with pytest.raises(ConnectError, match="far"):
             await hub.call("far/add", {"a": 1, "b": 2})
-        assert hub.servers() == []
-
-
-async def test_failed_handler_init_fails_add(
-    free_port: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The error has the text of the exception, and nothing remains."""
-
-    class Broken(ClientHandler[None]):
-        """Raises when its state is initialized."""
-
-        def init(self) -> None:
-            """Fail."""
-            raise ValueError("no keyring")
-
-    async with serving(free_port), Hub(handler=Broken()) as hub:
-        with pytest.raises(ConnectError, match="no keyring"):
-            await hub.add(config(free_port))
         assert hub.servers() == []

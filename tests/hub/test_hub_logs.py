@@ -20,13 +20,13 @@ from tests.support.serving import serve
 NEW, OLD = "2026-07-28", "2025-11-25"
 
 
-class Reader(ClientHandler[None]):
+class Reader(ClientHandler):
     """Records log messages."""
 
     def __init__(self) -> None:
         self.logged: list[tuple[str, Any]] = []
 
-    async def handle_log(self, message: LoggingMessageNotificationParams, state: None) -> Any:
+    async def handle_log(self, message: LoggingMessageNotificationParams) -> Any:
         """Keep it."""
         self.logged.append((message.level, message.data))
 

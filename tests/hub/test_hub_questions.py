@@ -28,7 +28,7 @@ from genmcp._core.client_key import ClientKey
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.handler import ClientHandler
-from genmcp.client.options import ClientOptions, HttpOptions
+from genmcp.client.options import ClientOptions
 from genmcp.errors import ConfigurationError, Overloaded
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
@@ -56,15 +56,17 @@ class Ask(Tool):
         return "agreed" if isinstance(outcome, Done) else f"refused: {outcome}"
 
 
-class Bob(ClientHandler[None]):
+class Bob(ClientHandler):
     """Agrees."""
 
     async def handle_elicitation_create(self, *_: Any) -> Any:
         return Accepted({})
 
 
-class Mallory(ClientHandler[None]):
+class Mallory(ClientHandler):
     """Never answers; counts the questions."""
+
+    most_open = 16
 
     def __init__(self) -> None:
         self.asked = asyncio.Semaphore(0)
@@ -107,17 +109,20 @@ async def served(behind: str) -> AsyncIterator[str]:
             yield f"{url}/mcp"
 
 
-def client_of(url: str, name: str, handler: ClientHandler[Any], before: str) -> Client:
+def client_of(url: str, name: str, handler: ClientHandler, before: str) -> Client:
     """Return a client that calls as *name*."""
-    http = HttpOptions(headers={"x-user": name})
-    options = ClientOptions(revision=before, http=http, input_concurrency=16)
-    return Client(url, handler=handler, options=options)
+    return Client(
+        url,
+        headers={"x-user": name},
+        handler=handler,
+        options=ClientOptions(revision=before),
+    )
 
 
 @pytest.mark.parametrize("before", REVISIONS)
 @pytest.mark.parametrize("behind", REVISIONS)
 async def test_open_questions_do_not_count_for_the_client(behind: str, before: str) -> None:
-    """They take none of the `input_concurrency` of the hub's client."""
+    """They take none of the places for questions of the hub's client."""
     mallory = Mallory()
     async with (
         served(behind) as url,

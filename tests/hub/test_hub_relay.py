@@ -111,12 +111,12 @@ async def test_dangerous_url_is_rejected() -> None:
             answers.append(await far.replies.get())
         return said("done")
 
-    class Opening(ClientHandler[None]):
+    class Opening(ClientHandler):
         """Opens every URL, and records it."""
 
         opened: ClassVar[list[str]] = []
 
-        async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+        async def handle_url_elicitation(self, message: str, url: str) -> Any:
             self.opened.append(url)
             return Accepted()
 

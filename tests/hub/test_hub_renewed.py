@@ -26,13 +26,11 @@ class Undecided(User):
         super().__init__(name)
         self.looks, self.goes_on = asyncio.Event(), asyncio.Event()
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Give the name, in the end."""
         self.looks.set()
         await self.goes_on.wait()
-        return await super().handle_elicitation_create(message, schema, state)
+        return await super().handle_elicitation_create(message, schema)
 
 
 async def asks(far: Far, message: SendMessage) -> Any:

@@ -7,12 +7,13 @@ from typing import Any
 
 import pytest
 
-from genmcp import Channel, McpError, ResourceRepo, Suite
+from genmcp import Channel, McpError, Suite
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.errors import ResourceNotFound
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
+from genmcp.resources import ResourceRepo
 
 TIME = 10.0
 

@@ -18,7 +18,6 @@ from genmcp import (
     Outcome,
     PromptTemplate,
     Resource,
-    ResourceRepo,
     Suite,
     Tool,
     ToolError,
@@ -42,6 +41,7 @@ from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from genmcp.protocol.tools import CallToolResult
 from genmcp.question.sampling import RootsQuestion
+from genmcp.resources import ResourceRepo
 from tests.hub.far import NOBODY
 
 REVISIONS = ["2026-07-28", "2025-11-25", "2025-06-18"]
@@ -126,24 +126,22 @@ class Books(ResourceRepo):
         return [value + "op"]
 
 
-class Human(ClientHandler[None]):
+class Human(ClientHandler):
     """Agrees to everything."""
 
-    async def handle_list_roots(self, state: None) -> Any:
+    async def handle_list_roots(self) -> Any:
         """Return a root."""
         return [Root("file:///home")]
 
-    async def handle_create_message(self, params: CreateMessageRequestParams, state: None) -> Any:
+    async def handle_create_message(self, params: CreateMessageRequestParams) -> Any:
         """Greet."""
         return {"role": "assistant", "content": {"type": "text", "text": "Hello."}, "model": "m"}
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Fill in a name."""
         return Accepted({"name": "Ada"})
 
-    async def handle_url_elicitation(self, message: str, url: str, state: None) -> Any:
+    async def handle_url_elicitation(self, message: str, url: str) -> Any:
         """Go there."""
         return Accepted()
 
@@ -162,7 +160,7 @@ def text(result: CallToolResult) -> str:
     return content.text
 
 
-def client_of(hub: Hub, revision: str, handler: ClientHandler[Any] | None = None) -> Client:
+def client_of(hub: Hub, revision: str, handler: ClientHandler | None = None) -> Client:
     """Return a client of the hub's composite server."""
     options = ClientOptions(revision=revision)
     return Client(Mux(hub.server(name="all")), handler=handler, options=options)
@@ -273,9 +271,7 @@ async def test_questions_go_to_the_caller(behind: str) -> None:
         def __init__(self, name: str) -> None:
             self.name = name
 
-        async def handle_elicitation_create(
-            self, message: str, schema: Mapping[str, Any], state: None
-        ) -> Any:
+        async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
             await both.wait()
             return Accepted({"name": self.name})
 
@@ -463,9 +459,7 @@ class Waiting(Human):
     def __init__(self) -> None:
         self.asked = asyncio.Event()
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Wait."""
         self.asked.set()
         await asyncio.Event().wait()
@@ -522,7 +516,7 @@ async def test_question_without_a_call_is_rejected() -> None:
     handler = RelayingHandler(lambda: ((), ()), lambda: None)
 
     with pytest.raises(McpError, match="No client can answer"):
-        await handler.handle_list_roots(None)
+        await handler.handle_list_roots()
 
 
 async def test_hub_separator() -> None:

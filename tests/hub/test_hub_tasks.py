@@ -58,12 +58,10 @@ class Ask(Tool):
         return str(outcome)
 
 
-class Human(ClientHandler[None]):
+class Human(ClientHandler):
     """Agrees to everything."""
 
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Any:
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
         """Agree."""
         return Accepted({})
 

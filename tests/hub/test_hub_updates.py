@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp import Channel, Endpoint, Middleware, Mux, Resource, ResourceRepo, Suite, tool
+from genmcp import Channel, Endpoint, Middleware, Mux, Resource, Suite, tool
 from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
@@ -18,6 +18,7 @@ from genmcp.hub import subscriptions
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.protocol.resources import SubscriptionFilter
+from genmcp.resources import ResourceRepo
 from tests.hub.far import TIME, Far, gate
 from tests.support.serving import serve
 

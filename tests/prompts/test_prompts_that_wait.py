@@ -21,7 +21,6 @@ from genmcp import (
     Mux,
     Outcome,
     Prompt,
-    PromptRepo,
     PromptRequest,
     Run,
     Suite,
@@ -30,6 +29,7 @@ from genmcp import (
     prompt,
 )
 from genmcp.errors import PromptNotFound
+from genmcp.prompts import PromptRepo
 from genmcp.testing import connect
 from tests.prompts.answering import ASKABLE, request
 from tests.support.asgi import MODERN, Connection

@@ -19,7 +19,6 @@ from genmcp import (
     Done,
     PromptTemplate,
     Provider,
-    ResourceRepo,
     Suite,
     Tool,
     elicit,
@@ -30,6 +29,7 @@ from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
 from genmcp.registry.endpoint import RegistryEndpoint
 from genmcp.registry.registry import Registry
+from genmcp.resources import ResourceRepo
 from genmcp.testing import connect
 from tests.support.asgi import PATIENCE, Client
 

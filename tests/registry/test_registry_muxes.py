@@ -7,17 +7,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from genmcp import (
-    Channel,
-    Client,
-    Mux,
-    Registry,
-    RegistryEndpoint,
-    Suite,
-    Tool,
-    ToolRequest,
-    tool,
-)
+from genmcp import Channel, Client, Mux, Registry, Suite, Tool, ToolRequest, tool
+from genmcp.registry import RegistryEndpoint
 from tests.support.asgi import PATIENCE, until
 from tests.support.asgi import Client as Asgi
 

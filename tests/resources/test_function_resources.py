@@ -80,10 +80,8 @@ def fetched(answer: object, part: int, channel: Channel) -> str:
     return f"fetched {part}"
 
 
-class Agrees(ClientHandler[None]):
-    async def handle_elicitation_create(
-        self, message: str, schema: Mapping[str, Any], state: None
-    ) -> Accepted:
+class Agrees(ClientHandler):
+    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Accepted:
         return Accepted({})
 
 

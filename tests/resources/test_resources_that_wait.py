@@ -20,7 +20,6 @@ from genmcp import (
     Mux,
     Outcome,
     Resource,
-    ResourceRepo,
     Run,
     Suite,
     elicit,
@@ -29,6 +28,7 @@ from genmcp import (
 from genmcp.errors import ResourceNotFound
 from genmcp.protocol import ResourceContents
 from genmcp.protocol.resources import ReadResourceResult
+from genmcp.resources import ResourceRepo
 from tests.prompts.answering import ASKABLE, request
 from tests.support.asgi import MODERN, Connection
 

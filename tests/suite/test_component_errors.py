@@ -13,13 +13,13 @@ from genmcp import (
     PromptRequest,
     Resource,
     ResourceError,
-    ResourceRepo,
     Suite,
     Tool,
     ToolError,
     ToolRequest,
     result,
 )
+from genmcp.resources import ResourceRepo
 from tests.support.asgi import MODERN
 from tests.support.speaking import VERSIONS, Answer, speak
 

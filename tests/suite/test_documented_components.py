@@ -3,16 +3,9 @@
 import importlib
 from pathlib import Path
 
-from genmcp import (
-    Channel,
-    Prompt,
-    PromptRequest,
-    ResourceRepo,
-    ResourceRequest,
-    Suite,
-    TextContent,
-)
+from genmcp import Channel, Prompt, PromptRequest, ResourceRequest, Suite, TextContent
 from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
+from genmcp.resources import ResourceRepo
 from genmcp.testing import connect
 from tests.test_documentation import modules
 

@@ -4,16 +4,8 @@ from typing import Any
 
 import pytest
 
-from genmcp import (
-    Channel,
-    ConfigurationError,
-    Middleware,
-    Prompt,
-    Resource,
-    ResourceRepo,
-    Suite,
-    Tool,
-)
+from genmcp import Channel, ConfigurationError, Middleware, Prompt, Resource, Suite, Tool
+from genmcp.resources import ResourceRepo
 
 
 @pytest.mark.parametrize(

@@ -8,10 +8,8 @@ import pytest
 
 from genmcp import (
     Channel,
-    PromptRepo,
     PromptTemplate,
     Resource,
-    ResourceRepo,
     ServerError,
     Suite,
     Tool,
@@ -22,10 +20,12 @@ from genmcp import (
 from genmcp._core.request import ClientInfo as Asker
 from genmcp._core.request import Request
 from genmcp.errors import MethodNotFound
+from genmcp.prompts import PromptRepo
 from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.prompts import PromptDefinition, PromptReference, ResourceTemplateReference
 from genmcp.protocol.revisions.chain import LATEST
+from genmcp.resources import ResourceRepo
 from genmcp.suite.collection import TOOLS, Collection
 from genmcp.testing import connect
 from tests.support.asgi import MODERN

@@ -20,19 +20,19 @@ from genmcp import (
     MemoryStore,
     Mux,
     Prompt,
-    PromptRepo,
     PromptTemplate,
     Provider,
     Resource,
-    ResourceRepo,
     Suite,
     Tool,
     ToolRequest,
     prompt,
     tool,
 )
+from genmcp.prompts import PromptRepo
 from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.prompts import PromptDefinition
+from genmcp.resources import ResourceRepo
 from tests.support.asgi import Client
 from tests.support.speaking import Speaker
 

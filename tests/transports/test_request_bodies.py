@@ -9,7 +9,8 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp import Channel, Endpoint, Limits, Mux, ResourceRepo, Suite, tool
+from genmcp import Channel, Endpoint, Limits, Mux, Suite, tool
+from genmcp.resources import ResourceRepo
 from tests.support.asgi import PATIENCE, Client, until
 from tests.support.serving import serve
 

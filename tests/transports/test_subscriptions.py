@@ -10,19 +10,8 @@ from typing import Any
 
 import pytest
 
-from genmcp import (
-    Access,
-    Channel,
-    Endpoint,
-    Limits,
-    Middleware,
-    Mux,
-    Resource,
-    ResourceRepo,
-    Suite,
-    prompt,
-    tool,
-)
+from genmcp import Access, Channel, Endpoint, Limits, Middleware, Mux, Resource, Suite, prompt, tool
+from genmcp.resources import ResourceRepo
 from genmcp.stores.memory import MemoryStore
 from tests.support.asgi import LEGACIES, Client, Connection, until
 

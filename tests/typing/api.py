@@ -12,7 +12,6 @@ from genmcp import (
     Endpoint,
     Mux,
     Outcome,
-    Request,
     Suite,
     Tool,
     ToolRequest,
@@ -23,7 +22,7 @@ from genmcp import (
 )
 from genmcp.channel import SendStatus
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations
-from genmcp.server import Middleware, Server
+from genmcp.server import Middleware, Request, Server
 from genmcp.testing import connect
 
 A = TypeVar("A")

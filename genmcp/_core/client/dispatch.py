@@ -12,16 +12,24 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from genmcp._core.client.codec import Params, RequestEncoder
+from genmcp._core.client.codec import Params, RequestEncoder, decode_error, decode_result
 from genmcp._core.client.events import (
     CloseResponse,
     Connected,
+    LateAnswer,
+    MessageDropped,
     Outcome,
     ParamHeaders,
+    PeerFault,
+    PeerIllegalTransition,
+    PingReceived,
+    ProgressReceived,
     ReceivedRequestCancelled,
     RequestFailed,
+    RequestRejected,
     RequestTimedOut,
     SendMessage,
+    SubscriptionEnded,
 )
 from genmcp._core.client.lifecycle import (
     ConnectionState,
@@ -34,13 +42,19 @@ from genmcp._core.client.lifecycle import (
     TransportFailure,
 )
 from genmcp._core.client.opening import Connector
-from genmcp._core.client.receiving import MessageReceiver, PeerRequests
-from genmcp._wire.jsonrpc import encode_error
+from genmcp._core.client.receiving import PeerRequests, decode_notification
+from genmcp._wire import jsonrpc
+from genmcp._wire.jsonrpc import Message, encode_error
 from genmcp._wire.lines import OversizedMessage
-from genmcp.errors import InternalError, McpError, MethodNotFound, Overloaded
+from genmcp.errors import GenmcpError, InternalError, InvalidRequest, McpError, MethodNotFound
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities, Implementation
 from genmcp.protocol.methods import Method
-from genmcp.protocol.params import CancelledNotificationParams, LoggingLevel, RequestId
+from genmcp.protocol.params import (
+    CancelledNotificationParams,
+    LoggingLevel,
+    ProgressNotificationParams,
+    RequestId,
+)
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
 from genmcp.protocol.value import Value, wire_name
@@ -50,7 +64,9 @@ __all__ = ["ClientDispatch", "ConnectionState", "DispatchOptions", "Timeouts", "
 _OPTIONS: Final = DispatchOptions()
 _TIMEOUTS: Final = Timeouts()
 _NO_META: Final[Mapping[str, Any]] = MappingProxyType({})
+_EMPTY: Final = b"{}"
 _UNAUTHORIZED: Final = 401
+_HTTP_ERROR: Final = 400  # the lowest HTTP status that is an error
 #: Every method of the specification, in any revision.
 _SPECIFIED: Final = frozenset(name for each in REVISIONS.values() for name in each.methods)
 
@@ -88,15 +104,7 @@ class ClientDispatch:
         self._connector = Connector(
             self._lifecycle, self._pending, self._encoder, options, per_message=per_message
         )
-        self._receiver = MessageReceiver(
-            self._lifecycle,
-            self._pending,
-            self._peer_requests,
-            self._connector,
-            tasks=TASKS in (capabilities.extensions or {}),
-            per_message=per_message,
-            max_depth=options.max_depth,
-        )
+        self._tasks = TASKS in (capabilities.extensions or {})
 
     def __repr__(self) -> str:
         return f"<ClientDispatch {self.state.name}, {self.pending} pending>"
@@ -153,7 +161,7 @@ class ClientDispatch:
         progress: bool = False,
         meta: Mapping[str, Any] = _NO_META,
         param_headers: ParamHeaders = (),
-    ) -> tuple[int, list[Outcome]]:
+    ) -> tuple[int, list[SendMessage]]:
         """Return the id of a new request, and the actions that send it.
 
         *progress*: whether the server should send progress. *meta* is added to the `_meta` of the
@@ -162,15 +170,11 @@ class ClientDispatch:
         Raises:
             LocalIllegalTransition: The state is not READY. The cause of the exception is `reason`.
             MethodNotFound: The method belongs to another revision than the negotiated one.
-            Overloaded: `max_pending` requests are pending.
             TypeError: *params* or *meta* cannot be encoded as JSON.
         """
         self._lifecycle.take(ConnectionStep.PING if method == "ping" else ConnectionStep.REQUEST)
         if self._is_foreign(method):
             raise MethodNotFound(method)
-        limit = self._options.max_pending
-        if limit and self.pending >= limit:
-            raise Overloaded(f"{limit} requests are pending already (max_pending)")
         revision = self._connector.revision
         request = self._pending.add(method, revision, now=now, timeouts=timeouts, progress=progress)
         if progress:
@@ -185,7 +189,7 @@ class ClientDispatch:
             SendMessage(message, request.id, method, name, revision.version, param_headers)
         ]
 
-    def notify(self, method: str, params: Params = None) -> list[Outcome]:
+    def notify(self, method: str, params: Params = None) -> list[SendMessage]:
         """Return the action that sends a notification; none if only other revisions have *method*.
 
         Raises:
@@ -200,7 +204,7 @@ class ClientDispatch:
 
     def log_level(
         self, level: LoggingLevel, *, now: float, timeouts: Timeouts = _TIMEOUTS
-    ) -> tuple[int | None, list[Outcome]]:
+    ) -> tuple[int | None, list[SendMessage]]:
         """Set the log level of the server. Raises the errors of `request`.
 
         2025-11-25, "Setting Log Level": a request; return its id and the actions that send it.
@@ -221,7 +225,7 @@ class ClientDispatch:
         self._pending.remove(request)
         return self._cancel(request, reason)
 
-    def answer(self, id: RequestId, result: Value | Mapping[str, Any]) -> list[Outcome]:
+    def answer(self, id: RequestId, result: Value | Mapping[str, Any]) -> list[SendMessage]:
         """Respond to the server's request *id*. Does nothing if the server has cancelled it."""
         if not self._peer_requests.remove(id):
             return []
@@ -230,7 +234,7 @@ class ClientDispatch:
             SendMessage(self._encoder.response(revision, id, result), revision=revision.version)
         ]
 
-    def refuse(self, id: RequestId, error: McpError) -> list[Outcome]:
+    def refuse(self, id: RequestId, error: McpError) -> list[SendMessage]:
         """Respond to the server's request *id* with *error*; as `answer` if it was cancelled."""
         if not self._peer_requests.remove(id):
             return []
@@ -239,27 +243,62 @@ class ClientDispatch:
     def received(
         self, body: bytes, now: float, *, about: RequestId | None = None, status: int = 200
     ) -> list[Outcome]:
-        """Handle one message of the server, or a batch.
+        """Handle one message of the server, or a batch (2025-03-26, basic, "Batching").
 
         *about* is the request in the HTTP response of which *body* was; *status* is its status.
         """
         if status == _UNAUTHORIZED:
             return []  # not JSON-RPC of the MCP server; the transport reports the error
-        return self._receiver.receive(body, now, about, status)
+        try:
+            decoded = jsonrpc.decode(body, max_depth=self._options.max_depth)
+        except McpError as fault:
+            id = jsonrpc.id_of(body)
+            return self._unreadable(id, fault, now, is_response=b'"method"' not in body)
+        if isinstance(decoded, Message):
+            return self._receive(decoded, now, about, status)
+        outcomes: list[Outcome] = []
+        for each in decoded:
+            if isinstance(each, Message):
+                outcomes += self._receive(each, now, about, status)
+            else:
+                outcomes.append(MessageDropped(each, each.id))
+        return outcomes
 
     def too_long(
         self, size: int, head: bytes, *, now: float, about: RequestId | None = None
     ) -> list[Outcome]:
-        """Handle a message of *size* bytes that was discarded; *head* is its beginning."""
-        return self._receiver.too_long(OversizedMessage(size, head), now, about)
+        """Handle a message of *size* bytes that was discarded; *head* is its beginning.
 
-    def failed(self, id: RequestId, failure: TransportFailure, now: float) -> list[Outcome]:
+        A response fails its request.
+        """
+        found = OversizedMessage(size, head)
+        fault = PeerFault(f"a message of {size} bytes exceeds the limit")
+        id = about if found.id is None else found.id
+        return self._unreadable(id, fault, now, is_response=b'"method"' not in head)
+
+    def failed(self, id: object, failure: TransportFailure, now: float) -> list[Outcome]:
         """Handle the failure of the transport to get a response to request *id*."""
-        return self._receiver.failed(id, failure, now)
+        request = self._pending.get(id)
+        if request is None:
+            return []
+        self._pending.remove(request)
+        if request.opening:
+            return self._connector.failed(request, failure, now)
+        error = failure.error
+        # If the server did not know the session, it has not processed the request.
+        failed = RequestFailed(request.id, error, failure.sent and not failure.session)
+        if not failure.session or self._lifecycle.state is not ConnectionState.READY:
+            return [failed]
+        return [failed, *self._renew(error, now)]
 
     def session_ended(self, error: Exception, now: float) -> list[Outcome]:
-        """Handle the loss of the session on the server."""
-        return self._receiver.session_ended(error, now)
+        """Handle the loss of a session on the server, reported by the notification stream."""
+        if self._lifecycle.state is not ConnectionState.READY:
+            return []
+        # The notification stream was open, so this session worked: replacing the session is not a
+        # step of the endless loop that `Connector.renew` prevents.
+        self._connector.renewed = False
+        return self._renew(error, now)
 
     def check_timeouts(self, now: float) -> list[Outcome]:
         """Cancel the requests with a deadline of *now* or earlier; report them as timed out."""
@@ -289,11 +328,6 @@ class ClientDispatch:
         self._peer_requests.clear()
         return self._connector.give_up(error)
 
-    def reset(self) -> None:
-        """Return from CLOSED or FAILED to NEW. Request ids are not reused."""
-        self._lifecycle.take(ConnectionStep.RESET)
-        self._connector.forget()
-
     def _cancel(self, request: Pending, reason: str | None) -> list[Outcome]:
         outcomes = _cancellation(self._encoder, request, reason, per_message=self._per_message)
         for id in self._peer_requests.remove_for(request.id, self.is_pending):
@@ -301,6 +335,135 @@ class ClientDispatch:
             outcomes.append(SendMessage(encode_error(id, error), revision=request.revision.version))
             outcomes.append(ReceivedRequestCancelled(id, reason))
         return outcomes
+
+    def _receive(
+        self, message: Message, now: float, about: RequestId | None, status: int
+    ) -> list[Outcome]:
+        if message.is_response:
+            return self._response(message, now, about, status)
+        id = message.request_id
+        if id is None:
+            return self._notification(message, now, about)
+        return self._request(message, id, about)
+
+    def _renew(self, error: Exception, now: float) -> list[Outcome]:
+        self._peer_requests.clear()
+        return self._connector.renew(error, now)
+
+    def _unreadable(
+        self, id: RequestId | None, fault: GenmcpError, now: float, *, is_response: bool
+    ) -> list[Outcome]:
+        """Fail request *id* if the unreadable message is its response, otherwise drop it."""
+        if not is_response or self._pending.get(id) is None:
+            return [MessageDropped(fault, id)]
+        error = PeerFault(f"the response cannot be read: {fault}")
+        return self.failed(id, TransportFailure(error, status=200), now)
+
+    def _response(
+        self, message: Message, now: float, about: RequestId | None, status: int
+    ) -> list[Outcome]:
+        id = message.request_id
+        request = self._without_id(about) if id is None else self._pending.get(id)
+        if request is None and message.error is not None and status >= _HTTP_ERROR:
+            # The body of an HTTP error answers the request of that HTTP exchange, even if the id in
+            # the body differs: servers made with mcp 1.x send the id "server-error" if they could
+            # not parse the request.
+            request = self._pending.get(about)
+        if request is None:
+            detail = f": {message.error.message}" if message.error else ""
+            return [MessageDropped(LateAnswer(f"request {id!r} is not pending{detail}"), id)]
+        self._pending.remove(request)
+        if request.opening:
+            return self._connector.answered(request, message, status, now)
+        self._connector.renewed = False
+        if message.error is not None:
+            return [RequestRejected(request.id, decode_error(request, message.error, status))]
+        try:
+            return [decode_result(request, message.result, tasks=self._tasks)]
+        except PeerFault as fault:
+            return [RequestFailed(request.id, fault, may_have_run=True)]
+
+    def _without_id(self, about: RequestId | None) -> Pending | None:
+        """Return the request that an error response without an id answers; None if unknown.
+
+        Over HTTP this is request *about*, whose response contained the error. Otherwise it is the
+        request of the handshake, if one is pending: a server of the legacy era may not read the id
+        of a message whose method it does not know.
+        """
+        if about is not None:
+            return self._pending.get(about)
+        return next((each for each in self._pending if each.opening), None)
+
+    def _request(self, message: Message, id: RequestId, about: RequestId | None) -> list[Outcome]:
+        revision, state = self._connector.revision, self._lifecycle.state
+        if state is ConnectionState.READY and revision.modern:
+            # 2026-07-28, stdio and Streamable HTTP: the server MUST NOT send requests, and the
+            # client MUST NOT send responses. So the request is dropped without an error response.
+            fault = PeerIllegalTransition(message.method, f"in {revision.version}")
+            return [MessageDropped(fault, id)]
+        ping = message.method == "ping"
+        try:
+            self._lifecycle.take(ConnectionStep.PINGED if ping else ConnectionStep.ASKED)
+        except PeerIllegalTransition as fault:
+            dropped = MessageDropped(fault, id)
+            if state not in (ConnectionState.PROBING, ConnectionState.INITIALIZING):
+                return [dropped]
+            early = InvalidRequest("Only a ping is allowed before the client is ready")
+            return [self._reply(jsonrpc.encode_error(id, early)), dropped]
+        if ping:
+            return [self._reply(jsonrpc.encode_response(id, _EMPTY)), PingReceived(id)]
+        try:
+            return [self._peer_requests.add(message, id, revision, self._pending.ids(about))]
+        except PeerFault as fault:
+            return [MessageDropped(fault, id)]
+        except McpError as error:
+            return [self._reply(jsonrpc.encode_error(id, error)), MessageDropped(error, id)]
+
+    def _reply(self, message: bytes) -> SendMessage:
+        ready = self._lifecycle.state is ConnectionState.READY
+        return SendMessage(message, revision=self._connector.revision.version if ready else None)
+
+    def _notification(self, message: Message, now: float, about: RequestId | None) -> list[Outcome]:
+        try:
+            self._lifecycle.take(ConnectionStep.TOLD)
+            notification = decode_notification(message, self._connector.revision, about)
+        except PeerFault as fault:
+            return [MessageDropped(fault)]
+        match notification.params:
+            case ProgressNotificationParams() as params:
+                return [self._progress(params, now)]
+            case CancelledNotificationParams() as params:
+                return self._cancelled(params)
+            case _:
+                return [notification]
+
+    def _progress(self, params: ProgressNotificationParams, now: float) -> Outcome:
+        id = params.progress_token
+        request = self._pending.get(id)
+        if request is None or not request.progress:
+            return MessageDropped(PeerFault(f"progress of {id!r}, which was not requested"), id)
+        request.restart_idle(now)
+        return ProgressReceived(request.id, params.progress, params.total, params.message)
+
+    def _cancelled(self, params: CancelledNotificationParams) -> list[Outcome]:
+        """Handle `notifications/cancelled` of the server.
+
+        Before 2026-07-28 the server cancels a request that it has sent. Since 2026-07-28 the server
+        ends a subscription, and names it by the id of the client's `subscriptions/listen` request
+        (basic/patterns, "Cancellation").
+        """
+        id = params.request_id
+        if not self._connector.revision.modern:
+            if self._peer_requests.remove(id):
+                return [ReceivedRequestCancelled(id, params.reason)]
+            return [MessageDropped(PeerFault(f"the server cancels {id!r}, which is not pending"))]
+        request = self._pending.get(id)
+        if request is None or request.method != "subscriptions/listen":
+            fault = PeerFault(f"the server cancels {id!r}, which is not a subscription")
+            return [MessageDropped(fault)]
+        self._pending.remove(request)
+        ended = SubscriptionEnded(request.id, params.reason)
+        return [CloseResponse(request.id), ended] if self._per_message else [ended]
 
     def _is_foreign(self, method: str) -> bool:
         """Return whether *method* belongs to another revision than the negotiated one."""

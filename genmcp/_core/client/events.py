@@ -1,7 +1,7 @@
 """Outcomes of the client's state machine: actions for its transport, events for its owner.
 
 A method of `ClientDispatch` returns actions and events in one list. The owner of the
-`ClientDispatch`, a `MachineDriver` (`client/connection.py`), performs the actions and handles the
+`ClientDispatch`, a `Connection` (`client/connection.py`), performs the actions and handles the
 events in the order of the list. `SendMessage` is public: transports of other packages send it.
 """
 
@@ -238,13 +238,13 @@ class RequestReceived(msgspec.Struct, frozen=True):
         id: the id that the server chose.
         method: the method.
         params: a value of 2026-07-28; decoded JSON for a method that no revision defines.
-        meta: all members of the request's `_meta`.
+        about: the ids of the requests of this client that the request may belong to.
     """
 
     id: RequestId
     method: str
     params: Any
-    meta: Mapping[str, Any]
+    about: frozenset[RequestId]
 
 
 class PingReceived(msgspec.Struct, frozen=True):

@@ -28,7 +28,6 @@ class DispatchOptions(msgspec.Struct, frozen=True, kw_only=True):
         probe_timeout: time for the response to `server/discover` on a transport that is not
             `per_message` (stdio). After that the server is treated as one of the legacy era.
         connect_timeout: time for the response to any other message of the handshake.
-        max_pending: maximum number of pending requests; 0: no limit.
         max_asked: maximum number of requests of the server that wait for a response.
         max_depth: maximum nesting of a message.
     """
@@ -37,7 +36,6 @@ class DispatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     remembered: str | None = None
     probe_timeout: float = 5.0
     connect_timeout: float = 60.0
-    max_pending: int = 0
     max_asked: int = 64
     max_depth: int = 64
 
@@ -107,7 +105,6 @@ class ConnectionStep(Enum):
     CLOSE = auto()
     LOSE = auto()
     """The transport has ended."""
-    RESET = auto()
     ASKED = auto()
     """The server sends a request."""
     PINGED = auto()
@@ -153,8 +150,6 @@ TABLE: Final[Mapping[tuple[ConnectionState, ConnectionStep], ConnectionState]] =
     (CLOSED, ConnectionStep.CLOSE): CLOSED,
     **{(state, ConnectionStep.LOSE): FAILED for state in (NEW, PROBING, INITIALIZING, FAILED)},
     **{(state, ConnectionStep.LOSE): CLOSED for state in (READY, CLOSING, CLOSED)},
-    (CLOSED, ConnectionStep.RESET): NEW,
-    (FAILED, ConnectionStep.RESET): NEW,
     (READY, ConnectionStep.ASKED): READY,
     # 2025-11-25, ping: "the receiver MUST respond promptly". So a ping is legal in every state in
     # which the transport can still send the response.
@@ -197,8 +192,6 @@ class Lifecycle:
         if state in (CLOSED, FAILED):
             # The first reason is kept: later ones are consequences of it.
             self.reason = self.reason or reason
-        elif state is NEW:
-            self.reason = None
         self.state = state
 
 

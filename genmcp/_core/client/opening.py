@@ -345,14 +345,6 @@ class Connector:
         self._negotiation = self._negotiate(None)
         return [SessionReset(error), *self._carry_out(self._negotiation.begin(), now)]
 
-    def forget(self) -> None:
-        """Return to the initial state, but remember the revision of the server."""
-        remembered = self._options.remembered if self.server is None else self.server.revision
-        self._negotiation = self._negotiate(remembered)
-        self.server = None
-        self.renewed = False
-        self._restarted = False
-
     def answered(
         self, request: Pending, message: Message, status: int, now: float
     ) -> list[Outcome]:

@@ -1,6 +1,7 @@
 """DPoP at the client: a key for each record of tokens, and a proof for each request (RFC 9449)."""
 
 import secrets
+import ssl
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, Protocol
@@ -16,7 +17,6 @@ from genmcp.auth import jose
 from genmcp.auth.extensions.proofs import TYPE, proof_claims
 from genmcp.client.auth.base import RejectedRequest
 from genmcp.client.auth.flows import FlowAuthorization, SentHeaders, challenges_of
-from genmcp.client.options import HttpOptions
 
 _MAX_NONCE: Final = 1024  # characters
 _MAX_PROOFS: Final = 3  # attempts with a nonce for one request
@@ -25,7 +25,7 @@ _MAX_PROOFS: Final = 3  # attempts with a nonce for one request
 class FlowAuthorizer(Protocol):
     """Settings whose tokens are obtained by flows: all but a given token."""
 
-    def authorization(self, url: str, http: HttpOptions | None = None) -> FlowAuthorization:
+    def authorization(self, url: str, tls: ssl.SSLContext | None = None) -> FlowAuthorization:
         """Return the authorization of a new connection to the server at *url*."""
 
 
@@ -45,9 +45,9 @@ class DpopAuth:
         self.auth = auth
         self.extension = getattr(auth, "extension", None)
 
-    def authorization(self, url: str, http: HttpOptions | None = None) -> FlowAuthorization:
+    def authorization(self, url: str, tls: ssl.SSLContext | None = None) -> FlowAuthorization:
         """Return the authorization of a new connection to the server at *url*."""
-        return DpopAuthorization(self.auth.authorization(url, http))
+        return DpopAuthorization(self.auth.authorization(url, tls))
 
 
 class DpopAuthorization(FlowAuthorization):

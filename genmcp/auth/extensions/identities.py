@@ -1,5 +1,6 @@
 """Identities that others vouch for: `Workload` by a platform, `Enterprise` by a company."""
 
+import ssl
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias
@@ -20,7 +21,6 @@ from genmcp.client.auth.oauth import (
     flow_options,
     signer,
 )
-from genmcp.client.options import HttpOptions
 from genmcp.errors import ConfigurationError
 
 ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"
@@ -68,10 +68,10 @@ class Workload(ServiceOptions):
         _check_function("Workload.assertion", self.assertion)
         check_public_url("Workload.issuer", self.issuer)
 
-    def authorization(self, url: str, http: HttpOptions | None = None) -> FlowAuthorization:
+    def authorization(self, url: str, tls: ssl.SSLContext | None = None) -> FlowAuthorization:
         """Return the authorization of a new connection to the server at *url*."""
         grant = by_assertion(self.assertion)
-        return self.authorized(url, http, grant, client_id=self.client_id, issuer=self.issuer)
+        return self.authorized(url, tls, grant, client_id=self.client_id, issuer=self.issuer)
 
 
 def by_assertion(assertion: Supply) -> Grant:
@@ -147,7 +147,7 @@ class Enterprise(ServiceOptions):
             raise ConfigurationError("Enterprise.idp_secret needs idp_client_id")
         signer(self.key)
 
-    def authorization(self, url: str, http: HttpOptions | None = None) -> FlowAuthorization:
+    def authorization(self, url: str, tls: ssl.SSLContext | None = None) -> FlowAuthorization:
         """Return the authorization of a new connection to the server at *url*."""
         idp = flow_options(
             self.idp,
@@ -158,7 +158,7 @@ class Enterprise(ServiceOptions):
         )
         return self.authorized(
             url,
-            http,
+            tls,
             by_exchange(idp, self.idp_token_endpoint, self.id_token),
             client_id=self.client_id,
             client_secret=self.secret,

@@ -5,6 +5,7 @@ A transport asks an `Authorization` for the headers of each request, and passes 
 """
 
 import re
+import ssl
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from inspect import isawaitable
@@ -12,7 +13,6 @@ from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
-from genmcp.client.options import HttpOptions
 from genmcp.errors import ConfigurationError
 
 # RFC 6750, 2.1: the characters of an access token.
@@ -94,12 +94,12 @@ class Authorizer(Protocol):
     If it has an attribute `extension` that is not None, the client declares that extension.
     """
 
-    def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:
+    def authorization(self, url: str, tls: ssl.SSLContext | None = None) -> Authorization:
         """Return the authorization of a new connection to the server at *url*.
 
         Args:
             url: the URL of the server.
-            http: the options of the connection, such as `tls`.
+            tls: the TLS context of the connection, as for `ClientOptions`.
 
         Raises:
             ConfigurationError: The server cannot be authorized for in this way.
@@ -175,11 +175,11 @@ def check_auth(auth: object) -> None:
         )
 
 
-def authorization_for(auth: Auth, url: str, http: HttpOptions | None = None) -> Authorization:
+def authorization_for(auth: Auth, url: str, tls: ssl.SSLContext | None = None) -> Authorization:
     """Return the authorization of a new connection to the server at *url*.
 
     Raises:
         ConfigurationError: *auth* cannot be used for it.
     """
     check_auth(auth)
-    return auth.authorization(url, http) if isinstance(auth, Authorizer) else BearerToken(auth)
+    return auth.authorization(url, tls) if isinstance(auth, Authorizer) else BearerToken(auth)

@@ -2,6 +2,7 @@
 
 import logging
 import secrets
+import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,7 +17,6 @@ from genmcp.auth.fetcher import Fetcher
 from genmcp.client.auth.asking import CALLBACK, AskFunction, UserPrompt
 from genmcp.client.auth.flows import FlowAuthorization, FlowRunner, SharedFlows
 from genmcp.client.auth.tokens import MemoryTokens, TokenStorage
-from genmcp.client.options import HttpOptions
 from genmcp.client.transports.http_pool import trusted_context
 from genmcp.errors import ConfigurationError
 
@@ -103,12 +103,12 @@ class OAuth:
                     "where this client listens; for another one give ask= as well"
                 )
 
-    def authorization(self, url: str, http: HttpOptions | None = None) -> FlowAuthorization:
+    def authorization(self, url: str, tls: ssl.SSLContext | None = None) -> FlowAuthorization:
         """Return the authorization of a new connection to the server at *url*.
 
         Args:
             url: the URL of the server.
-            http: the options of the connection. The flow uses its `tls`.
+            tls: the TLS context of the connection, which the flow uses as well.
         """
         redirect_uri = self.redirect_uri or CALLBACK
         options = flow_options(
@@ -130,7 +130,7 @@ class OAuth:
 
         def runner(asks: bool) -> FlowRunner:
             prompt = UserPrompt(redirect_uri, self.ask, turn=self._shared.turn) if asks else None
-            return FlowRunner(key, self.tokens, _fetcher(http), prompt)
+            return FlowRunner(key, self.tokens, _fetcher(tls), prompt)
 
         return FlowAuthorization(options, runner, self._shared)
 
@@ -161,13 +161,13 @@ class ServiceOptions:
         check_scopes(type(self).__name__, self.scopes)
 
     def authorized(
-        self, url: str, http: HttpOptions | None, grant: Grant, **options: Any
+        self, url: str, tls: ssl.SSLContext | None, grant: Grant, **options: Any
     ) -> FlowAuthorization:
         """Return the authorization of a connection.
 
         Args:
             url: the URL of the server.
-            http: the options of the connection.
+            tls: the TLS context of the connection.
             grant: the grant.
             options: further options of the flow.
         """
@@ -181,7 +181,7 @@ class ServiceOptions:
         )
 
         def runner(_asks: bool) -> FlowRunner:
-            return FlowRunner(url, self._tokens, _fetcher(http))
+            return FlowRunner(url, self._tokens, _fetcher(tls))
 
         return FlowAuthorization(flow, runner, self._shared)
 
@@ -234,11 +234,11 @@ class ClientCredentials(ServiceOptions):
         check_issuer("ClientCredentials", self.issuer)
         signer(self.key)
 
-    def authorization(self, url: str, http: HttpOptions | None = None) -> FlowAuthorization:
+    def authorization(self, url: str, tls: ssl.SSLContext | None = None) -> FlowAuthorization:
         """Return the authorization of a new connection to the server at *url*."""
         return self.authorized(
             url,
-            http,
+            tls,
             by_credentials,
             client_id=self.client_id,
             client_secret=self.secret,
@@ -323,7 +323,6 @@ def log_event(event: FlowEvent) -> None:
     logger.log(level, "%s: %s", event.topic, event.text)
 
 
-def _fetcher(http: HttpOptions | None) -> Fetcher:
+def _fetcher(tls: ssl.SSLContext | None) -> Fetcher:
     """Return the fetcher of a flow, with the `tls` of a connection."""
-    given = None if http is None else http.tls
-    return Fetcher(tls=lambda: given or trusted_context())
+    return Fetcher(tls=lambda: tls or trusted_context())

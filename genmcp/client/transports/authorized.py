@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import ClassVar, Final
@@ -12,7 +13,6 @@ from genmcp._core.auth.steps import FlowFailed
 from genmcp.client.auth.base import Auth, Authorization, RejectedRequest, authorization_for
 from genmcp.client.auth.flows import FlowAuthorization
 from genmcp.client.errors import AuthorizationFailed, ClientError, authorization_error
-from genmcp.client.options import HttpOptions
 from genmcp.client.transports.base import (
     Headers,
     HttpRequester,
@@ -190,22 +190,18 @@ def _encoded(headers: Mapping[str, str]) -> Sequence[tuple[bytes, bytes]]:
 def authorized(
     url: SplitResult,
     requester: HttpRequester,
-    options: HttpOptions,
     auth: Auth,
+    tls: ssl.SSLContext | None = None,
     *,
     in_process: bool = False,
 ) -> HttpRequester:
     """Return *requester* with authorization by *auth*.
 
     Raises:
-        ConfigurationError: *auth* cannot be used for *url*, or an option authorizes already. A
-            server in this process has no URL at which a login could find it.
+        ConfigurationError: *auth* cannot be used for *url*. A server in this process has no URL at
+            which a login could find it.
     """
-    if any(name.lower() == "authorization" for name in options.headers):
-        raise ConfigurationError("give either auth= or an Authorization header, not both")
-    if options.client is not None and options.client.auth is not None:
-        raise ConfigurationError("give either auth= or an HttpOptions.client that has auth")
-    authorization = authorization_for(auth, url.geturl(), options)
+    authorization = authorization_for(auth, url.geturl(), tls)
     if url.scheme != "https" and not is_loopback_url(url.geturl()):
         logger.warning("%s gets access tokens without TLS", requester.server_name)
     if in_process and isinstance(authorization, FlowAuthorization):

@@ -5,7 +5,7 @@ handles sessions, the notification stream of the server, and the resumption of e
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import ClassVar, Final
 from urllib.parse import SplitResult
@@ -24,18 +24,34 @@ from genmcp.client.errors import (
     Forbidden,
     HttpStatusError,
     ProtocolError,
+    SessionEnded,
     Unauthorized,
     lost_response_error,
 )
-from genmcp.client.options import HttpOptions
+from genmcp.client.options import mask_url
 from genmcp.client.transports.base import (
     HttpRequester,
     HttpResponse,
+    OnWait,
     Transport,
     TransportSink,
 )
-from genmcp.client.transports.http_endpoint import HttpEndpoint
+from genmcp.client.transports.http_messages import (
+    ACCEPT,
+    CONTENT_TYPE,
+    EVENT_STREAM,
+    NO_HEADERS,
+    HeaderList,
+    encode_headers,
+    is_session_error,
+    message_headers,
+    request_path,
+    resolve_on_origin,
+    status_error_class,
+    version_header,
+)
 from genmcp.client.transports.sse import (
+    RESUME_ATTEMPTS,
     TRANSIENT,
     NotificationStream,
     SseCursor,
@@ -48,6 +64,9 @@ from genmcp.protocol.revisions.chain import REVISIONS
 # 2026-07-28, Streamable HTTP, "HTTP+SSE Transport (2024-11-05)", for clients, point 2.
 _SSE_STATUSES: Final = (400, 404, 405)
 _OPENING: Final = ("initialize", "server/discover")  # sent before there is a session
+_LISTEN: Final = "subscriptions/listen"
+_MAX_REDIRECTS: Final = 5  # for one request
+_END_TIMEOUT: Final = 2.0  # seconds to end the session when the client closes
 _DRAIN_TIMEOUT: Final = 1.0  # seconds to read what is left of a response and not needed
 
 
@@ -57,8 +76,7 @@ class HttpTransport(Transport):
     Args:
         url: the URL of the server.
         requester: the HTTP client, which is closed with the transport.
-        options: headers, timeouts and bounds.
-        max_message: maximum size of a message in bytes.
+        headers: the user's headers.
     """
 
     per_message: ClassVar[bool] = True
@@ -67,22 +85,20 @@ class HttpTransport(Transport):
         self,
         url: SplitResult,
         requester: HttpRequester,
-        options: HttpOptions,
-        *,
-        max_message: int = MAX_MESSAGE,
+        headers: Mapping[str, str] = NO_HEADERS,
     ) -> None:
         self.server_name = requester.server_name
         self.requester = requester
         self._url = url
-        self._options = options
-        self._max_message = max_message
-        self._endpoint = HttpEndpoint(url, requester, options, max_message)
+        self._path = request_path(url)
+        self._headers = encode_headers(headers)
+        self._post_headers = [ACCEPT, CONTENT_TYPE, *self._headers]
+        self._get_headers = [EVENT_STREAM, *self._headers]
+        self._session: str | None = None  # the id that the server assigned
         self._sink: TransportSink
         self._sse: SseTransport | None = None  # for a server that speaks only HTTP+SSE
         self._closed: ClientError | None = None
-        self._notifications = NotificationStream(
-            self.server_name, self._follow, options, max_message
-        )
+        self._notifications = NotificationStream(self.server_name, self._follow)
         self._drains: set[asyncio.Task[None]] = set()
 
     async def open(self, sink: TransportSink) -> None:
@@ -99,14 +115,28 @@ class HttpTransport(Transport):
             await self._sse.send(message)
             return
         try:
-            await self._exchange(message)
+            if message.method in _OPENING:
+                self._session = None
+                await self._notifications.stop()
+            # Read before the POST: another request may begin a new session meanwhile.
+            session = self._session
+            response = await self._request(
+                "POST",
+                [*self._post_headers, *message_headers(message)],
+                message.message,
+                # An open request may depend on an answer or a notification; a subscription never
+                # ends.
+                counts_against_limit=message.id is not None and message.method != _LISTEN,
+                on_wait=waits_for(message, self.requester, self._sink),
+            )
+            await self._handle_response(message, response, session)
         except ClientError as error:
             if message.id is None:
                 raise
             if self._closed is None:
                 self._sink.on_failure(message.id, lost_response_error(message, error))
             return
-        if message.method == "notifications/initialized" and self._options.listen:
+        if message.method == "notifications/initialized":
             await self._notifications.stop()
             if self._closed is None:  # `stop` waits, so the transport may have been closed
                 self._notifications.start(self._sink, message.revision)
@@ -125,30 +155,72 @@ class HttpTransport(Transport):
             if self._sse is not None:
                 await self._sse.close()
             with suppress(ClientError, TimeoutError):
-                async with asyncio.timeout(self._options.close_timeout):
-                    await self._endpoint.end_session()
+                async with asyncio.timeout(_END_TIMEOUT):
+                    if self._session is not None:
+                        # 2025-11-25, transports, "Session Management"
+                        ended = await self._request("DELETE", [*self._get_headers])
+                        await ended.close()
         finally:
             for task in self._drains:
                 task.cancel()
             await self.requester.close()
             await asyncio.gather(*self._drains, return_exceptions=True)
 
-    async def _exchange(self, message: SendMessage) -> None:
-        """Post a message, and read the response until the request is answered."""
-        if message.method in _OPENING:
-            self._endpoint.session = None
-            await self._notifications.stop()
-        # Read before the POST: another request may begin a new session meanwhile.
-        session = self._endpoint.session
-        response = await self._endpoint.post(
-            message, waits_for(message, self.requester, self._sink)
-        )
+    async def _request(
+        self,
+        method: str,
+        headers: HeaderList,
+        body: bytes | None = None,
+        *,
+        counts_against_limit: bool = False,
+        on_wait: OnWait | None = None,
+    ) -> HttpResponse:
+        """Send a request, following redirects that keep the method on the same origin.
+
+        RFC 9110, sections 15.4.8 and 15.4.9: 307 is temporary; 308 is permanent, so later requests
+        use its path at once.
+        """
+        if self._session is not None:
+            headers.append((b"Mcp-Session-Id", self._session.encode("ascii")))
+        path, permanent = self._path, True
+        for _ in range(_MAX_REDIRECTS):
+            response = await self.requester.request(
+                method,
+                path,
+                headers,
+                body,
+                counts_against_limit=counts_against_limit,
+                on_wait=on_wait,
+            )
+            if response.status not in (307, 308):
+                return response
+            try:
+                location = response.headers.get("location", "")
+                target, same_origin = resolve_on_origin(self._url, location, self.server_name)
+                # The headers may hold credentials, which another origin must not receive.
+                if not same_origin:
+                    place = mask_url(target.geturl())
+                    reason = f"it has moved to {place}; use that URL"
+                    raise ConnectError(self.server_name, reason)
+                path = request_path(target)
+                permanent = permanent and response.status == 308
+                if permanent:
+                    self._path = path
+                await response.read(MAX_MESSAGE)
+            finally:
+                await response.close()
+        raise ConnectError(self.server_name, f"it redirected {_MAX_REDIRECTS} times in a row")
+
+    async def _handle_response(
+        self, message: SendMessage, response: HttpResponse, session: str | None
+    ) -> None:
+        """Read the response to a message until the request is answered."""
         unread = False
         try:
             if response.status < 300:
                 unread = await self._read(message, response)
                 return
-            error = await self._endpoint.status_error(response, session)
+            error = await self._status_error(response, session)
         finally:
             await self._release(response, unread=unread)
         if message.method != "initialize" or not _may_be_sse(error):
@@ -165,12 +237,12 @@ class HttpTransport(Transport):
             ClientError: The request was not answered.
         """
         if message.method == "initialize":
-            self._endpoint.begin_session(response)
+            self._session = self._session_of(response)
         media_type = response.media_type
         if message.id is None:
             # The body has no meaning; an event stream may also never end.
             if media_type != "text/event-stream":
-                await response.read(self._max_message)
+                await response.read(MAX_MESSAGE)
             return False
         if media_type == "text/event-stream":
             return await self._read_stream(message, response)
@@ -178,7 +250,7 @@ class HttpTransport(Transport):
             content = media_type or "no content"
             reason = f"it responded to a request with HTTP {response.status} and {content}"
             raise ProtocolError(reason, self.server_name)
-        if not self._sink.on_message(await response.read(self._max_message), message.id):
+        if not self._sink.on_message(await response.read(MAX_MESSAGE), message.id):
             reason = f"its response to {message.method} does not answer the request"
             raise ProtocolError(reason, self.server_name)
         return False
@@ -193,7 +265,7 @@ class HttpTransport(Transport):
             ConnectionLost: The stream ended without the answer and cannot be resumed.
             OutcomeUnknown: Resuming it failed.
         """
-        cursor = SseCursor(self._max_message)
+        cursor = SseCursor()
         cause: ClientError
         try:
             if await cursor.follow(response, self._sink, message.id):
@@ -218,7 +290,7 @@ class HttpTransport(Transport):
             OutcomeUnknown: All attempts failed. The server has received the request.
         """
         failures = 0
-        while failures < self._options.max_resume_attempts:
+        while failures < RESUME_ATTEMPTS:
             await asyncio.sleep(cursor.delay(failures))
             failures += 1
             events = cursor.events
@@ -252,12 +324,15 @@ class HttpTransport(Transport):
         Raises:
             ClientError: The stream could not be opened, or broke.
         """
-        session = self._endpoint.session
-        response = await self._endpoint.get(revision, cursor.last_id)
+        session = self._session
+        headers = [*self._get_headers, *version_header(revision)]
+        if cursor.last_id:
+            headers.append((b"Last-Event-ID", cursor.last_id.encode("utf-8")))
+        response = await self._request("GET", headers)
         answered = False
         try:
             if response.status >= 300:
-                raise await self._endpoint.status_error(
+                raise await self._status_error(
                     response, session, _DRAIN_TIMEOUT, resumed=bool(cursor.last_id)
                 )
             if response.media_type != "text/event-stream":
@@ -268,13 +343,58 @@ class HttpTransport(Transport):
         finally:
             await self._release(response, unread=answered)
 
+    def _session_of(self, response: HttpResponse) -> str | None:
+        """Return the session id in the response to `initialize`; None without a session.
+
+        Raises:
+            ProtocolError: The id contains forbidden characters.
+        """
+        session = response.headers.get("mcp-session-id")
+        # 2025-11-25, transports, "Session Management": visible ASCII characters only.
+        if session is not None and not all("!" <= each <= "~" for each in session):
+            raise ProtocolError("its session id contains forbidden characters", self.server_name)
+        return session
+
+    async def _status_error(
+        self,
+        response: HttpResponse,
+        session: str | None,
+        timeout: float | None = None,
+        *,
+        resumed: bool = False,
+    ) -> ClientError:
+        """Return the exception for a response with an error status.
+
+        Args:
+            response: the response; its body is read.
+            session: the session id of the request.
+            timeout: seconds to read the body, which is ignored after that; None waits for it.
+            resumed: whether the request had a `Last-Event-ID`, which status 400 may be about.
+        """
+        content = b""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                content = await response.read(MAX_MESSAGE)
+        kind = status_error_class(response.status)
+        lost = response.status == 404 or (
+            response.status == 400 and not resumed and is_session_error(content)
+        )
+        if session is not None and lost:
+            # Another request has begun a new session in the meantime, in which the caller may
+            # repeat this one; `SessionEnded` would end the new session.
+            if session != self._session:
+                return ConnectError(
+                    self.server_name, "the session ended before the request was received"
+                )
+            kind = SessionEnded
+        return kind(self.server_name, response.status, content, response.headers)
+
     async def _fall_back_to_sse(self, message: SendMessage, error: ClientError) -> None:
         """Switch to HTTP+SSE of 2024-11-05, or raise *error* if the server does not speak it."""
         sse = SseTransport(
             self._url,
             self.requester,
-            self._options,
-            max_message=self._max_message,
+            self._headers,
             on_wait=waits_for(message, self.requester, self._sink),
         )
         try:

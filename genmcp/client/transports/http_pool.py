@@ -27,9 +27,15 @@ from genmcp.client.errors import (
     ConnectionRefused,
     ProtocolError,
 )
-from genmcp.client.options import USER_AGENT, HttpOptions
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
 
+MAX_CONNECTIONS = 100  # concurrent requests; further ones wait
+CONNECT_TIMEOUT = 10.0  # seconds to establish a connection
+# Seconds for which an idle connection is kept. Common servers close one after 5 seconds. If both
+# ends close at the same moment, it is unknown whether a request arrived, so this is less.
+KEEPALIVE_TIMEOUT = 4.0
+# Of the head of a response, of the trailers behind a chunked body, and of all interim responses.
+MAX_HEADER_BYTES = 64 * 1024
 _EYEBALLS_DELAY: Final = 0.25  # seconds until the next address is tried too: RFC 8305, section 8
 _BUFFER_BYTES: Final = 256 * 1024  # received and not read: beyond it, reading pauses
 
@@ -40,22 +46,20 @@ class HttpPool(HttpRequester):
     Args:
         url: a URL of the origin.
         server_name: the server as errors name it.
-        options: timeouts, bounds and TLS.
+        tls: the TLS context; None: `trusted_context()`.
     """
 
-    def __init__(self, url: SplitResult, server_name: str, options: HttpOptions) -> None:
-        super().__init__(server_name, options.max_connections)
-        self._options = options
+    def __init__(
+        self, url: SplitResult, server_name: str, tls: ssl.SSLContext | None = None
+    ) -> None:
+        super().__init__(server_name, MAX_CONNECTIONS)
         self._host = url.hostname or ""
         self._port = url.port or (443 if url.scheme == "https" else 80)
         self._tls = None
         if url.scheme == "https":
-            self._tls = options.tls or trusted_context()
+            self._tls = tls or trusted_context()
         # RFC 9110, section 12.5.3: without Accept-Encoding, a body may come in any coding.
         self._headers = [(b"Host", _host_header(url)), (b"Accept-Encoding", b"identity")]
-        # RFC 9110, section 10.1.5. Some firewalls reject a request without.
-        if not any(name.lower() == "user-agent" for name in options.headers):
-            self._headers.append((b"User-Agent", USER_AGENT.encode()))
         self._idle: list[_PooledConnection] = []  # the least recently used first
         self._busy: set[_PooledConnection] = set()
         self._sweep_timer: asyncio.TimerHandle | None = None
@@ -71,7 +75,7 @@ class HttpPool(HttpRequester):
             raise ConnectError(self.server_name, f"the request is not valid: {error}") from None
         connection = self._reusable_connection() or await self._connect()
         self._busy.add(connection)
-        response = _PooledResponse(self, connection, self._options.max_header_bytes)
+        response = _PooledResponse(self, connection)
         try:
             connection.send(head, body)
             await response.read_head()
@@ -101,14 +105,14 @@ class HttpPool(HttpRequester):
         connection.idle_since = time.monotonic()
         self._idle.append(connection)
         if self._sweep_timer is None:
-            self._sweep_after(self._options.keepalive_timeout)
+            self._sweep_after(KEEPALIVE_TIMEOUT)
 
     def _sweep_after(self, seconds: float) -> None:
         self._sweep_timer = asyncio.get_running_loop().call_later(seconds, self._sweep)
 
     def _sweep(self) -> None:
         """Close the connections that are idle for too long, and schedule the next sweep."""
-        limit = time.monotonic() - self._options.keepalive_timeout
+        limit = time.monotonic() - KEEPALIVE_TIMEOUT
         while self._idle and self._idle[0].idle_since <= limit:
             self._idle.pop(0).abort()
         self._sweep_timer = None
@@ -116,7 +120,7 @@ class HttpPool(HttpRequester):
             self._sweep_after(self._idle[0].idle_since - limit)
 
     def _reusable_connection(self) -> "_PooledConnection | None":
-        limit = time.monotonic() - self._options.keepalive_timeout
+        limit = time.monotonic() - KEEPALIVE_TIMEOUT
         # The most recently used one first, so that the others expire after a burst of requests.
         while self._idle:
             connection = self._idle.pop()
@@ -132,19 +136,19 @@ class HttpPool(HttpRequester):
         options: dict[str, Any] = {}
         if self._races_addresses(loop):
             options["happy_eyeballs_delay"] = _EYEBALLS_DELAY
-        timeout = self._options.connect_timeout
+        timeout = CONNECT_TIMEOUT
         try:
             async with asyncio.timeout(timeout):
                 connection: _PooledConnection
                 _, connection = await loop.create_connection(
-                    lambda: _PooledConnection(self._options.max_header_bytes),
+                    _PooledConnection,
                     self._host,
                     self._port,
                     ssl=self._tls,
                     **options,
                 )
         except TimeoutError:
-            reason = f"no connection within {timeout:g} s (HttpOptions.connect_timeout)"
+            reason = f"no connection within {timeout:g} s"
             raise ConnectError(self.server_name, reason) from None
         except ConnectionRefusedError:
             raise ConnectionRefused(self.server_name) from None
@@ -171,8 +175,8 @@ class _PooledConnection(asyncio.Protocol):
     bytes, and these decide whether the connection can be reused.
     """
 
-    def __init__(self, max_header_bytes: int) -> None:
-        self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=max_header_bytes)
+    def __init__(self) -> None:
+        self.http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEADER_BYTES)
         self.closed = asyncio.Event()
         self.idle_since = 0.0
         self._transport: asyncio.Transport
@@ -275,14 +279,11 @@ class _PooledConnection(asyncio.Protocol):
 class _PooledResponse(HttpResponse):
     """A response on a connection of a pool."""
 
-    def __init__(
-        self, pool: HttpPool, connection: _PooledConnection, max_header_bytes: int
-    ) -> None:
+    def __init__(self, pool: HttpPool, connection: _PooledConnection) -> None:
         super().__init__(pool.server_name)
         self._pool = pool
         self._connection = connection
         self._http = connection.http
-        self._max_header_bytes = max_header_bytes
         self._ended = False
         self._ambiguous = False
         self._released = False
@@ -298,7 +299,7 @@ class _PooledResponse(HttpResponse):
                     return
             # h11 bounds a single head. This also bounds interim responses, of which a server could
             # send any number.
-            if size > self._max_header_bytes:
+            if size > MAX_HEADER_BYTES:
                 raise self._too_large()
 
     def _set_head(self, head: h11.Response) -> None:
@@ -355,10 +356,7 @@ class _PooledResponse(HttpResponse):
         return len(data)
 
     def _too_large(self) -> ProtocolError:
-        reason = (
-            f"the head or the trailers of its response exceed {self._max_header_bytes} bytes "
-            "(HttpOptions.max_header_bytes)"
-        )
+        reason = f"the head or the trailers of its response exceed {MAX_HEADER_BYTES} bytes"
         return ProtocolError(reason, self.server_name)
 
 

@@ -1,44 +1,50 @@
 """HTTP by httpx: for proxies, HTTP/2, and the user's own `httpx.AsyncClient`."""
 
+import ssl
 from urllib.parse import SplitResult
 
 import httpx
 
 from genmcp.client.errors import ClientError, ConnectError, ConnectionLost, ConnectionRefused
-from genmcp.client.options import USER_AGENT, HttpOptions
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
-from genmcp.client.transports.http_pool import trusted_context
+from genmcp.client.transports.http_pool import (
+    CONNECT_TIMEOUT,
+    KEEPALIVE_TIMEOUT,
+    MAX_CONNECTIONS,
+    trusted_context,
+)
 
 
 class HttpxAdapter(HttpRequester):
-    """Sends requests through `HttpOptions.client`, or through an httpx client of its own.
+    """Sends requests through the user's httpx client, or through one of its own.
 
     Args:
         url: a URL of the origin.
         server_name: the server as errors name it.
-        options: the client, which is not closed; timeouts, bounds and TLS.
+        client: the user's client, which is not closed; None: one of its own.
+        tls: the TLS context of its own client; None: `trusted_context()`.
     """
 
-    def __init__(self, url: SplitResult, server_name: str, options: HttpOptions) -> None:
-        super().__init__(server_name, options.max_connections)
+    def __init__(
+        self,
+        url: SplitResult,
+        server_name: str,
+        client: httpx.AsyncClient | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(server_name, MAX_CONNECTIONS)
         self._origin = f"{url.scheme}://{url.netloc}"
-        self._timeout = httpx.Timeout(
-            None, connect=options.connect_timeout, pool=options.connect_timeout
-        )
+        self._timeout = httpx.Timeout(None, connect=CONNECT_TIMEOUT, pool=CONNECT_TIMEOUT)
         self._owned: httpx.AsyncClient | None = None
-        if options.client is None:
+        if client is None:
             # The slots bound the connections: httpx would count requests that must not wait.
             limits = httpx.Limits(
                 max_connections=None,
-                max_keepalive_connections=options.max_connections,
-                keepalive_expiry=options.keepalive_timeout,
+                max_keepalive_connections=MAX_CONNECTIONS,
+                keepalive_expiry=KEEPALIVE_TIMEOUT,
             )
-            self._owned = httpx.AsyncClient(
-                verify=options.tls or trusted_context(),
-                limits=limits,
-                headers={"User-Agent": USER_AGENT},
-            )
-        self._client: httpx.AsyncClient = self._owned or options.client
+            client = self._owned = httpx.AsyncClient(verify=tls or trusted_context(), limits=limits)
+        self._client = client
 
     async def _send(
         self, method: str, path: str, headers: Headers, body: bytes | None

@@ -10,12 +10,12 @@ from urllib.parse import urlsplit
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
 from genmcp._transports.request import IN_PROCESS, Message, Receive, Scope, Send
-from genmcp._wire.lines import MAX_MESSAGE
 from genmcp.client.auth.base import Auth
 from genmcp.client.errors import ClientClosed, ConnectionLost
-from genmcp.client.options import HttpOptions
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
 from genmcp.client.transports.http import HttpTransport
+from genmcp.client.transports.http_messages import NO_HEADERS
+from genmcp.errors import ConfigurationError
 from genmcp.server import Server
 
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
@@ -33,8 +33,7 @@ class MemoryTransport(HttpTransport):
     Args:
         target: the server. A `Server` gets an endpoint and a mux, which are closed with the
             transport; other targets are not closed.
-        options: headers and timeouts.
-        max_message: maximum size of a message in bytes.
+        headers: the headers of every request.
         scope: entries that replace those of the ASGI scope, such as `state` and `user`.
         auth: authorizes the requests. Default: none.
     """
@@ -42,22 +41,20 @@ class MemoryTransport(HttpTransport):
     def __init__(
         self,
         target: Server | Mux | Endpoint,
-        options: HttpOptions | None = None,
         *,
-        max_message: int = MAX_MESSAGE,
+        headers: Mapping[str, str] = NO_HEADERS,
         scope: Mapping[str, Any] | None = None,
         auth: Auth | None = None,
     ) -> None:
         self._served = target if isinstance(target, Endpoint) else Endpoint(target)
         self._owned = isinstance(target, Server)
         self._asgi = AsgiAdapter(self._served, in_process_name(target), scope)
-        options = options or HttpOptions()
         requester: HttpRequester = self._asgi
         if auth is not None:
             from genmcp.client.transports.authorized import authorized  # most do without it
 
-            requester = authorized(_URL, requester, options, auth, in_process=True)
-        super().__init__(_URL, requester, options, max_message=max_message)
+            requester = authorized(_URL, requester, auth, in_process=True)
+        super().__init__(_URL, requester, headers)
 
     async def disconnect(self) -> None:
         """Break every open response, as a lost network connection does."""
@@ -70,8 +67,28 @@ class MemoryTransport(HttpTransport):
             await self._served.aclose()
 
 
+def memory_transport(
+    target: Server | Mux | Endpoint, headers: Mapping[str, str], auth: Auth | None
+) -> MemoryTransport:
+    """Return a transport to *target*.
+
+    Raises:
+        ConfigurationError: *target* is no server, or cannot be used with *auth*.
+    """
+    if not isinstance(target, Server | Mux | Endpoint):
+        raise ConfigurationError(
+            "the target of a client must be a URL, a Command, a Server, Mux or Endpoint, "
+            f"or a Transport, not {target!r}"
+        )
+    if auth is not None and not isinstance(target, Endpoint):
+        raise ConfigurationError("auth= is for a server over HTTP: a URL or an Endpoint")
+    return MemoryTransport(target, headers=headers, auth=auth)
+
+
 def in_process_name(target: Server | Mux | Endpoint) -> str:
     """Return the name of *target* for messages."""
+    if not isinstance(target, Server | Mux | Endpoint):
+        return repr(target)
     mux = target.mux if isinstance(target, Endpoint) else target
     server = mux.server if isinstance(mux, Mux) else mux
     return f"{server.info.name} (in this process)"

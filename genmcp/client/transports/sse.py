@@ -29,7 +29,7 @@ from genmcp.client.errors import (
     SessionEnded,
     lost_response_error,
 )
-from genmcp.client.options import HttpOptions, mask_url
+from genmcp.client.options import mask_url
 from genmcp.client.transports.base import (
     HttpRequester,
     HttpResponse,
@@ -37,10 +37,10 @@ from genmcp.client.transports.base import (
     Transport,
     TransportSink,
 )
-from genmcp.client.transports.http_endpoint import (
+from genmcp.client.transports.http_messages import (
     CONTENT_TYPE,
     EVENT_STREAM,
-    encode_headers,
+    HeaderList,
     message_headers,
     request_path,
     resolve_on_origin,
@@ -55,6 +55,9 @@ TRANSIENT: Final = (429, 502, 503, 504)  # HTTP statuses after which an attempt 
 _FIRST_DELAY, _MAX_DELAY = 0.5, 30.0
 _MIN_RETRY, _MAX_RETRY = 0.1, 300.0  # bounds of the delay that a server sends as `retry`
 
+RESUME_ATTEMPTS = 5  # failures in a row; after them a request fails
+_LISTEN_RETRY = 60.0  # seconds between further attempts to open the stream for notifications
+_OPEN_TIMEOUT = 10.0  # seconds until the first event of HTTP+SSE
 _LASTED = 5.0  # seconds after which a stream that ends is not a failure
 
 FollowStream = Callable[
@@ -78,11 +81,10 @@ class SseCursor:
         events: the number of events received.
     """
 
-    def __init__(self, max_message: int) -> None:
+    def __init__(self) -> None:
         self.last_id = ""
         self.events = 0
         self._retry: int | None = None
-        self._max_message = max_message
 
     def delay(self, failures: int) -> float:
         """Return the seconds to wait before the stream is resumed.
@@ -110,7 +112,7 @@ class SseCursor:
             ConnectionLost: The connection was closed.
             ProtocolError: The response is not valid HTTP.
         """
-        reader = EventReader(self._max_message)
+        reader = EventReader(MAX_MESSAGE)
         while chunk := await response.chunk():
             answered = False
             for event in reader.feed(chunk):
@@ -134,17 +136,11 @@ class NotificationStream:
     Args:
         server_name: the server as the log names it.
         follow: opens the stream and passes its messages on until it ends.
-        options: attempts and delays.
-        max_message: maximum size of a message in bytes.
     """
 
-    def __init__(
-        self, server_name: str, follow: FollowStream, options: HttpOptions, max_message: int
-    ) -> None:
+    def __init__(self, server_name: str, follow: FollowStream) -> None:
         self._server_name = server_name
         self._follow = follow
-        self._options = options
-        self._max_message = max_message
         self._task: asyncio.Task[None] | None = None
         self._settled = asyncio.Event()  # the stream is open, or not expected to be soon
         self._sink: TransportSink
@@ -174,7 +170,7 @@ class NotificationStream:
             await self._settled.wait()
 
     async def _run(self, revision: str | None) -> None:
-        cursor = SseCursor(self._max_message)
+        cursor = SseCursor()
         was_open = False
         # The stream of the previous session failed. A server may lose each session at once, so the
         # delays continue to grow across sessions.
@@ -215,24 +211,24 @@ class NotificationStream:
         self._may_have_lost = self._may_have_lost or not cursor.last_id
         if not self._exhausted:
             return
-        if self._failures == self._options.max_resume_attempts + 1:
+        if self._failures == RESUME_ATTEMPTS + 1:
             logger.warning(
                 "Notifications of %s are not received: its event stream cannot be opened; the next "
-                "attempts are every %g s (HttpOptions.listen_retry_interval)",
+                "attempts are every %g s",
                 self._server_name,
-                self._options.listen_retry_interval,
+                _LISTEN_RETRY,
             )
         self._settled.set()
         self._sink.on_lost_notifications()
 
     def _delay(self, cursor: SseCursor) -> float:
         if self._exhausted:
-            return self._options.listen_retry_interval
+            return _LISTEN_RETRY
         return cursor.delay(self._failures)
 
     @property
     def _exhausted(self) -> bool:
-        return self._failures > self._options.max_resume_attempts
+        return self._failures > RESUME_ATTEMPTS
 
 
 class SseTransport(Transport):
@@ -241,8 +237,7 @@ class SseTransport(Transport):
     Args:
         url: the URL of the event stream.
         requester: the HTTP client; it is not closed.
-        options: headers and timeouts.
-        max_message: maximum size of a message in bytes.
+        headers: the user's headers, encoded.
         on_wait: called when `open` begins or ends to wait for the user to log in.
     """
 
@@ -250,17 +245,14 @@ class SseTransport(Transport):
         self,
         url: SplitResult,
         requester: HttpRequester,
-        options: HttpOptions,
+        headers: HeaderList,
         *,
-        max_message: int = MAX_MESSAGE,
         on_wait: OnWait | None = None,
     ) -> None:
         self.server_name = requester.server_name
         self._url = url
         self._requester = requester
-        self._timeout = options.connect_timeout
-        self._headers = encode_headers(options.headers)
-        self._max_message = max_message
+        self._headers = headers
         self._on_wait = on_wait
         self._sink: TransportSink
         self._path = ""
@@ -275,7 +267,7 @@ class SseTransport(Transport):
         """
         self._sink = sink
         try:
-            async with asyncio.timeout(self._timeout) as limit:
+            async with asyncio.timeout(_OPEN_TIMEOUT) as limit:
                 response = await self._requester.request(
                     "GET",
                     request_path(self._url),
@@ -293,7 +285,7 @@ class SseTransport(Transport):
                     await response.close()
                     raise
         except TimeoutError:
-            raise RequestTimeout("the endpoint event", self.server_name, self._timeout) from None
+            raise RequestTimeout("the endpoint event", self.server_name, _OPEN_TIMEOUT) from None
         self._reading = asyncio.create_task(self._read(response, events), context=Context())
 
     async def send(self, message: SendMessage) -> None:
@@ -317,7 +309,7 @@ class SseTransport(Transport):
 
     def _on_opening_wait(self, limit: asyncio.Timeout, waiting: bool) -> None:
         now = asyncio.get_running_loop().time()
-        limit.reschedule(None if waiting else now + self._timeout)
+        limit.reschedule(None if waiting else now + _OPEN_TIMEOUT)
         if self._on_wait is not None:
             self._on_wait(waiting)
 
@@ -336,7 +328,7 @@ class SseTransport(Transport):
         return request_path(target)
 
     async def _events(self, response: HttpResponse) -> AsyncIterator[SseEvent | OversizedMessage]:
-        reader = EventReader(self._max_message)
+        reader = EventReader(MAX_MESSAGE)
         while chunk := await response.chunk():
             for event in reader.feed(chunk):
                 yield event
@@ -369,7 +361,7 @@ class SseTransport(Transport):
             # end, so it is not read.
             if response.media_type == "text/event-stream":
                 return
-            content = await response.read(self._max_message)
+            content = await response.read(MAX_MESSAGE)
         finally:
             await response.close()
         if response.status >= 300:

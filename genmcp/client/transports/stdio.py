@@ -12,7 +12,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, cast
+from typing import Final, Literal, cast
 
 from genmcp._core.client.events import SendMessage
 from genmcp._wire.lines import MAX_MESSAGE, LineReader, OversizedMessage, frame
@@ -23,17 +23,27 @@ from genmcp.client.errors import (
     ProcessExited,
     RequestTimeout,
 )
-from genmcp.client.options import Command, StdioOptions
+from genmcp.client.options import Command
 from genmcp.client.transports.base import Transport, TransportSink
 
 logger = logging.getLogger("genmcp.client")
 server_logger = logging.getLogger("genmcp.server")
 
 _STDIN, _STDOUT, _STDERR = 0, 1, 2
+_EXIT_TIMEOUT = 2.0  # seconds for the process to exit after its stdin was closed
+_TERM_TIMEOUT = 2.0  # seconds for it to exit after SIGTERM; then it is killed
+_KILL_TIMEOUT = 5.0  # seconds to wait for its end after SIGKILL
+# Seconds for which the server may not read before a notification or an answer to it fails. A
+# request has its own timeout.
+_WRITE_TIMEOUT = 30.0
+_MAX_PENDING_WRITES = 1000  # notifications and answers that wait for the server to read
 _DRAIN_TIMEOUT = 0.5  # seconds to read the output of a process that has exited
 _MAX_LOG_LINE = 64 * 1024  # bytes of a line of stderr; a longer one is cut
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _KILL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
+
+
+StderrReceiver = Callable[[str], None] | Literal["pass"] | None
 
 
 class StdioTransport(Transport):
@@ -44,21 +54,17 @@ class StdioTransport(Transport):
 
     Args:
         command: the command of the server.
-        options: timeouts, bounds and the receiver of stderr.
-        max_message: maximum size of a line in bytes; a longer one is discarded.
+        stderr: as for `ClientOptions`.
     """
 
     def __init__(
         self,
         command: Command,
-        options: StdioOptions | None = None,
-        *,
-        max_message: int = MAX_MESSAGE,
+        stderr: StderrReceiver = None,
     ) -> None:
         self.server_name = str(command)
         self._command = command
-        self._options = options or StdioOptions()
-        self._max_message = max_message
+        self._stderr = stderr
         self._lines: LineReader
         self._sink: TransportSink
         self._process: _ServerProcess | None = None
@@ -83,7 +89,7 @@ class StdioTransport(Transport):
         if self._closed:
             raise ClientClosed(self.server_name)
         self._error = None
-        self._lines = LineReader(self._max_message)
+        self._lines = LineReader(MAX_MESSAGE)
         self._sink = sink
         async with self._start_lock:
             self._process = await self._start()
@@ -98,9 +104,9 @@ class StdioTransport(Transport):
         notification that cancels it.
 
         Raises:
-            RequestTimeout: The server did not read for `StdioOptions.write_timeout`. Raised only
+            RequestTimeout: The server did not read for 30 seconds. Raised only
                 for notifications and responses; a request has its own timeout.
-            ConnectError: `StdioOptions.max_pending_writes` notifications and responses already wait
+            ConnectError: 1,000 notifications and responses already wait
                 for the server to read.
             ClientError: The process has exited, or the transport is closed.
         """
@@ -129,7 +135,7 @@ class StdioTransport(Transport):
             # process, which then ends the server in order. And the descendants of the command are
             # in its process group, so they can be signalled with it.
             _, process = await asyncio.get_running_loop().subprocess_exec(
-                lambda: _ServerProcess(command, self._options, self._on_output, self._on_exit),
+                lambda: _ServerProcess(command, self._stderr, self._on_output, self._on_exit),
                 command.command,
                 *command.args,
                 env=command.environment(),
@@ -154,9 +160,9 @@ class StdioTransport(Transport):
                 return message.id in self._unsent
             finally:
                 self._unsent.discard(message.id)
-        limit, timeout = self._options.max_pending_writes, self._options.write_timeout
+        limit, timeout = _MAX_PENDING_WRITES, _WRITE_TIMEOUT
         if self._pending_writes >= limit:
-            reason = f"it does not read: {limit} messages wait (StdioOptions.max_pending_writes)"
+            reason = f"it does not read: {limit} messages wait"
             raise ConnectError(self.server_name, reason)
         self._pending_writes += 1
         try:
@@ -206,7 +212,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
 
     Args:
         command: the command.
-        options: timeouts, and the receiver of stderr.
+        stderr: the receiver of stderr.
         on_output: called with each chunk of stdout.
         on_exit: called once, when the process is finished.
     """
@@ -214,13 +220,13 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     def __init__(
         self,
         command: Command,
-        options: StdioOptions,
+        stderr: StderrReceiver,
         on_output: Callable[[bytes], None],
         on_exit: Callable[["_ServerProcess"], None],
     ) -> None:
         self.last_line = ""
         self._command = command
-        self._options = options
+        self._stderr_receiver = stderr
         self._on_output = on_output
         self._on_exit = on_exit
         self._log = LineReader(_MAX_LOG_LINE)
@@ -325,9 +331,9 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     async def _shut_down(self) -> None:
         self._stdin.close()
         for timeout, next_signal in (
-            (self._options.exit_timeout, signal.SIGTERM),
-            (self._options.term_timeout, _KILL),
-            (self._options.kill_timeout, None),
+            (_EXIT_TIMEOUT, signal.SIGTERM),
+            (_TERM_TIMEOUT, _KILL),
+            (_KILL_TIMEOUT, None),
         ):
             with suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
@@ -363,15 +369,15 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         for raw in lines:
             data = raw.head if isinstance(raw, OversizedMessage) else raw
             line = self.last_line = data.decode("utf-8", "replace").strip()
-            if self._options.stderr is None:
+            if self._stderr_receiver is None:
                 server_logger.info("%s: %s", self._command, line)
-            elif self._options.stderr == "pass":
+            elif self._stderr_receiver == "pass":
                 sys.stderr.write(f"{line}\n")
             else:
                 try:
-                    self._options.stderr(line)
+                    self._stderr_receiver(line)
                 except Exception:
-                    logger.exception("StdioOptions.stderr raised an exception")
+                    logger.exception("ClientOptions.stderr raised an exception")
 
 
 class _StdoutProtocol(asyncio.Protocol):

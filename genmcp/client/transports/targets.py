@@ -1,75 +1,74 @@
 """The targets of a client, and the transport for each kind."""
 
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from genmcp._mux.mux import Mux
-from genmcp._transports.endpoint import Endpoint
-from genmcp._wire.lines import MAX_MESSAGE
 from genmcp.client.auth.base import Auth
-from genmcp.client.options import Command, HttpOptions, StdioOptions, mask_url
+from genmcp.client.options import USER_AGENT, ClientOptions, Command, mask_url
 from genmcp.client.transports.base import HttpRequester, Transport
 from genmcp.client.transports.http import HttpTransport
+from genmcp.client.transports.http_messages import NO_HEADERS
 from genmcp.client.transports.http_pool import HttpPool
-from genmcp.client.transports.memory import MemoryTransport, in_process_name
 from genmcp.client.transports.stdio import StdioTransport
 from genmcp.errors import ConfigurationError
-from genmcp.server import Server
 
-Target = str | Command | Server | Mux | Endpoint | Transport
+if TYPE_CHECKING:  # a client of other servers does not load those of this process
+    from genmcp._mux.mux import Mux
+    from genmcp._transports.endpoint import Endpoint
+    from genmcp.server import Server
+
+_DEFAULTS = ClientOptions()
+
+Target: TypeAlias = "str | Command | Server | Mux | Endpoint | Transport"
 """A URL, the command of a server over stdio, a server in this process, or a custom transport."""
 
 
 def transport_to(
     target: Target,
-    *,
-    max_message: int = MAX_MESSAGE,
-    http: HttpOptions | None = None,
-    stdio: StdioOptions | None = None,
+    headers: Mapping[str, str] = NO_HEADERS,
     auth: Auth | None = None,
+    options: ClientOptions = _DEFAULTS,
 ) -> Transport:
     """Return a transport to *target*; a transport is returned as it is.
 
     Args:
         target: the server.
-        max_message: maximum size of a message of the server in bytes. Default: 64 MiB.
-        http: options for a URL, and for a server in this process.
-        stdio: options for a command.
+        headers: the headers of every request to a URL, and to a server in this process.
         auth: authorizes the requests to a URL or an `Endpoint`. Default: none.
+        options: the other options.
 
     Raises:
         ConfigurationError: *target* is not a valid target, or cannot be used with *auth*.
     """
-    if auth is not None and not isinstance(target, str | Endpoint):
-        raise ConfigurationError(
-            "auth= is for a server over HTTP: a URL or an Endpoint; a server over stdio takes its "
-            "credentials from its environment, Command(env=...)"
-        )
+    match target:
+        case Command() | Transport() if headers:
+            raise ConfigurationError(
+                "headers= is for a server over HTTP, and for one in this process"
+            )
+        case Command() | Transport() if auth is not None:
+            raise ConfigurationError(
+                "auth= is for a server over HTTP: a URL or an Endpoint; a server over stdio takes "
+                "its credentials from its environment, Command(env=...)"
+            )
+    if auth is not None:
+        if any(name.lower() == "authorization" for name in headers):
+            raise ConfigurationError("give either auth= or an Authorization header, not both")
+        if options.http_client is not None and options.http_client.auth is not None:
+            raise ConfigurationError("give either auth= or an http_client that has auth")
     match target:
         case str():
-            url, options = _parsed(target), http or HttpOptions()
-            requester = _http_requester(url, options)
-            if auth is not None:
-                requester = _authorized(url, requester, options, auth)
-            return HttpTransport(url, requester, options, max_message=max_message)
+            return _http_transport(_parsed(target), headers, auth, options)
         case Command():
-            return StdioTransport(target, stdio, max_message=max_message)
-        case Server() | Mux() | Endpoint():
-            return MemoryTransport(target, http, max_message=max_message, auth=auth)
+            return StdioTransport(target, options.stderr)
         case Transport():
             return target
-    raise ConfigurationError(
-        "the target of a client must be a URL, a Command, a Server, Mux or Endpoint, "
-        f"or a Transport, not {target!r}"
-    )
+        case _:
+            from genmcp.client.transports.memory import memory_transport
 
-
-def _authorized(
-    url: SplitResult, requester: HttpRequester, options: HttpOptions, auth: Auth
-) -> HttpRequester:
-    from genmcp.client.transports.authorized import authorized  # most clients do without it
-
-    return authorized(url, requester, options, auth)
+            return memory_transport(target, headers, auth)
 
 
 def target_name(target: Target) -> str:
@@ -77,12 +76,29 @@ def target_name(target: Target) -> str:
     match target:
         case Transport():
             return target.server_name
-        case Server() | Mux() | Endpoint():
-            return in_process_name(target)
         case str():
             return mask_url(target)
-        case _:
+        case Command():
             return str(target)
+        case _:
+            from genmcp.client.transports.memory import in_process_name
+
+            return in_process_name(target)
+
+
+def server_key(target: Target, server_name: str) -> str:
+    """Return the key for `REVISION_CACHE`: the URL without query, or a hash of the command.
+
+    Empty for a server in this process and a custom transport.
+    """
+    if isinstance(target, Command):
+        # Hashed: a command may contain secrets, and the cache lives as long as the process.
+        known = (target.command, [*target.args], sorted((target.env or {}).items()), target.cwd)
+        return sha256(repr(known).encode()).hexdigest()
+    parts = urlsplit(server_name)
+    if parts.scheme not in ("http", "https"):
+        return ""
+    return f"{parts.scheme}://{parts.netloc}{parts.path}"
 
 
 def _parsed(text: str) -> SplitResult:
@@ -100,18 +116,30 @@ def _parsed(text: str) -> SplitResult:
         )
     if url.username is not None:
         raise ConfigurationError(
-            "the URL must not contain credentials; "
-            "set an authorization header in HttpOptions.headers"
+            "the URL must not contain credentials; give an authorization header with headers="
         )
     return url._replace(fragment="")
 
 
-def _http_requester(url: SplitResult, options: HttpOptions) -> HttpRequester:
-    """Return the HTTP client: httpx, which is slower, only if a proxy or the user requires it."""
+def _http_transport(
+    url: SplitResult, headers: Mapping[str, str], auth: Auth | None, options: ClientOptions
+) -> Transport:
+    """Return the transport to a URL: httpx, which is slower, only if it is required."""
+    name, client, tls = mask_url(url.geturl()), options.http_client, options.tls
     proxies = getproxies()
     is_proxied = (url.scheme in proxies or "all" in proxies) and not proxy_bypass(url.netloc)
-    if options.client is None and not is_proxied:
-        return HttpPool(url, mask_url(url.geturl()), options)
-    from genmcp.client.transports.httpx_adapter import HttpxAdapter  # the import takes 0.1 s
+    requester: HttpRequester
+    if client is None and not is_proxied:
+        requester = HttpPool(url, name, tls)
+    else:
+        from genmcp.client.transports.httpx_adapter import HttpxAdapter  # the import takes 0.1 s
 
-    return HttpxAdapter(url, mask_url(url.geturl()), options)
+        requester = HttpxAdapter(url, name, client, tls)
+    if auth is not None:
+        from genmcp.client.transports.authorized import authorized  # most clients do without it
+
+        requester = authorized(url, requester, auth, tls)
+    # RFC 9110, section 10.1.5. Some firewalls reject a request without.
+    if client is None and not any(each.lower() == "user-agent" for each in headers):
+        headers = {"User-Agent": USER_AGENT, **headers}
+    return HttpTransport(url, requester, headers)

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import ssl
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +16,6 @@ from genmcp import (
     Command,
     ConfigurationError,
     Endpoint,
-    HttpOptions,
     Hub,
     ServerConfig,
     SyncClient,
@@ -27,6 +27,7 @@ from genmcp.client.transports.targets import transport_to
 from tests.client.auth.guarded import Guarded, suite
 from tests.client.scripted import Asked, served
 from tests.client.sinks import Recorder, request
+from tests.support.client_bounds import bounds
 from tests.support.serving import serve
 
 WHO = {"name": "test", "version": "1"}
@@ -34,20 +35,20 @@ LEGACY = ClientOptions(revision="2025-11-25")
 
 
 def with_httpx() -> ClientOptions:
-    return ClientOptions(http=HttpOptions(client=httpx.AsyncClient(trust_env=False)))
+    return ClientOptions(http_client=httpx.AsyncClient(trust_env=False))
 
 
 @pytest.mark.parametrize("uses_httpx", [False, True])
 async def test_token_is_sent_with_each_request(uses_httpx: bool) -> None:
     """The requests of the session, its notification stream and its end have the token."""
     guarded = Guarded()
-    http = with_httpx().http if uses_httpx else HttpOptions()
-    options = ClientOptions(revision="2025-11-25", http=http)
+    own = httpx.AsyncClient(trust_env=False) if uses_httpx else None
+    options = ClientOptions(revision="2025-11-25", http_client=own)
     async with serve(guarded) as url, Client(url, auth="good", options=options) as client:
         assert (await client.call("whoami", {"name": "Ann"})).data == "Ann"
-        await client._session.connection.notifications_ready()
-    if http.client is not None:
-        await http.client.aclose()
+        await client._connection.transport.notifications_ready()
+    if own is not None:
+        await own.aclose()
 
     assert {method for method, _ in guarded.seen} == {"POST", "GET", "DELETE"}
     assert {token for _, token in guarded.seen} == {"Bearer good"}
@@ -134,7 +135,7 @@ async def test_concurrent_requests_wait_for_no_other_request() -> None:
     guarded = Guarded(lambda token: token in valid)
     async with serve(guarded) as url, Client(url, auth=source, options=LEGACY) as client:
         await client.tools()
-        await client._session.connection.notifications_ready()
+        await client._connection.transport.notifications_ready()
         valid.clear()
         valid.add("Bearer 2")
         results = await asyncio.gather(*(client.call("whoami") for _ in range(30)))
@@ -240,7 +241,7 @@ class Patient(Authorization):
     def answered(self, url: str, headers: Mapping[str, str]) -> None:
         self.answers += 1
 
-    def authorization(self, url: str, http: HttpOptions | None = None) -> Authorization:
+    def authorization(self, url: str, tls: ssl.SSLContext | None = None) -> Authorization:
         return self
 
 
@@ -251,11 +252,11 @@ async def test_timeouts_are_paused_while_the_user_is_asked() -> None:
         client = Client(url, auth=patient)
         opening = asyncio.create_task(client.open())
         await patient.waiting.wait()
-        assert client._opened is not None
-        driver = client._opened.connection._driver
-        assert driver.pauses.opening is not None
-        assert driver.pauses.opening.when() is None
-        assert driver.machine.check_timeouts(driver.now() + 1e6) == []
+        connection = client._connection
+        assert connection._opening is not None
+        assert connection._opening.when() is None
+        later = asyncio.get_running_loop().time() + 1e6
+        assert connection._machine.check_timeouts(later) == []
         patient.event.set()
         await opening
         assert (await client.call("whoami")).data == "nobody"
@@ -299,19 +300,19 @@ async def test_request_is_sent_a_limited_number_of_times() -> None:
 
 async def test_rejected_requests_occupy_no_connection() -> None:
     """With one connection at most, two requests can wait for the user at once."""
-    patient = Patient()
-    options = ClientOptions(http=HttpOptions(max_connections=1))
-    guarded = Guarded(lambda token: token == "Bearer good" or len(guarded.seen) < 2)
-    async with serve(guarded) as url, Client(url, auth=patient, options=options) as client:
-        calls = [asyncio.create_task(each()) for each in (client.tools, client.ping)]
-        async with asyncio.timeout(10):
-            await patient.rejections_of(2)
-        patient.event.set()
-        await asyncio.gather(*calls)
+    with bounds(max_connections=1):
+        patient = Patient()
+        guarded = Guarded(lambda token: token == "Bearer good" or len(guarded.seen) < 2)
+        async with serve(guarded) as url, Client(url, auth=patient) as client:
+            calls = [asyncio.create_task(each()) for each in (client.tools, client.ping)]
+            async with asyncio.timeout(10):
+                await patient.rejections_of(2)
+            patient.event.set()
+            await asyncio.gather(*calls)
 
 
 @pytest.mark.parametrize(
-    ("target", "auth", "options", "text"),
+    ("target", "auth", "headers", "text"),
     [
         ("http://h/mcp", "a b", None, "access token must be"),
         ("http://h/mcp", "Bearer abc", None, "without the scheme"),
@@ -319,22 +320,22 @@ async def test_rejected_requests_occupy_no_connection() -> None:
         (Command("server"), "abc", None, r"Command\(env"),
         (suite(), "abc", None, "a URL or an Endpoint"),
         (Endpoint(suite()), OAuth("Agent"), None, "OAuth needs the URL"),
-        ("http://h/mcp", "abc", HttpOptions(headers={"authorization": "x"}), "not both"),
+        ("http://h/mcp", "abc", {"authorization": "x"}, "not both"),
     ],
 )
 async def test_auth_that_cannot_be_used_is_refused(
-    target: Any, auth: Any, options: HttpOptions | None, text: str
+    target: Any, auth: Any, headers: Mapping[str, str] | None, text: str
 ) -> None:
     """Before anything is sent, and without the token in the message."""
     with pytest.raises(ConfigurationError, match=text) as caught:
-        await Client(target, auth=auth, options=ClientOptions(http=options or HttpOptions())).open()
+        await Client(target, headers=headers or {}, auth=auth).open()
     assert "abc" not in str(caught.value)
 
 
 async def test_httpx_client_with_its_own_authentication_is_refused() -> None:
     """One option, one place."""
     async with httpx.AsyncClient(auth=("user", "password"), trust_env=False) as own:
-        options = ClientOptions(http=HttpOptions(client=own))
+        options = ClientOptions(http_client=own)
         with pytest.raises(ConfigurationError, match="either auth="):
             await Client("http://h/mcp", auth="abc", options=options).open()
 

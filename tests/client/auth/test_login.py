@@ -122,7 +122,7 @@ async def test_requests_of_a_session_and_its_stream_are_authorized() -> None:
         auth = OAuth(NAME, ask=place.browse)
         async with Client(place.url, auth=auth, options=LEGACY) as client:
             await client.tools()
-            await client._session.connection.notifications_ready()
+            await client._connection.transport.notifications_ready()
 
     assert {method for method, token in place.seen if token} == {"POST", "GET", "DELETE"}
     assert len(place.tokens) == 2
@@ -162,7 +162,7 @@ async def test_fifty_rejected_requests_cause_one_renewal() -> None:
         auth = OAuth(NAME, ask=place.browse)
         async with Client(place.url, auth=auth, options=LEGACY) as client:
             await client.call("whoami")
-            await client._session.connection.notifications_ready()
+            await client._connection.transport.notifications_ready()
             place.refused.add((await record_of(auth, place.url)).access_token or "")
             calls = (client.call("whoami", {"name": str(n)}) for n in range(50))
             results = await asyncio.gather(*calls)
@@ -483,7 +483,7 @@ async def test_secrets_are_neither_logged_nor_shown(caplog: pytest.LogCaptureFix
             record = await record_of(auth, place.url)
             place.refused.add(record.access_token or "")
             await client.call("whoami")
-            shown = [repr(auth), repr(record), repr(client._session.connection), caplog.text]
+            shown = [repr(auth), repr(record), repr(client._connection), caplog.text]
             place.issuer.faults.fail("token", 400, error="invalid_grant")
             place.refused.add((await record_of(auth, place.url)).access_token or "")
             with pytest.raises(AuthorizationFailed) as caught:
