@@ -22,7 +22,7 @@ from genmcp import (
     ToolRequest,
     job,
 )
-from genmcp._core.outcome import Outcome
+from genmcp.core.outcome import Outcome
 
 NAP = 0.005  # seconds that work takes
 

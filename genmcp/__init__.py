@@ -11,11 +11,11 @@ from genmcp.version import __version__ as __version__
 
 # The names, by the module that has them. Type checkers read `__init__.pyi`, which names the same.
 _NAMES = {
-    "genmcp._core.access": "Access",
-    "genmcp._core.groups": "gather",
-    "genmcp._core.outcome": "Done Failed Outcome",
-    "genmcp._core.request": "PromptRequest ResourceRequest ToolRequest",
-    "genmcp._core.waiting": "Continue ExternalJob Job wait_for",
+    "genmcp.core.access": "Access",
+    "genmcp.core.groups": "gather",
+    "genmcp.core.outcome": "Done Failed Outcome",
+    "genmcp.core.request": "PromptRequest ResourceRequest ToolRequest",
+    "genmcp.core.waiting": "Continue ExternalJob Job wait_for",
     "genmcp._mux.limits": "Limits",
     "genmcp._mux.mux": "Mux",
     "genmcp._mux.telemetry": "Telemetry",
@@ -23,7 +23,7 @@ _NAMES = {
     "genmcp._transports.health": "Health",
     "genmcp._transports.pipe": "PipeConnection",
     "genmcp._transports.stdio": "serve_stdio",
-    "genmcp._wire.http": "Security",
+    "genmcp.wire.http": "Security",
     "genmcp.auth.bearer": "Bearer",
     "genmcp.channel": "Channel",
     "genmcp.client.auth.oauth": "ClientCredentials OAuth",

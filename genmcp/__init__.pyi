@@ -1,15 +1,3 @@
-from genmcp._core.access import Access as Access
-from genmcp._core.groups import gather as gather
-from genmcp._core.outcome import Done as Done
-from genmcp._core.outcome import Failed as Failed
-from genmcp._core.outcome import Outcome as Outcome
-from genmcp._core.request import PromptRequest as PromptRequest
-from genmcp._core.request import ResourceRequest as ResourceRequest
-from genmcp._core.request import ToolRequest as ToolRequest
-from genmcp._core.waiting import Continue as Continue
-from genmcp._core.waiting import ExternalJob as ExternalJob
-from genmcp._core.waiting import Job as Job
-from genmcp._core.waiting import wait_for as wait_for
 from genmcp._mux.limits import Limits as Limits
 from genmcp._mux.mux import Mux as Mux
 from genmcp._mux.telemetry import Telemetry as Telemetry
@@ -17,7 +5,6 @@ from genmcp._transports.endpoint import Endpoint as Endpoint
 from genmcp._transports.health import Health as Health
 from genmcp._transports.pipe import PipeConnection as PipeConnection
 from genmcp._transports.stdio import serve_stdio as serve_stdio
-from genmcp._wire.http import Security as Security
 from genmcp.auth.bearer import Bearer as Bearer
 from genmcp.channel import Channel as Channel
 from genmcp.client.auth.oauth import ClientCredentials as ClientCredentials
@@ -45,6 +32,18 @@ from genmcp.content import embedded_resource as embedded_resource
 from genmcp.content import resource_link as resource_link
 from genmcp.content import result as result
 from genmcp.content import user as user
+from genmcp.core.access import Access as Access
+from genmcp.core.groups import gather as gather
+from genmcp.core.outcome import Done as Done
+from genmcp.core.outcome import Failed as Failed
+from genmcp.core.outcome import Outcome as Outcome
+from genmcp.core.request import PromptRequest as PromptRequest
+from genmcp.core.request import ResourceRequest as ResourceRequest
+from genmcp.core.request import ToolRequest as ToolRequest
+from genmcp.core.waiting import Continue as Continue
+from genmcp.core.waiting import ExternalJob as ExternalJob
+from genmcp.core.waiting import Job as Job
+from genmcp.core.waiting import wait_for as wait_for
 from genmcp.decorator import prompt as prompt
 from genmcp.decorator import resource as resource
 from genmcp.decorator import tool as tool
@@ -99,3 +98,4 @@ from genmcp.tasks.options import JobOptions as JobOptions
 from genmcp.tasks.queues import ExternalQueue as ExternalQueue
 from genmcp.tools import Tool as Tool
 from genmcp.version import __version__ as __version__
+from genmcp.wire.http import Security as Security

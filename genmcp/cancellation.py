@@ -1,7 +1,7 @@
 """Cancellation in asyncio: who has requested it, and which code must let it propagate.
 
 Only the rules of asyncio are here. When a call is cancelled, and with which effect:
-`genmcp/_core/call.py`.
+`genmcp/core/call.py`.
 
 asyncio raises the same CancelledError for two different events:
 

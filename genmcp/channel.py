@@ -13,11 +13,11 @@ from weakref import WeakSet
 import msgspec
 from typing_extensions import TypeVar
 
-from genmcp._core.access import Access
-from genmcp._core.call import CallAction, CallPhase, CallState
-from genmcp._core.client_key import ClientKey
-from genmcp._core.request import ClientInfo, Request
-from genmcp._core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
+from genmcp.core.access import Access
+from genmcp.core.call import CallAction, CallPhase, CallState
+from genmcp.core.client_key import ClientKey
+from genmcp.core.request import ClientInfo, Request
+from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp.errors import AssignUnavailable, ContractError
 from genmcp.protocol.params import (
     SEVERITY,

@@ -8,11 +8,11 @@ from typing import Any, ForwardRef, TypedDict, TypeVar, get_args, get_origin
 
 import msgspec
 
-from genmcp._core.access import Access, checked_scopes
-from genmcp._core.outcome import Outcome
-from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
 from genmcp.content import json_of
+from genmcp.core.access import Access, checked_scopes
+from genmcp.core.outcome import Outcome
+from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hook import HasSteps, check_hooks, check_words, function_of, hint_of, is_step
 from genmcp.protocol.capabilities import Icon

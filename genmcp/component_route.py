@@ -7,14 +7,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from genmcp._core.access import checked_scopes
-from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Done, Failed, Outcome
-from genmcp._core.request import Request
-from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
 from genmcp.completion import Completer
 from genmcp.component import ServerComponent, missing_step
+from genmcp.core.access import checked_scopes
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Done, Failed, Outcome
+from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
 from genmcp.dependencies import injected
 from genmcp.errors import ContractError, ToolError
 from genmcp.hook import (

@@ -38,8 +38,8 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.outcome import Done, Failed
-from genmcp._core.waiting import ExternalJob, Job, JobGroup, returned
+from genmcp.core.outcome import Done, Failed
+from genmcp.core.waiting import ExternalJob, Job, JobGroup, returned
 from genmcp.errors import ContractError
 from genmcp.protocol.client_features import (
     CreateMessageRequest,

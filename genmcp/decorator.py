@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, Typ
 
 from typing_extensions import Unpack
 
-from genmcp._core.request import OnLost, TaskUse
 from genmcp._schema.arguments import Extra
 from genmcp._schema.schema import Formats
 from genmcp.channel import Channel
 from genmcp.component import Metadata, ServerComponent, check_continues, set_options
+from genmcp.core.request import OnLost, TaskUse
 from genmcp.dependencies import signature_of, with_context
 from genmcp.errors import ConfigurationError
 from genmcp.hook import FunctionStep, HasSteps, StepValue, Visible, hint_of

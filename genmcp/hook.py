@@ -13,10 +13,10 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
-from genmcp._core.access import Access
-from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Done, Failed
 from genmcp.channel import Channel
+from genmcp.core.access import Access
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Done, Failed
 from genmcp.dependencies import injected, signature_of
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.question.question import Accepted, Cancelled, Declined

@@ -19,14 +19,14 @@ from typing import Any
 
 import msgspec
 
-from genmcp._core.access import Access, checked_scopes
-from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Outcome
-from genmcp._core.request import Request as Request
-from genmcp._core.request import RouteFacts
-from genmcp._core.server_dispatch import with_route
-from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel
+from genmcp.core.access import Access, checked_scopes
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Request as Request
+from genmcp.core.request import RouteFacts
+from genmcp.core.server_dispatch import with_route
+from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hook import Visible, check_words
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
@@ -78,7 +78,7 @@ class Route(RouteFacts, frozen=True, kw_only=True):
 
 def route_of(request: Request) -> Route:
     """Return the route of *request*, which `Server.find` returned."""
-    # `Request.route` is declared as RouteFacts, since `_core` must not import this module. `find`
+    # `Request.route` is declared as RouteFacts, since `core` must not import this module. `find`
     # returns a Route, so the facts always belong to a Route.
     assert isinstance(request.route, Route)
     return request.route

@@ -15,12 +15,12 @@ from typing import Annotated, Any, Final, Union, cast, get_args, get_origin, get
 
 import msgspec
 
-from genmcp._core.request import Request
-from genmcp._core.waiting import Continue
 from genmcp._schema.of_pydantic import is_pydantic, is_pydantic_note
 from genmcp._schema.of_type import schema_of
 from genmcp.channel import Channel
 from genmcp.content import CONTENT
+from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
 from genmcp.dependencies import dependencies_of, signature_of, with_context
 from genmcp.errors import ConfigurationError
 from genmcp.hook import check_call

@@ -25,8 +25,6 @@ import msgspec
 from msgspec.structs import replace
 from typing_extensions import TypeVar
 
-from genmcp._core.request import OnLost, Policy, Request, TaskUse, ToolRequest
-from genmcp._core.waiting import Continue
 from genmcp._schema.arguments import Arguments, Extra, arguments_of
 from genmcp._schema.of_type import schema_of
 from genmcp._schema.schema import Formats, Schema
@@ -45,6 +43,8 @@ from genmcp.component import (
 )
 from genmcp.component_route import ComponentRoute
 from genmcp.content import json_of, to_result
+from genmcp.core.request import OnLost, Policy, Request, TaskUse, ToolRequest
+from genmcp.core.waiting import Continue
 from genmcp.dependencies import injected
 from genmcp.errors import (
     ArgumentFaults,

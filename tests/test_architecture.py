@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 PAGE = (ROOT / "docs" / "architecture.md").read_text("utf-8")
 
-# `genmcp/_core/call.py`: `CallState.advance`, `CallPhase`; or `Mux` (`genmcp/_mux/mux.py`).
+# `genmcp/core/call.py`: `CallState.advance`, `CallPhase`; or `Mux` (`genmcp/_mux/mux.py`).
 PATH = re.compile(r"`((?:genmcp|tests|scripts)/[\w/.]*)`")
 NAMES_AFTER = re.compile(r"`(genmcp/[\w/]+)\.py`: ((?:`\w[\w.]*`(?:, )?)+)")
 NAMES_BEFORE = re.compile(r"((?:`\w[\w.]*`(?:, )?)+) \(`(genmcp/[\w/]+)\.py`")

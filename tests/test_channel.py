@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, Suite, Tool, tool
-from genmcp._core.request import ToolRequest
 from genmcp._mux.threads import ThreadPool
 from genmcp.channel import SendStatus
+from genmcp.core.request import ToolRequest
 from genmcp.protocol.params import SEVERITY, NotificationParams
 from genmcp.testing import connect
 from tests.support.asgi import Client

@@ -15,8 +15,8 @@ PACKAGE = Path(__file__).parent.parent / "genmcp"
 LAYERS = [
     {"errors", "extras", "fallback_log", "faults", "_options", "version"},
     {"protocol"},
-    {"_wire"},
-    {"_core"},
+    {"wire"},
+    {"core"},
     {"cancellation", "dependencies", "stores", "tasks"},
     {
         "channel",
@@ -181,7 +181,7 @@ def test_order_of_the_mux_reports_each_violation(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("folder", ["_core", "_mux", "_transports"])
+@pytest.mark.parametrize("folder", ["core", "_mux", "_transports"])
 def test_few_private_attributes_of_other_objects(folder: str) -> None:
     """An object that needs them has no interface: httpx has 2.7 in 1,000 lines."""
     sources = [path.read_text(encoding="utf-8") for path in (PACKAGE / folder).rglob("*.py")]
@@ -194,9 +194,9 @@ def test_few_private_attributes_of_other_objects(folder: str) -> None:
     ("where", "source", "fault"),
     [
         (
-            "_wire/sse.py",
-            "from genmcp._core.seal import open",
-            "imports _core, which is not above it",
+            "wire/sse.py",
+            "from genmcp.core.seal import open",
+            "imports core, which is not above it",
         ),
         ("tools.py", "def f():\n    from genmcp.suite import Suite", "imports suite, which is not"),
         (
@@ -215,9 +215,9 @@ def test_few_private_attributes_of_other_objects(folder: str) -> None:
             "from genmcp.auth.extensions.dpop import Dpop",
             "imports auth.extensions, which is not above",
         ),
-        ("_core/seal.py", "import os.path", "is pure and imports os"),
-        ("_core/seal.py", "def f():\n    from time import monotonic", "is pure and imports time"),
-        ("_core/seal.py", "class A:\n    async def f(self): ...", "is pure and f is async"),
+        ("core/seal.py", "import os.path", "is pure and imports os"),
+        ("core/seal.py", "def f():\n    from time import monotonic", "is pure and imports time"),
+        ("core/seal.py", "class A:\n    async def f(self): ...", "is pure and f is async"),
         ("tools.py", "import genmcp.tools", "a cycle: genmcp.tools <- genmcp.tools"),
     ],
 )
@@ -232,15 +232,15 @@ def test_layers_report_each_violation(where: str, source: str, fault: str, tmp_p
 
 def test_layers_report_a_cycle_through_an_import_for_types(tmp_path: Path) -> None:
     """An import for types only counts for a cycle of two modules in a folder."""
-    core = tmp_path / "genmcp" / "_core"
+    core = tmp_path / "genmcp" / "core"
     core.mkdir(parents=True)
-    core.joinpath("seal.py").write_text("from genmcp._core import task")
-    core.joinpath("task.py").write_text("if TYPE_CHECKING:\n    from genmcp._core.seal import Seal")
+    core.joinpath("seal.py").write_text("from genmcp.core import task")
+    core.joinpath("task.py").write_text("if TYPE_CHECKING:\n    from genmcp.core.seal import Seal")
 
     (fault,) = faults(tmp_path / "genmcp")
 
-    assert "genmcp._core.task" in fault
-    assert "genmcp._core.seal" in fault
+    assert "genmcp.core.task" in fault
+    assert "genmcp.core.seal" in fault
 
 
 def test_layers_allow_imports_of_the_own_layer_and_above(tmp_path: Path) -> None:

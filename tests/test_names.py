@@ -53,7 +53,7 @@ def test_shared_class_name_is_reported(second: str, faults: list[str], tmp_path:
 # (`params`, `method`, `session`), parts of a record as they are and packed in it, and options that
 # users know. Any other name means one thing in its folder.
 SEVERAL = {
-    "_core": {
+    "core": {
         *("arguments", "id", "method", "params", "questions", "revision", "scopes", "session"),
         *("continuation", "error", "expires", "otherwise", "parts", "ref", "result"),
         *("retries", "task"),

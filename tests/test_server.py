@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, ConfigurationError, Continue, Suite, Tool, ToolError, ToolRequest
-from genmcp._core.request import Request
+from genmcp.core.request import Request
 from genmcp.protocol.value import Result
 from genmcp.server import Middleware
 from genmcp.testing import connect

@@ -28,7 +28,7 @@ from genmcp import (
     ToolRequest,
     wait_for,
 )
-from genmcp._core.request import Request
+from genmcp.core.request import Request
 from genmcp.errors import ContractError
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.tools import ToolAnnotations, ToolDefinition

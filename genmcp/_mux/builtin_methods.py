@@ -9,14 +9,6 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.access import Access
-from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Done, pack
-from genmcp._core.request import Request, check_length
-from genmcp._core.server_dispatch import discover_result
-from genmcp._core.subscription import supported_subset
-from genmcp._core.task import Task
-from genmcp._core.waiting import Asking
 from genmcp._mux.changes import Subscription
 from genmcp._mux.continuations import Continuations, has_tasks
 from genmcp._mux.limits import Limits
@@ -24,10 +16,16 @@ from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.sinks import StoredRequest
 from genmcp._mux.tasks import task_fields, task_result
-from genmcp._wire.encoder import Encoder
-from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
+from genmcp.core.access import Access
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Done, pack
+from genmcp.core.request import Request, check_length
+from genmcp.core.server_dispatch import discover_result
+from genmcp.core.subscription import supported_subset
+from genmcp.core.task import Task
+from genmcp.core.waiting import Asking
 from genmcp.errors import (
     ArgumentFaults,
     ConfigurationError,
@@ -60,6 +58,8 @@ from genmcp.question.packing import unpack
 from genmcp.server import Server
 from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.service import TaskChange, TaskService
+from genmcp.wire.encoder import Encoder
+from genmcp.wire.jsonrpc import ErrorBody
 
 logger = logging.getLogger("genmcp")
 

@@ -27,11 +27,9 @@ from weakref import WeakSet
 
 import msgspec
 
-from genmcp._core.request import Request
-from genmcp._core.seal import Purpose, Seal
-from genmcp._wire.encoder import Encoder
-from genmcp._wire.jsonrpc import Message
 from genmcp.cancellation import cancel_and_wait
+from genmcp.core.request import Request
+from genmcp.core.seal import Purpose, Seal
 from genmcp.errors import (
     CapabilityMissing,
     InvalidRequest,
@@ -44,6 +42,8 @@ from genmcp.protocol.params import CancelledNotificationParams
 from genmcp.protocol.value import Value
 from genmcp.stores.following import follow
 from genmcp.stores.store import Append, LogEvent, Store
+from genmcp.wire.encoder import Encoder
+from genmcp.wire.jsonrpc import Message
 
 logger = logging.getLogger("genmcp")
 

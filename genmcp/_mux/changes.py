@@ -15,13 +15,13 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.subscription import EVERYTHING, ServerChange
-from genmcp._core.task import Task
 from genmcp._mux.bus import LogFollower
 from genmcp._mux.limits import Limits
 from genmcp._mux.threads import Multimap
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Listener
+from genmcp.core.subscription import EVERYTHING, ServerChange
+from genmcp.core.task import Task
 from genmcp.errors import LogTruncated, StoreError
 from genmcp.stores.following import RETRY_DELAY
 from genmcp.stores.store import Append, LogEvent, Store

@@ -15,13 +15,6 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.call import AccessRecord, CallPhase, CancelTask, Follow, Suspend
-from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Done, Failed, Outcome, digest, pack, unpack
-from genmcp._core.request import Request
-from genmcp._core.seal import Part, Purpose
-from genmcp._core.task import Task, run_id
-from genmcp._core.waiting import Asking, Continue, Finished, StoredWork, Suspended
 from genmcp._mux.performing import report
 from genmcp._mux.questions import (
     answers_outcome,
@@ -44,6 +37,13 @@ from genmcp._mux.tasks import (
 from genmcp._mux.telemetry import OnStep
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import CallContext, CallServices, Channel
+from genmcp.core.call import AccessRecord, CallPhase, CancelTask, Follow, Suspend
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Done, Failed, Outcome, digest, pack, unpack
+from genmcp.core.request import Request
+from genmcp.core.seal import Part, Purpose
+from genmcp.core.task import Task, run_id
+from genmcp.core.waiting import Asking, Continue, Finished, StoredWork, Suspended
 from genmcp.errors import (
     CapabilityMissing,
     ConfigurationError,

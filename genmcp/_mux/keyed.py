@@ -22,11 +22,6 @@ from typing import Final, cast
 
 import msgspec
 
-from genmcp._core.call import AccessRecord
-from genmcp._core.outcome import digest
-from genmcp._core.request import Request
-from genmcp._core.seal import Purpose
-from genmcp._core.task import Task, replace_task
 from genmcp._mux.continuations import Continuations
 from genmcp._mux.limits import ConcurrencyLimit
 from genmcp._mux.performing import report
@@ -34,6 +29,11 @@ from genmcp._mux.sinks import Services, StoredRequest
 from genmcp._mux.tasks import task_result
 from genmcp.cancellation import run_to_completion
 from genmcp.channel import Channel
+from genmcp.core.call import AccessRecord
+from genmcp.core.outcome import digest
+from genmcp.core.request import Request
+from genmcp.core.seal import Purpose
+from genmcp.core.task import Task, replace_task
 from genmcp.errors import InvalidParams, Overloaded, StoreError
 from genmcp.protocol.value import Result
 from genmcp.tasks.attempt import finished_with_error

@@ -9,8 +9,8 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from genmcp._core.client_key import ClientKey, Share
 from genmcp._options import Count, Seconds, check_bounds
+from genmcp.core.client_key import ClientKey, Share
 from genmcp.errors import Overloaded, ToolError
 from genmcp.stores.store import Append
 

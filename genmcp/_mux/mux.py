@@ -1,6 +1,6 @@
 """The mux: serves one server, keeps its state, and routes its live messages.
 
-It decides nothing about the protocol (that is `genmcp._core`) and moves no bytes (that is
+It decides nothing about the protocol (that is `genmcp.core`) and moves no bytes (that is
 `genmcp._transports`).
 """
 
@@ -10,14 +10,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
-from genmcp._core.call import Promote, RouteResolved
-from genmcp._core.client_key import ClientKey
-from genmcp._core.outcome import Outcome
-from genmcp._core.request import Request
-from genmcp._core.seal import Purpose, Seal
-from genmcp._core.server import BUILTIN, is_offered
-from genmcp._core.session import Session
-from genmcp._core.waiting import Continue, ExternalJob, Suspended
 from genmcp._mux.builtin_methods import BuiltinMethods
 from genmcp._mux.bus import MessageBus, ServerRequests
 from genmcp._mux.changes import Subscriptions
@@ -41,9 +33,16 @@ from genmcp._mux.tasks import new_id
 from genmcp._mux.telemetry import Observers, Telemetry
 from genmcp._mux.threads import ThreadPool
 from genmcp._mux.unsent import UnsentBytes
-from genmcp._wire.encoder import Encoder
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import ChangeNotifier, Channel
+from genmcp.core.call import Promote, RouteResolved
+from genmcp.core.client_key import ClientKey
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Request
+from genmcp.core.seal import Purpose, Seal
+from genmcp.core.server import BUILTIN, is_offered
+from genmcp.core.session import Session
+from genmcp.core.waiting import Continue, ExternalJob, Suspended
 from genmcp.errors import CapabilityMissing, InvalidParams, SealError
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.params import InputResponseRequestParams, PaginatedRequestParams
@@ -52,6 +51,7 @@ from genmcp.server import Server, resolve_route
 from genmcp.stores.store import Store
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
+from genmcp.wire.encoder import Encoder
 
 _LOOK: Final = 1.0
 """Maximum seconds of silence after which a resumed stream checks whether its process is alive."""

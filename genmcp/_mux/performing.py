@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Iterator
 
-from genmcp._core.call import CallAction, CallEvent
 from genmcp.channel import Channel, Performer
+from genmcp.core.call import CallAction, CallEvent
 
 
 async def report(channel: Channel, event: CallEvent) -> None:

@@ -7,12 +7,12 @@ from typing import Any
 
 import msgspec
 
-from genmcp._core.call import AskClient, ClientAnswered
-from genmcp._core.continuation import AskedQuestion, Continuation
-from genmcp._core.outcome import Done, Failed, Outcome
 from genmcp._mux.performing import report
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
+from genmcp.core.call import AskClient, ClientAnswered
+from genmcp.core.continuation import AskedQuestion, Continuation
+from genmcp.core.outcome import Done, Failed, Outcome
 from genmcp.errors import (
     ArgumentFaults,
     CapabilityMissing,

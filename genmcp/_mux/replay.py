@@ -13,16 +13,16 @@ from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
-from genmcp._core.exchange import ExchangeAction, StreamRecord
-from genmcp._core.request import Request
 from genmcp._mux.limits import Limits, replayed
 from genmcp._mux.threads import Multimap
-from genmcp._wire import sse
 from genmcp.cancellation import cancel_and_wait
+from genmcp.core.exchange import ExchangeAction, StreamRecord
+from genmcp.core.request import Request
 from genmcp.errors import InvalidRequest, StoreError
 from genmcp.protocol.params import RequestId
 from genmcp.stores.following import follow
 from genmcp.stores.store import LogEvent, Store
+from genmcp.wire import sse
 
 logger = logging.getLogger("genmcp")
 

@@ -8,12 +8,10 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.failures import failure_result, http_status_of, is_expected, store_failure
-from genmcp._core.request import Request
 from genmcp._mux.scopes import has_waited, refused
-from genmcp._wire.encoder import Encoder
-from genmcp._wire.jsonrpc import printable
 from genmcp.channel import Channel, hint_of_name
+from genmcp.core.failures import failure_result, http_status_of, is_expected, store_failure
+from genmcp.core.request import Request
 from genmcp.errors import (
     InsufficientScope,
     InternalError,
@@ -24,6 +22,8 @@ from genmcp.errors import (
 )
 from genmcp.protocol.value import Result
 from genmcp.tasks.log_throttle import LogThrottle
+from genmcp.wire.encoder import Encoder
+from genmcp.wire.jsonrpc import printable
 
 logger = logging.getLogger("genmcp")
 

@@ -11,10 +11,9 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from genmcp._core.access import Access
-from genmcp._core.request import Request, RouteFacts
-from genmcp._wire.jsonrpc import printable
 from genmcp.channel import Channel
+from genmcp.core.access import Access
+from genmcp.core.request import Request, RouteFacts
 from genmcp.errors import InsufficientScope
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.prompts import (
@@ -25,6 +24,7 @@ from genmcp.protocol.prompts import (
 from genmcp.protocol.resources import SubscriptionsListenRequestParams
 from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams
 from genmcp.server import Route, Server
+from genmcp.wire.jsonrpc import printable
 
 logger = logging.getLogger("genmcp")
 

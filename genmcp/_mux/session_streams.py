@@ -17,13 +17,11 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from genmcp._core.session import Session
-from genmcp._core.subscription import ServerChange, changes_of, session_filter
 from genmcp._mux.changes import Subscription, Subscriptions
 from genmcp._mux.limits import Limits, replayed
-from genmcp._wire import sse
-from genmcp._wire.encoder import Encoder
 from genmcp.cancellation import cancel_and_wait
+from genmcp.core.session import Session
+from genmcp.core.subscription import ServerChange, changes_of, session_filter
 from genmcp.errors import (
     Conflict,
     LogTruncated,
@@ -34,6 +32,8 @@ from genmcp.errors import (
 from genmcp.server import Server
 from genmcp.stores.following import follow
 from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
+from genmcp.wire import sse
+from genmcp.wire.encoder import Encoder
 
 logger = logging.getLogger("genmcp")
 

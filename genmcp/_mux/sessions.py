@@ -14,14 +14,14 @@ from typing import Final, Protocol
 
 import msgspec
 
-from genmcp._core.call import CallEvent, Cancel
-from genmcp._core.client_key import ClientKey
-from genmcp._core.request import Request
-from genmcp._core.seal import Purpose, Seal
-from genmcp._core.session import Session, new_session
 from genmcp._mux.bus import EVERYBODY, MessageBus
 from genmcp._mux.limits import ConcurrencyLimit, Limits, Slots
 from genmcp._mux.threads import Multimap
+from genmcp.core.call import CallEvent, Cancel
+from genmcp.core.client_key import ClientKey
+from genmcp.core.request import Request
+from genmcp.core.seal import Purpose, Seal
+from genmcp.core.session import Session, new_session
 from genmcp.errors import (
     ForeignSeal,
     InvalidParams,

@@ -10,17 +10,17 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from genmcp._core.access import Access
-from genmcp._core.client_key import ClientKey
-from genmcp._core.request import REQUEST_TYPES, ClientInfo, Request
-from genmcp._core.seal import Seal
-from genmcp._core.server_dispatch import reader_of
 from genmcp._mux.bus import MessageBus
 from genmcp._mux.limits import Limits
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.telemetry import Observers
 from genmcp._mux.threads import ThreadPool
 from genmcp.channel import CallContext, ChangeNotifier, Channel
+from genmcp.core.access import Access
+from genmcp.core.client_key import ClientKey
+from genmcp.core.request import REQUEST_TYPES, ClientInfo, Request
+from genmcp.core.seal import Seal
+from genmcp.core.server_dispatch import reader_of
 from genmcp.errors import CapabilityMissing, IllegalTransition, StoreError
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.params import ProgressNotificationParams, RequestId

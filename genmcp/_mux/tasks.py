@@ -15,12 +15,16 @@ from typing import Any, cast
 
 import msgspec
 
-from genmcp._core.call import CallAction, WorkCancelled
-from genmcp._core.continuation import Continuation
-from genmcp._core.failures import tool_error
-from genmcp._core.seal import Purpose
-from genmcp._core.task import Task, run_id
-from genmcp._core.waiting import (
+from genmcp._mux.performing import report
+from genmcp._mux.questions import pending_requests
+from genmcp._mux.sinks import Services, StoredRequest, TaskSink
+from genmcp.channel import Channel
+from genmcp.core.call import CallAction, WorkCancelled
+from genmcp.core.continuation import Continuation
+from genmcp.core.failures import tool_error
+from genmcp.core.seal import Purpose
+from genmcp.core.task import Task, run_id
+from genmcp.core.waiting import (
     Asking,
     Awaiting,
     ExternalJob,
@@ -36,12 +40,6 @@ from genmcp._core.waiting import (
     Working,
     scheduled,
 )
-from genmcp._mux.performing import report
-from genmcp._mux.questions import pending_requests
-from genmcp._mux.sinks import Services, StoredRequest, TaskSink
-from genmcp._wire.encoder import EncodedResult
-from genmcp._wire.jsonrpc import ErrorBody
-from genmcp.channel import Channel
 from genmcp.errors import (
     IllegalTransition,
     InsufficientScope,
@@ -59,6 +57,8 @@ from genmcp.tasks.attempt import finished_with_error
 from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import Resume, TaskService
+from genmcp.wire.encoder import EncodedResult
+from genmcp.wire.jsonrpc import ErrorBody
 
 logger = logging.getLogger("genmcp")
 

@@ -13,13 +13,12 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
 import msgspec
 from msgspec.structs import replace
 
-from genmcp._core.outcome import Failed, unpack
-from genmcp._core.request import Request
-from genmcp._core.session import Session
-from genmcp._core.task import Task, run_id
-from genmcp._core.waiting import Suspended, Working
-from genmcp._wire.encoder import EncodedResult
 from genmcp.channel import Channel
+from genmcp.core.outcome import Failed, unpack
+from genmcp.core.request import Request
+from genmcp.core.session import Session
+from genmcp.core.task import Task, run_id
+from genmcp.core.waiting import Suspended, Working
 from genmcp.errors import ConfigurationError, McpError, StoreError
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.params import RequestId
@@ -31,6 +30,7 @@ from genmcp.stores.outages import StoreFailure
 from genmcp.stores.store import Store
 from genmcp.tasks.options import StepObserver
 from genmcp.tasks.worker import TaskWorker
+from genmcp.wire.encoder import EncodedResult
 
 logger = logging.getLogger("genmcp")
 

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
-from genmcp._core.waiting import Continue
+from genmcp.core.waiting import Continue
 from genmcp.errors import Overloaded
 
 

@@ -12,7 +12,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from genmcp._core.client_key import ClientKey, Share
+from genmcp.core.client_key import ClientKey, Share
 from genmcp.errors import Overloaded
 
 TOTAL: Final = 40 * 1024 * 1024

@@ -9,9 +9,9 @@ from msgspec import Raw, Struct
 from genmcp._schema.limits import DEFAULT_LIMITS, SchemaLimits
 from genmcp._schema.of_type import allows_extra, decoder_of, schema_of
 from genmcp._schema.schema import Formats, Schema
-from genmcp._wire.param_headers import HeaderRule, header_rules
 from genmcp.errors import ArgumentFaults, ConfigurationError, MalformedParams
 from genmcp.faults import Fault
+from genmcp.wire.param_headers import HeaderRule, header_rules
 
 Extra = Literal["forbid", "ignore"]
 """Whether arguments that a type does not define are rejected or dropped."""

@@ -13,8 +13,8 @@ import msgspec
 
 from genmcp._schema.limits import MAX_DEPTH, SchemaLimits
 from genmcp._schema.words import escape, join_pointer
-from genmcp._wire.jsonrpc import printable
 from genmcp.errors import ConfigurationError
+from genmcp.wire.jsonrpc import printable
 
 DEFAULT_DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 DRAFT_7: Final = "http://json-schema.org/draft-07/schema"

@@ -6,8 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._wire.jsonrpc import printable
 from genmcp.faults import Fault, Mismatch
+from genmcp.wire.jsonrpc import printable
 
 #: The most faults that one answer lists. Further faults are only counted.
 MAX_FAULTS: Final = 20

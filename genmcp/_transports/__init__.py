@@ -1,4 +1,4 @@
-"""The transports of a server: they read and write bytes, and perform the actions of `_core`.
+"""The transports of a server: they read and write bytes, and perform the actions of `core`.
 
 The transports of a client are in `genmcp/client/transports`.
 """

@@ -4,12 +4,12 @@ import inspect
 import logging
 from collections.abc import Callable, Iterable
 
-from genmcp._core.access import Access, InvalidToken, check_text
 from genmcp._mux.mux import Mux
 from genmcp._transports.request import IN_PROCESS, HttpRequest, Scope
-from genmcp._wire.http import HeaderPolicy, Security, cors_headers, is_loopback
+from genmcp.core.access import Access, InvalidToken, check_text
 from genmcp.errors import ConfigurationError, HttpRejected
 from genmcp.tasks.values import store_types
+from genmcp.wire.http import HeaderPolicy, Security, cors_headers, is_loopback
 
 logger = logging.getLogger("genmcp")
 

@@ -7,8 +7,8 @@ from typing import Any, Final
 from genmcp._mux.limits import MAX_CONTAINERS, Limits
 from genmcp._transports.request import UNCOUNTED, ClientLeft, HttpRequest, Message
 from genmcp._transports.timers import AdjustableTimeout, drive
-from genmcp._wire import jsonrpc
 from genmcp.errors import BodyTimeout, InvalidRequest, TooLarge
+from genmcp.wire import jsonrpc
 
 MAX_BATCH_MESSAGES: Final = 100
 """The maximum number of messages in one batch (2025-03-26)."""

@@ -5,8 +5,6 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from genmcp._core.server import Reject
-from genmcp._core.server_dispatch import SESSION_HEADER, plain_request
 from genmcp._mux.limits import MAX_CONTAINERS
 from genmcp._mux.mux import Mux, mux_of
 from genmcp._mux.responses import EncodedResponse, error_of
@@ -27,11 +25,13 @@ from genmcp._transports.request import (
 from genmcp._transports.responder import Responder
 from genmcp._transports.shutdown import JobsAtWork, Shutdown
 from genmcp._transports.writing import START, reply, write
-from genmcp._wire import jsonrpc
-from genmcp._wire.http import Security, check_post_headers, prefers_html, preflight_headers
+from genmcp.core.server import Reject
+from genmcp.core.server_dispatch import SESSION_HEADER, plain_request
 from genmcp.errors import ConfigurationError, InsufficientScope, NotAllowed
 from genmcp.server import Server
 from genmcp.stores import log_problems
+from genmcp.wire import jsonrpc
+from genmcp.wire.http import Security, check_post_headers, prefers_html, preflight_headers
 
 if TYPE_CHECKING:
     from starlette.routing import Route
@@ -305,8 +305,8 @@ def _authenticator_of(auth: "Bearer | Authenticator") -> "Authenticator":
 
 
 def _console_of(authenticator: "Authenticator | None") -> "Console":
-    from genmcp._core.auth.metadata import origin_of
     from genmcp._transports.console import Console
+    from genmcp.core.auth.metadata import origin_of
 
     issuers = () if authenticator is None else authenticator.bearer.issuers
     return Console(dict.fromkeys(origin_of(each) for each in issuers))

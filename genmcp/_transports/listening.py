@@ -13,20 +13,20 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from genmcp._core.exchange import ExchangeAction, StreamChunk, StreamEnd, StreamHead
-from genmcp._core.request import Request
-from genmcp._core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
 from genmcp._mux.builtin_methods import TASKS_CHANGED, task_status_notification, watching
 from genmcp._mux.changes import Subscription
 from genmcp._mux.mux import Mux
 from genmcp._transports.request import ClientLeft, HttpRequest, wait_for_disconnect
 from genmcp._transports.running_call import LiveCaller
 from genmcp._transports.writing import OpenConnection, Writer
-from genmcp._wire import sse
-from genmcp._wire.sse import COMMENT
+from genmcp.core.exchange import ExchangeAction, StreamChunk, StreamEnd, StreamHead
+from genmcp.core.request import Request
+from genmcp.core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
 from genmcp.errors import Overloaded
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.resources import SubscriptionFilter
+from genmcp.wire import sse
+from genmcp.wire.sse import COMMENT
 
 _LEEWAY: Final = 30.0
 """Seconds after which the stream of a token that has expired ends."""

@@ -14,11 +14,22 @@ from contextlib import aclosing, suppress
 from functools import partial
 from typing import Any, Protocol
 
-from genmcp._core.access import Access
-from genmcp._core.call import Cancel, Leave, StopServer
-from genmcp._core.client_key import LOCAL, ClientKey
-from genmcp._core.request import Request
-from genmcp._core.server import (
+from genmcp._mux.mux import Mux
+from genmcp._mux.responses import EncodedResponse, error_of
+from genmcp._transports.body import decode
+from genmcp._transports.listening import closing_response, open_subscription, without_params
+from genmcp._transports.request import reject
+from genmcp._transports.responder import BatchLimits
+from genmcp._transports.running_call import NO_RESPONSE, RunningCall
+from genmcp._transports.shutdown import LAST_WORDS
+from genmcp._transports.timers import LatestProgress, RateLimiter
+from genmcp.cancellation import cancel_and_wait
+from genmcp.channel import Channel
+from genmcp.core.access import Access
+from genmcp.core.call import Cancel, Leave, StopServer
+from genmcp.core.client_key import LOCAL, ClientKey
+from genmcp.core.request import Request
+from genmcp.core.server import (
     LISTEN,
     CancelRequest,
     DeliverResponse,
@@ -29,21 +40,7 @@ from genmcp._core.server import (
     SessionReady,
     StartRequest,
 )
-from genmcp._core.session import Session, new_session
-from genmcp._mux.mux import Mux
-from genmcp._mux.responses import EncodedResponse, error_of
-from genmcp._transports.body import decode
-from genmcp._transports.listening import closing_response, open_subscription, without_params
-from genmcp._transports.request import reject
-from genmcp._transports.responder import BatchLimits
-from genmcp._transports.running_call import NO_RESPONSE, RunningCall
-from genmcp._transports.shutdown import LAST_WORDS
-from genmcp._transports.timers import LatestProgress, RateLimiter
-from genmcp._wire import jsonrpc
-from genmcp._wire.jsonrpc import Message
-from genmcp._wire.lines import OversizedMessage
-from genmcp.cancellation import cancel_and_wait
-from genmcp.channel import Channel
+from genmcp.core.session import Session, new_session
 from genmcp.errors import InvalidRequest, StoreError, TooLarge
 from genmcp.protocol.params import (
     LoggingMessageNotificationParams,
@@ -51,6 +48,9 @@ from genmcp.protocol.params import (
 )
 from genmcp.protocol.value import Value
 from genmcp.stores.store import LogEvent
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import Message
+from genmcp.wire.lines import OversizedMessage
 
 logger = logging.getLogger("genmcp")
 

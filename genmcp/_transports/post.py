@@ -12,26 +12,6 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.request import Request
-from genmcp._core.server import (
-    LISTEN,
-    CancelRequest,
-    DeliverResponse,
-    OpenSession,
-    Reject,
-    ServerAction,
-    ServerConnection,
-    StartRequest,
-)
-from genmcp._core.server_dispatch import (
-    SESSION_HEADER,
-    Era,
-    check_batch,
-    check_legacy,
-    era_of,
-)
-from genmcp._core.session import Session
-from genmcp._core.task import LOST
 from genmcp._mux.replay import OpenCall
 from genmcp._mux.responses import error_of
 from genmcp._mux.session_streams import LISTENER, to_wire
@@ -41,13 +21,33 @@ from genmcp._transports.pipe import Pipe, PipedCall
 from genmcp._transports.request import HttpRequest, reject
 from genmcp._transports.responder import Responder, serve_batch
 from genmcp._transports.writing import reply
-from genmcp._wire.http import check_get_headers
-from genmcp._wire.jsonrpc import ErrorBody, Message, encode_batch
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import CallContext, Channel
+from genmcp.core.request import Request
+from genmcp.core.server import (
+    LISTEN,
+    CancelRequest,
+    DeliverResponse,
+    OpenSession,
+    Reject,
+    ServerAction,
+    ServerConnection,
+    StartRequest,
+)
+from genmcp.core.server_dispatch import (
+    SESSION_HEADER,
+    Era,
+    check_batch,
+    check_legacy,
+    era_of,
+)
+from genmcp.core.session import Session
+from genmcp.core.task import LOST
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
 from genmcp.protocol.params import RequestParams
 from genmcp.stores.following import RETRY_DELAY
+from genmcp.wire.http import check_get_headers
+from genmcp.wire.jsonrpc import ErrorBody, Message, encode_batch
 
 
 def post(http: HttpRequest, message: Message | list[Message | InvalidRequest]) -> Awaitable[None]:

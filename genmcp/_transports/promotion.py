@@ -1,6 +1,6 @@
 """Promotion of a call to a task while its hook runs: the timer, the record, and its handle.
 
-`_core/call.py` decides when a promotion begins and how it ends. If the store fails, the write is
+`core/call.py` decides when a promotion begins and how it ends. If the store fails, the write is
 repeated with the same id, since the record may have been written.
 """
 
@@ -12,7 +12,15 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from genmcp._core.call import (
+from genmcp._mux.continuations import has_tasks
+from genmcp._mux.mux import Mux
+from genmcp._mux.performing import perform
+from genmcp._mux.responses import EncodedResponse
+from genmcp._mux.sinks import TaskSink
+from genmcp._mux.tasks import create_task_result, new_id, still_running_result, suspension_of
+from genmcp._transports.timers import TimerTable
+from genmcp.channel import Channel, Performer
+from genmcp.core.call import (
     CallAction,
     CallEvent,
     CallPhase,
@@ -24,17 +32,9 @@ from genmcp._core.call import (
     StoreFailed,
     Written,
 )
-from genmcp._core.continuation import Continuation
-from genmcp._core.request import RESULT_TOOL
-from genmcp._core.task import Task
-from genmcp._mux.continuations import has_tasks
-from genmcp._mux.mux import Mux
-from genmcp._mux.performing import perform
-from genmcp._mux.responses import EncodedResponse
-from genmcp._mux.sinks import TaskSink
-from genmcp._mux.tasks import create_task_result, new_id, still_running_result, suspension_of
-from genmcp._transports.timers import TimerTable
-from genmcp.channel import Channel, Performer
+from genmcp.core.continuation import Continuation
+from genmcp.core.request import RESULT_TOOL
+from genmcp.core.task import Task
 from genmcp.errors import IllegalTransition, StoreError, TaskNotFound
 from genmcp.protocol.value import Result
 

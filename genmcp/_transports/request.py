@@ -17,10 +17,6 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from genmcp._core.access import Access
-from genmcp._core.client_key import ClientKey, address_of, key_of
-from genmcp._core.request import Request
-from genmcp._core.server import Reject
 from genmcp._mux.limits import Slots
 from genmcp._mux.mux import Mux
 from genmcp._mux.responses import EncodedResponse
@@ -29,6 +25,10 @@ from genmcp._mux.telemetry import Rejection
 from genmcp._transports.running_call import LiveCaller
 from genmcp._transports.shutdown import LAST_WORDS, Shutdown
 from genmcp._transports.timers import AdjustableTimeout
+from genmcp.core.access import Access
+from genmcp.core.client_key import ClientKey, address_of, key_of
+from genmcp.core.request import Request
+from genmcp.core.server import Reject
 from genmcp.errors import ConfigurationError, InsufficientScope
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.revisions.chain import LATEST
@@ -244,7 +244,7 @@ class HttpRequest(msgspec.Struct, eq=False):
         """
         if self.challenger is not None:
             return self.challenger.challenge(self.scope, error, description, scopes)
-        from genmcp._core.auth.challenges import bearer_challenge  # only if something is refused
+        from genmcp.core.auth.challenges import bearer_challenge  # only if something is refused
 
         return bearer_challenge(error, description, scopes)
 

@@ -19,8 +19,6 @@ from contextlib import suppress
 from threading import get_ident
 from typing import Any, Final
 
-from genmcp._core.request import Request
-from genmcp._core.server import LISTEN, Reject
 from genmcp._mux.mux import Mux
 from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.listening import listen
@@ -31,6 +29,8 @@ from genmcp._transports.timers import TICK, TimerTable, drive
 from genmcp._transports.writing import reply
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
+from genmcp.core.request import Request
+from genmcp.core.server import LISTEN, Reject
 from genmcp.errors import CapabilityMissing, Overloaded, TooLarge
 from genmcp.protocol.params import (
     LoggingMessageNotificationParams,

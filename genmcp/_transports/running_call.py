@@ -1,6 +1,6 @@
 """One request while its hook runs, on any transport: the sink of its channel.
 
-`_core/call.py` decides the next phase of a call. `RunningCall.perform` performs its actions.
+`core/call.py` decides the next phase of a call. `RunningCall.perform` performs its actions.
 
 This module also tells apart who has cancelled the hook of a call (`RunningCall.end`). A hook runs
 in the asyncio.Task of its transport, over HTTP that of the host's request. A CancelledError in the
@@ -16,18 +16,6 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from genmcp._core.access import Access
-from genmcp._core.call import (
-    CallAction,
-    CallEvent,
-    CallPhase,
-    Interrupted,
-    Returned,
-    StepStored,
-    StopServer,
-)
-from genmcp._core.request import RESULT_TOOL, Request, RouteFacts
-from genmcp._core.server import AT_ONCE, SMALL
 from genmcp._mux.limits import Slots
 from genmcp._mux.mux import Mux
 from genmcp._mux.performing import report
@@ -36,6 +24,18 @@ from genmcp._mux.tasks import still_running_result
 from genmcp._transports.promotion import PROMOTES, Promotion
 from genmcp._transports.timers import drive, run_at_once
 from genmcp.channel import CallContext, Caller, Channel
+from genmcp.core.access import Access
+from genmcp.core.call import (
+    CallAction,
+    CallEvent,
+    CallPhase,
+    Interrupted,
+    Returned,
+    StepStored,
+    StopServer,
+)
+from genmcp.core.request import RESULT_TOOL, Request, RouteFacts
+from genmcp.core.server import AT_ONCE, SMALL
 from genmcp.errors import McpError, Overloaded
 from genmcp.log_handler import ClientLogHandler, forwarding
 from genmcp.protocol.value import Value

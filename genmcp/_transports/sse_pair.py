@@ -12,9 +12,6 @@ from functools import partial
 from typing import Final
 from urllib.parse import parse_qs, quote
 
-from genmcp._core.request import Request, cancels_on_disconnect
-from genmcp._core.server import OpenSession, Reject, ServerConnection, StartRequest
-from genmcp._core.session import Session, anonymous_params, new_session
 from genmcp._mux.session_streams import to_wire
 from genmcp._mux.threads import Multimap
 from genmcp._transports.body import decode, read_body
@@ -23,8 +20,9 @@ from genmcp._transports.pipe import Pipe, PipedCall
 from genmcp._transports.post import perform
 from genmcp._transports.request import HttpRequest, Receive, Scope, Send, Serve, reject
 from genmcp._transports.writing import reply
-from genmcp._wire import sse
-from genmcp._wire.http import check_get_headers, check_post_headers, preflight_headers
+from genmcp.core.request import Request, cancels_on_disconnect
+from genmcp.core.server import OpenSession, Reject, ServerConnection, StartRequest
+from genmcp.core.session import Session, anonymous_params, new_session
 from genmcp.errors import (
     Conflict,
     InvalidParams,
@@ -38,6 +36,8 @@ from genmcp.errors import (
 )
 from genmcp.protocol.revisions.v2024_11_05 import REVISION
 from genmcp.stores.store import Delete, Put, StoreEntry
+from genmcp.wire import sse
+from genmcp.wire.http import check_get_headers, check_post_headers, preflight_headers
 
 Admit = Callable[[Scope, Receive, Send, Serve], Awaitable[None]]
 """Serves an ASGI request with the given function, and responds with the errors that it raises."""

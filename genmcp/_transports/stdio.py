@@ -18,14 +18,14 @@ from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
 from typing import Final, TypeVar
 
-from genmcp._core.access import Access
 from genmcp._mux.limits import Limits
 from genmcp._mux.mux import Mux, mux_of
 from genmcp._transports.pipe import PipeConnection
 from genmcp._transports.shutdown import LAST_WORDS
-from genmcp._wire.lines import LineReader, frame
 from genmcp.cancellation import cancel_and_wait
+from genmcp.core.access import Access
 from genmcp.server import Server
+from genmcp.wire.lines import LineReader, frame
 
 T = TypeVar("T")
 

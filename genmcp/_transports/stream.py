@@ -10,21 +10,21 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
-from genmcp._core.call import CallEvent, CallPhase, Leave, StopServer
-from genmcp._core.exchange import (
-    Exchange,
-    ExchangeAction,
-    ExchangeState,
-    StreamRecord,
-    exchange_for,
-)
-from genmcp._core.request import Request, cancels_on_disconnect
 from genmcp._mux.replay import StoredStream, log_of
 from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.request import HttpRequest, as_headers, wait_for_disconnect
 from genmcp._transports.running_call import RunningCall
 from genmcp._transports.timers import LatestProgress, RateLimiter
 from genmcp._transports.writing import OpenConnection, Writer
+from genmcp.core.call import CallEvent, CallPhase, Leave, StopServer
+from genmcp.core.exchange import (
+    Exchange,
+    ExchangeAction,
+    ExchangeState,
+    StreamRecord,
+    exchange_for,
+)
+from genmcp.core.request import Request, cancels_on_disconnect
 
 # Milliseconds after which a client resumes a stream that ends with this process: a load balancer
 # needs a moment to notice, and a restarted server to start.

@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
-from genmcp._core.request import Request
+from genmcp.core.request import Request
 
 __all__ = [
     "TICK",

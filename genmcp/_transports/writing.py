@@ -14,7 +14,6 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.exchange import ExchangeAction, FullResponse, StreamChunk, StreamEnd, StreamHead
 from genmcp._transports.request import (
     PIECE,
     UNCOUNTED,
@@ -26,8 +25,9 @@ from genmcp._transports.request import (
     transport_of,
 )
 from genmcp._transports.timers import TICK, TimerTable, drive
-from genmcp._wire.sse import MEDIA_TYPE
 from genmcp.cancellation import cancel_and_wait
+from genmcp.core.exchange import ExchangeAction, FullResponse, StreamChunk, StreamEnd, StreamHead
+from genmcp.wire.sse import MEDIA_TYPE
 
 START: Final = "http.response.start"
 BODY: Final = "http.response.body"

@@ -4,20 +4,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from genmcp._core.access import AuthorizationUnavailable as AuthorizationUnavailable
-    from genmcp._core.access import InvalidToken as InvalidToken
     from genmcp.auth.bearer import Bearer as Bearer
     from genmcp.auth.bearer import Verifier as Verifier
     from genmcp.auth.introspection import Introspection as Introspection
     from genmcp.auth.jwt import Jwt as Jwt
+    from genmcp.core.access import AuthorizationUnavailable as AuthorizationUnavailable
+    from genmcp.core.access import InvalidToken as InvalidToken
 
 # Imported at the first access: `Jwt` needs an extra, and a client with a login needs none of the
 # server, but other modules of this folder.
 _LATER: Final = {
-    "AuthorizationUnavailable": "genmcp._core.access",
+    "AuthorizationUnavailable": "genmcp.core.access",
     "Bearer": "genmcp.auth.bearer",
     "Introspection": "genmcp.auth.introspection",
-    "InvalidToken": "genmcp._core.access",
+    "InvalidToken": "genmcp.core.access",
     "Jwt": "genmcp.auth.jwt",
     "Verifier": "genmcp.auth.bearer",
 }

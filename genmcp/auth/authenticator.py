@@ -11,19 +11,19 @@ from urllib.parse import parse_qsl
 
 import msgspec
 
-from genmcp._core.access import Access, AuthorizationUnavailable, InvalidToken
-from genmcp._core.auth.challenges import bearer_challenge
-from genmcp._core.server import Reject
 from genmcp._transports.admission import in_process_access
 from genmcp._transports.body import decode, read_body
 from genmcp._transports.request import Headers, HttpRequest, Scope, reject
 from genmcp._transports.writing import reply
-from genmcp._wire.jsonrpc import Message
 from genmcp.auth.bearer import Bearer, ProofChecker, bound_verifier
 from genmcp.auth.document import ResourceDocument
 from genmcp.auth.verdicts import SYSTEM_CLOCK, Verdicts
+from genmcp.core.access import Access, AuthorizationUnavailable, InvalidToken
+from genmcp.core.auth.challenges import bearer_challenge
+from genmcp.core.server import Reject
 from genmcp.errors import HttpRejected, McpError
 from genmcp.tasks.log_throttle import LogThrottle
+from genmcp.wire.jsonrpc import Message
 
 logger = logging.getLogger("genmcp")
 

@@ -6,10 +6,10 @@ from typing import Any, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from genmcp._core.access import Access, check_text, checked_scopes
-from genmcp._core.auth.metadata import ResourceMetadata, check_public_url
 from genmcp._transports.admission import check_function
 from genmcp._transports.request import HttpRequest
+from genmcp.core.access import Access, check_text, checked_scopes
+from genmcp.core.auth.metadata import ResourceMetadata, check_public_url
 from genmcp.errors import ConfigurationError
 
 

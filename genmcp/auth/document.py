@@ -4,9 +4,9 @@ from contextlib import suppress
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from genmcp._core.auth.metadata import resource_metadata_path, resource_metadata_urls
 from genmcp._transports.request import Headers, Receive, Scope, Send
 from genmcp._transports.writing import BODY, START
+from genmcp.core.auth.metadata import resource_metadata_path, resource_metadata_urls
 
 _METHODS: Final = ("GET", "HEAD", "OPTIONS")
 _ROOT: Final = resource_metadata_path("/")

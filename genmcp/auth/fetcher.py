@@ -12,9 +12,9 @@ from contextlib import suppress
 from functools import cache
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from genmcp._core.auth.fetching import MAX_DOCUMENT, is_private_address
-from genmcp._core.auth.metadata import is_loopback_url
-from genmcp._core.auth.steps import Fetch, Fetched, Steps
+from genmcp.core.auth.fetching import MAX_DOCUMENT, is_private_address
+from genmcp.core.auth.metadata import is_loopback_url
+from genmcp.core.auth.steps import Fetch, Fetched, Steps
 from genmcp.version import __version__
 
 if TYPE_CHECKING:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from copy import copy
 from urllib.parse import quote_plus, urlencode
 
-from genmcp._core.access import Access, AuthorizationUnavailable
-from genmcp._core.auth.claims import Rules, check_introspection
-from genmcp._core.auth.metadata import check_public_url
-from genmcp._core.auth.steps import Fetch
-from genmcp._core.auth.strict_json import strict_object
 from genmcp.auth.fetcher import VERIFIER_TIMEOUT, Fetcher
 from genmcp.auth.verdicts import SYSTEM_CLOCK, Clock, check_lists
+from genmcp.core.access import Access, AuthorizationUnavailable
+from genmcp.core.auth.claims import Rules, check_introspection
+from genmcp.core.auth.metadata import check_public_url
+from genmcp.core.auth.steps import Fetch
+from genmcp.core.auth.strict_json import strict_object
 from genmcp.errors import ConfigurationError
 
 

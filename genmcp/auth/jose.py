@@ -14,8 +14,8 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_pem_public_key
 
-from genmcp._core.access import InvalidToken
-from genmcp._core.auth.claims import check_header, parse_object
+from genmcp.core.access import InvalidToken
+from genmcp.core.auth.claims import check_header, parse_object
 from genmcp.errors import ConfigurationError
 from genmcp.extras import missing_extra
 

@@ -9,15 +9,15 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.access import Access, AuthorizationUnavailable, InvalidToken
-from genmcp._core.auth.claims import Rules, check_claims, check_type, parse_object
-from genmcp._core.auth.fetching import NoDocument, check_url, get, get_document, shown
-from genmcp._core.auth.metadata import is_loopback_url, server_metadata_urls
-from genmcp._core.auth.steps import Fetched, FlowFailed, FlowOptions, Steps
 from genmcp.auth.fetcher import VERIFIER_TIMEOUT, Fetcher
 from genmcp.auth.jose import ASYMMETRIC, Jws, Key, KeyData, decode, read_key, read_key_set, verify
 from genmcp.auth.shared import SingleFlight
 from genmcp.auth.verdicts import SYSTEM_CLOCK, Clock, check_lists
+from genmcp.core.access import Access, AuthorizationUnavailable, InvalidToken
+from genmcp.core.auth.claims import Rules, check_claims, check_type, parse_object
+from genmcp.core.auth.fetching import NoDocument, check_url, get, get_document, shown
+from genmcp.core.auth.metadata import is_loopback_url, server_metadata_urls
+from genmcp.core.auth.steps import Fetched, FlowFailed, FlowOptions, Steps
 from genmcp.errors import ConfigurationError
 
 logger = logging.getLogger("genmcp")

@@ -9,8 +9,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import Final, NamedTuple, TypeVar
 
-from genmcp._core.access import Access, InvalidToken
 from genmcp.auth.shared import SingleFlight
+from genmcp.core.access import Access, InvalidToken
 from genmcp.errors import ConfigurationError
 
 T = TypeVar("T")

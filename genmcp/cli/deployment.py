@@ -11,12 +11,12 @@ from typing import Final, NamedTuple
 import click
 import msgspec
 
-from genmcp._core.outcome import Outcome
-from genmcp._core.task import Task
-from genmcp._core.waiting import Finished
 from genmcp.cli.output import CommandError, OutputWriter, private_output
 from genmcp.cli.parsing import options_as
 from genmcp.cli.target import load_mux
+from genmcp.core.outcome import Outcome
+from genmcp.core.task import Task
+from genmcp.core.waiting import Finished
 from genmcp.errors import ConfigurationError, ContractError, StoreError, TaskNotFound
 from genmcp.stores import open_store
 from genmcp.stores.store import Store

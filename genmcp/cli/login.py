@@ -15,11 +15,6 @@ import click
 import msgspec
 from msgspec.structs import replace
 
-from genmcp._core.auth.discovery import find_resource
-from genmcp._core.auth.flow import RejectedAttempt, authorize, log_out
-from genmcp._core.auth.metadata import ResourceMetadata
-from genmcp._core.auth.record import Record, record_key
-from genmcp._core.auth.steps import Failure, FlowEvent, FlowFailed
 from genmcp.cli.output import CommandError, as_command_options, one_line, private_output
 from genmcp.cli.parsing import PORT, Decorator, example, options_as, tokens_option
 from genmcp.client.auth.asking import show
@@ -30,6 +25,11 @@ from genmcp.client.auth.oauth import OAuth
 from genmcp.client.auth.tokens import TokenStorage, TokensUnavailable
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, Forbidden, Unauthorized
+from genmcp.core.auth.discovery import find_resource
+from genmcp.core.auth.flow import RejectedAttempt, authorize, log_out
+from genmcp.core.auth.metadata import ResourceMetadata
+from genmcp.core.auth.record import Record, record_key
+from genmcp.core.auth.steps import Failure, FlowEvent, FlowFailed
 from genmcp.errors import ConfigurationError
 
 WriteLine = Callable[[str], None]

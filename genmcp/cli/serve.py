@@ -26,7 +26,6 @@ from genmcp._transports.endpoint import Endpoint
 from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
 from genmcp._transports.shutdown import uvicorn_server
 from genmcp._transports.stdio import private_streams, serve_stdio
-from genmcp._wire.http import Security
 from genmcp.cli.output import CommandError, log_to_stderr
 from genmcp.cli.parsing import COUNT, PORT, SECONDS, example, options_as
 from genmcp.cli.target import SERVED_HELP, load_attribute, load_mux
@@ -41,6 +40,7 @@ from genmcp.cli.worker import (
 from genmcp.errors import ConfigurationError
 from genmcp.server import Server
 from genmcp.telemetry.log import LoggingTelemetry
+from genmcp.wire.http import Security
 
 logger = logging.getLogger("genmcp")
 

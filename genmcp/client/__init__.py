@@ -1,6 +1,6 @@
 """The client: drives any MCP server, of any revision, over HTTP, stdio or in memory."""
 
-from genmcp._core.client.events import SendMessage as SendMessage
 from genmcp.client.handler import DefaultHandler as DefaultHandler
 from genmcp.client.handler import Denied as Denied
 from genmcp.client.transports.base import TransportSink as TransportSink
+from genmcp.core.client.events import SendMessage as SendMessage

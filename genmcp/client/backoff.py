@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Final, TypeVar
 
-from genmcp._core.backoff import backoff
 from genmcp.client.errors import (
     ClientError,
     ConnectError,
@@ -16,6 +15,7 @@ from genmcp.client.errors import (
     RequestTimeout,
     ServerError,
 )
+from genmcp.core.backoff import backoff
 
 R = TypeVar("R")
 

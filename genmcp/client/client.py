@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
 
 from msgspec import UNSET
 
-from genmcp._core.client.events import Answered, TaskCreated
 from genmcp.client.auth.base import Auth, check_auth
 from genmcp.client.cache import REVISION_CACHE, copied
 from genmcp.client.connection import Connection, Deadline, Timeout
@@ -31,6 +30,7 @@ from genmcp.client.tasks import TaskHandle
 from genmcp.client.transports.base import Transport
 from genmcp.client.transports.http_messages import NO_HEADERS
 from genmcp.client.transports.targets import Target, server_key, target_name, transport_to
+from genmcp.core.client.events import Answered, TaskCreated
 from genmcp.errors import ConfigurationError, HeaderMismatch, MethodNotFound
 from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities
 from genmcp.protocol.content import ResourceDefinition

@@ -18,12 +18,6 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from genmcp._core.client import events
-from genmcp._core.client.codec import Params
-from genmcp._core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
-from genmcp._core.client.lifecycle import Timeouts
-from genmcp._core.subscription import ACKNOWLEDGED
-from genmcp._wire.jsonrpc import RequestId
 from genmcp.cancellation import CancelScope
 from genmcp.client.cache import ResultCache
 from genmcp.client.errors import (
@@ -45,10 +39,16 @@ from genmcp.client.handler_runner import Answer, HandlerRunner, declared_capabil
 from genmcp.client.options import ClientOptions
 from genmcp.client.tool_catalog import ToolCatalog
 from genmcp.client.transports.base import Transport
+from genmcp.core.client import events
+from genmcp.core.client.codec import Params
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
+from genmcp.core.client.lifecycle import Timeouts
+from genmcp.core.subscription import ACKNOWLEDGED
 from genmcp.errors import McpError, MethodNotFound
 from genmcp.protocol.client_features import InputRequest
 from genmcp.protocol.params import LoggingLevel, ProgressNotificationParams
 from genmcp.protocol.revisions.chain import REVISIONS
+from genmcp.wire.jsonrpc import RequestId
 
 logger = logging.getLogger("genmcp.client")
 

@@ -35,10 +35,10 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from genmcp._core.auth.challenges import parse_challenges, scopes_of
-from genmcp._core.auth.steps import Failure, FlowFailed
-from genmcp._core.client.events import NoCommonRevision, SendMessage
-from genmcp._core.client.lifecycle import TransportFailure
+from genmcp.core.auth.challenges import parse_challenges, scopes_of
+from genmcp.core.auth.steps import Failure, FlowFailed
+from genmcp.core.client.events import NoCommonRevision, SendMessage
+from genmcp.core.client.lifecycle import TransportFailure
 from genmcp.errors import GenmcpError, McpError
 
 _EXCERPT = 200  # characters of a response body that an error message contains

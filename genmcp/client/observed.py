@@ -8,10 +8,10 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.client import events
 from genmcp._mux.telemetry import RequestFailure
 from genmcp.client.connection import Connection, Response
 from genmcp.client.errors import ClientError, ServerError
+from genmcp.core.client import events
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import LEGACY
 from genmcp.telemetry.client import SentRequest

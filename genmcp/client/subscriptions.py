@@ -12,15 +12,15 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.client.events import NotificationReceived, NotificationsMissed, SessionReset
-from genmcp._core.client.lifecycle import Timeouts
-from genmcp._core.subscription import ACKNOWLEDGED
-from genmcp._wire.jsonrpc import RequestId
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.connection import Connection, ConnectionEvent
 from genmcp.client.errors import ClientError, ProtocolError, RequestTimeout
+from genmcp.core.client.events import NotificationReceived, NotificationsMissed, SessionReset
+from genmcp.core.client.lifecycle import Timeouts
+from genmcp.core.subscription import ACKNOWLEDGED
 from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.resources import ResourceUpdatedNotificationParams, SubscriptionFilter
+from genmcp.wire.jsonrpc import RequestId
 
 _LISTEN: Final = "subscriptions/listen"
 _UPDATED: Final = "notifications/resources/updated"

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.client.lifecycle import Timeouts
-from genmcp._wire.jsonrpc import ErrorBody
 from genmcp.cancellation import cancel_and_wait
 from genmcp.client.backoff import Polling, is_transient, repeated
 from genmcp.client.cache import copied
@@ -26,12 +24,14 @@ from genmcp.client.errors import (
 )
 from genmcp.client.hooks import ProgressCallback, ProgressReporter
 from genmcp.client.subscriptions import ChangeStream
+from genmcp.core.client.lifecycle import Timeouts
 from genmcp.errors import GenmcpError
 from genmcp.protocol.client_features import InputRequest
 from genmcp.protocol.resources import SubscriptionFilter
 from genmcp.protocol.tasks import PROGRESS, DetailedTask
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value, decoder_for
+from genmcp.wire.jsonrpc import ErrorBody
 
 _ACTIVE: Final = ("working", "input_required")
 #: Errors that tell nothing about the task, besides transient ones.

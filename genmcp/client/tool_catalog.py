@@ -12,11 +12,11 @@ from msgspec import UNSET, UnsetType
 from genmcp._schema.document import Document
 from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp._schema.schema import Schema
-from genmcp._wire.jsonrpc import printable
-from genmcp._wire.param_headers import ANNOTATION, HeaderRule, header_rules, param_headers
 from genmcp.client.errors import ProtocolError
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
+from genmcp.wire.jsonrpc import printable
+from genmcp.wire.param_headers import ANNOTATION, HeaderRule, header_rules, param_headers
 
 logger = logging.getLogger("genmcp.client")
 

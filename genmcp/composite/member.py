@@ -5,11 +5,11 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Outcome
-from genmcp._core.request import Policy, Request
-from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Policy, Request
+from genmcp.core.waiting import Continue
 from genmcp.errors import McpError
 from genmcp.protocol.value import Result
 from genmcp.server import Route, Server

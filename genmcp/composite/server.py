@@ -23,14 +23,14 @@ from weakref import WeakSet
 
 from msgspec.structs import replace
 
-from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Outcome
-from genmcp._core.request import Request
-from genmcp._core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange
-from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel, Listener
 from genmcp.client.errors import ClientError
 from genmcp.composite.member import Alternative, CompositeRoute, M, Member
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Request
+from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange
+from genmcp.core.waiting import Continue
 from genmcp.errors import (
     ConfigurationError,
     InsufficientScope,

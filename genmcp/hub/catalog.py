@@ -10,12 +10,11 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from genmcp._core.request import Policy
-from genmcp._wire.param_headers import HeaderRule
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ListTooLong, ServerError
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tool_catalog import read_tool_headers
+from genmcp.core.request import Policy
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.prompts import ListPromptsResult, PromptArgument, PromptDefinition
@@ -28,6 +27,7 @@ from genmcp.protocol.tools import ListToolsResult, ToolDefinition
 from genmcp.protocol.value import PaginatedResult
 from genmcp.server import Route
 from genmcp.uri_template import UriTemplate
+from genmcp.wire.param_headers import HeaderRule
 
 logger = logging.getLogger("genmcp.hub")
 

@@ -11,10 +11,10 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.backoff import backoff
 from genmcp._options import Count, Fraction, Pause, check_bounds
 from genmcp.client.auth.base import Auth, check_auth
 from genmcp.client.options import MASK, mask_url, mask_values, options_repr
+from genmcp.core.backoff import backoff
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.revisions.chain import REVISIONS
 

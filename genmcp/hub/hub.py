@@ -9,7 +9,6 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from genmcp._core.request import Policy
 from genmcp.cancellation import cancel_requested
 from genmcp.client.client import Client
 from genmcp.client.connection import Timeout
@@ -25,6 +24,7 @@ from genmcp.composite.errors import (
     UnknownTool,
 )
 from genmcp.composite.server import CompositeServer, Members, check_separator, first_result
+from genmcp.core.request import Policy
 from genmcp.errors import ConfigurationError, ContractError, GenmcpError, ResourceNotFound
 from genmcp.hub.catalog import HubPrompt, HubResource, HubTool
 from genmcp.hub.config import ServerConfig, Sleep

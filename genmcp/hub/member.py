@@ -11,10 +11,6 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Outcome
-from genmcp._core.request import Policy, Request
-from genmcp._core.waiting import Continue
 from genmcp.cancellation import cancel_and_wait, run_to_completion
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.client.client import Client
@@ -39,6 +35,10 @@ from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.transports.targets import Target
 from genmcp.composite.errors import CompositeError, ReconnectError, UnknownServer
 from genmcp.composite.member import Member, UnlistedRoute
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Policy, Request
+from genmcp.core.waiting import Continue
 from genmcp.errors import (
     GenmcpError,
     InvalidParams,

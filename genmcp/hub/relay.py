@@ -36,15 +36,15 @@ from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
-from genmcp._core.client_key import ClientKey, Share
-from genmcp._core.outcome import Done, Outcome
-from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler, Sampled
 from genmcp.client.hooks import ORIGIN_CONTEXT
 from genmcp.client.tool_catalog import read_schemas
 from genmcp.content import json_of
+from genmcp.core.client_key import ClientKey, Share
+from genmcp.core.outcome import Done, Outcome
+from genmcp.core.waiting import Continue
 from genmcp.errors import (
     CapabilityMissing,
     ConfigurationError,

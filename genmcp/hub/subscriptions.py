@@ -7,13 +7,13 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
-from genmcp._core.subscription import RESOURCES, ServerChange
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Listener
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ServerError
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.composite.server import CompositeServer, Members
+from genmcp.core.subscription import RESOURCES, ServerChange
 from genmcp.errors import Overloaded
 from genmcp.hub.config import STABLE_AFTER, STREAM_RETRY, Sleep
 

@@ -25,8 +25,6 @@ from typing import Any, Generic
 from msgspec.structs import replace
 from typing_extensions import TypeVar
 
-from genmcp._core.request import PromptRequest, Request
-from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
 from genmcp.completion import Completer
 from genmcp.component import (
@@ -41,6 +39,8 @@ from genmcp.component import (
 )
 from genmcp.component_route import ComponentRoute
 from genmcp.content import prompt_result
+from genmcp.core.request import PromptRequest, Request
+from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError, PromptNotFound
 from genmcp.hook import Hook
 from genmcp.protocol.prompts import GetPromptResult, PromptArgument, PromptDefinition

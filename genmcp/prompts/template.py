@@ -18,10 +18,10 @@ from typing import Any, Final
 import msgspec
 from typing_extensions import Unpack
 
-from genmcp._core.request import PromptRequest
 from genmcp.channel import Channel
 from genmcp.component import Metadata, set_options
 from genmcp.content import prompt_result
+from genmcp.core.request import PromptRequest
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.prompts.prompt import Prompt
 from genmcp.protocol.content import TextContent

@@ -11,9 +11,9 @@ from typing import Any, ClassVar, Generic, Literal, TypeAlias
 import msgspec
 from typing_extensions import TypeVar
 
-from genmcp._core.waiting import Wait
 from genmcp._schema.of_type import decoder_of, schema_of
 from genmcp._schema.schema import Schema
+from genmcp.core.waiting import Wait
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.client_features import InputRequest

@@ -5,12 +5,12 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from genmcp._core.subscription import TOOLS, ServerChange
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint, route_to
 from genmcp._transports.request import HttpRequest, Receive, Scope, Send, Serve
 from genmcp.channel import Listener
 from genmcp.composite.errors import CompositeError
+from genmcp.core.subscription import TOOLS, ServerChange
 from genmcp.errors import ConfigurationError, InvalidRequest
 from genmcp.registry.registry import Registry
 from genmcp.server import Server

@@ -6,20 +6,20 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.failures import tool_error
-from genmcp._core.server import LISTEN
-from genmcp._core.session import anonymous_params, new_session
 from genmcp._mux.mux import Mux
 from genmcp._transports.pipe import PipeConnection
-from genmcp._wire import jsonrpc
-from genmcp._wire.jsonrpc import Message
 from genmcp.composite.member import Member
+from genmcp.core.failures import tool_error
+from genmcp.core.server import LISTEN
+from genmcp.core.session import anonymous_params, new_session
 from genmcp.errors import ContractError, InternalError, McpError, MethodNotFound, ToolNotFound
 from genmcp.protocol.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.server import Middleware
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import Message
 
 TIMEOUT: Final = 30.0
 """Default seconds for which a server may work on one message."""

@@ -9,15 +9,15 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Outcome
-from genmcp._core.request import Request
-from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
 from genmcp.completion import Completer
 from genmcp.component import check_continues, definition_of, instance_of
 from genmcp.component_route import ComponentRoute
 from genmcp.content import contents_of, size_of
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError, ResourceNotFound
 from genmcp.hook import Hook
 from genmcp.protocol.content import ResourceDefinition

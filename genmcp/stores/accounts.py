@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from msgspec import Struct
 
-from genmcp._core.client_key import ADDRESS
+from genmcp.core.client_key import ADDRESS
 from genmcp.errors import ConfigurationError, OverShare, StoreFull, StoreUnavailable
 
 # The limits, as fractions of a store's capacity in entries and in bytes.

@@ -11,7 +11,7 @@ from operator import add
 from pathlib import Path
 from typing import Final
 
-from genmcp._core.backoff import backoff
+from genmcp.core.backoff import backoff
 
 _BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 

@@ -13,12 +13,12 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from genmcp._core.access import Access
 from genmcp.channel import Channel
 from genmcp.completion import Completer
 from genmcp.component import instance_of
 from genmcp.component_route import ComponentRoute
 from genmcp.content import json_of
+from genmcp.core.access import Access
 from genmcp.decorator import FunctionPrompt, FunctionResource, FunctionTool, function_component
 from genmcp.errors import (
     ConfigurationError,

@@ -8,12 +8,12 @@ from typing import Any, Final, TypeVar
 
 from msgspec.structs import replace
 
-from genmcp._core.access import Access
-from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Outcome
-from genmcp._core.request import Request
-from genmcp._core.waiting import Continue
 from genmcp.channel import Channel
+from genmcp.core.access import Access
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import Request
+from genmcp.core.waiting import Continue
 from genmcp.errors import ContractError
 from genmcp.hook import overrides
 from genmcp.protocol.value import CacheableResult, Result

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, NoReturn
 import msgspec
 from msgspec.structs import replace
 
-from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import Outcome
-from genmcp._core.request import HOLD, RESULT_TOOL, Request
-from genmcp._core.waiting import Continue
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.component import check_metadata, instance_of
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import HOLD, RESULT_TOOL, Request
+from genmcp.core.waiting import Continue
 from genmcp.decorator import tool
 from genmcp.errors import ConfigurationError, InvalidParams, MethodNotFound, PromptNotFound
 from genmcp.hook import overrides

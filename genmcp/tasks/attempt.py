@@ -11,10 +11,9 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.failures import is_expected
-from genmcp._core.outcome import Done, Failed, pack
-from genmcp._core.waiting import Finished, Job
-from genmcp._wire.jsonrpc import ErrorBody
+from genmcp.core.failures import is_expected
+from genmcp.core.outcome import Done, Failed, pack
+from genmcp.core.waiting import Finished, Job
 from genmcp.errors import (
     InternalError,
     McpError,
@@ -29,6 +28,7 @@ from genmcp.errors import (
 from genmcp.tasks.jobs import JobFunction, find_job
 from genmcp.tasks.progress import JobProgress
 from genmcp.tasks.values import ANY_TYPE, Codec, Unstorable, to_json
+from genmcp.wire.jsonrpc import ErrorBody
 
 logger = logging.getLogger("genmcp")
 

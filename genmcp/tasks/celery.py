@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 from threading import Lock, Thread
 from typing import Any, Final
 
-from genmcp._core.waiting import ExternalCall
+from genmcp.core.waiting import ExternalCall
 from genmcp.tasks.queues import EngineQueue, ExternalStatus, Phase
 
 __all__ = ["CeleryQueue"]

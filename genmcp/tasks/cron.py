@@ -7,8 +7,8 @@ from zoneinfo import ZoneInfo
 import msgspec
 from cronsim import CronSim, CronSimError
 
-from genmcp._core.waiting import Job
 from genmcp._options import check_bounds
+from genmcp.core.waiting import Job
 from genmcp.errors import ConfigurationError
 
 

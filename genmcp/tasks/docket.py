@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing
 from typing import Any, Final
 
-from genmcp._core.waiting import ExternalCall
+from genmcp.core.waiting import ExternalCall
 from genmcp.extras import missing_extra
 from genmcp.tasks.queues import EngineQueue, ExternalStatus, Phase
 

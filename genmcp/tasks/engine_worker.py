@@ -23,10 +23,10 @@ from functools import partial
 from secrets import token_hex
 from typing import Any
 
-from genmcp._core.outcome import Failed, unpack
-from genmcp._core.task import Task
-from genmcp._core.waiting import Working
 from genmcp.cancellation import cancel_and_wait
+from genmcp.core.outcome import Failed, unpack
+from genmcp.core.task import Task
+from genmcp.core.waiting import Working
 from genmcp.errors import StoreError, TaskNotFound
 from genmcp.stores.clocks import steady
 from genmcp.tasks.follower import TaskChange, TaskFollower

@@ -7,11 +7,11 @@ from contextlib import aclosing
 from functools import partial
 from random import uniform
 
-from genmcp._core.job_transitions import record_submission
-from genmcp._core.outcome import Failed, pack
-from genmcp._core.task import Task
-from genmcp._core.waiting import ExternalCall, ExternalJob, Following
 from genmcp.cancellation import cancel_and_wait, run_to_completion
+from genmcp.core.job_transitions import record_submission
+from genmcp.core.outcome import Failed, pack
+from genmcp.core.task import Task
+from genmcp.core.waiting import ExternalCall, ExternalJob, Following
 from genmcp.errors import ConfigurationError, ContractError, IllegalTransition, WaitCancelled
 from genmcp.tasks.attempt import pack_failure, pack_result
 from genmcp.tasks.options import JobBounds, JobOptions

@@ -6,7 +6,7 @@ from functools import partial
 
 import msgspec
 
-from genmcp._core.task import Task
+from genmcp.core.task import Task
 from genmcp.errors import LogTruncated, StoreUnavailable
 from genmcp.stores.following import follow, retry_read
 from genmcp.tasks.records import DISCARDED, MESSAGE, FollowedTask, TaskRecords

@@ -11,10 +11,10 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.job_transitions import retry_task
-from genmcp._core.outcome import Failed, unpack
-from genmcp._core.task import Task
-from genmcp._core.waiting import Asking, Awaiting, Following, Gathering, Running, Working
+from genmcp.core.job_transitions import retry_task
+from genmcp.core.outcome import Failed, unpack
+from genmcp.core.task import Task
+from genmcp.core.waiting import Asking, Awaiting, Following, Gathering, Running, Working
 from genmcp.errors import ContractError, IllegalTransition, TaskNotFound, UnknownFormat
 from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import FoundEntry, Store

@@ -16,8 +16,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from genmcp._core.task import Task, run_id
-from genmcp._core.waiting import Working
+from genmcp.core.task import Task, run_id
+from genmcp.core.waiting import Working
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import TaskRecords

@@ -10,9 +10,9 @@ from random import random
 
 from msgspec.structs import replace
 
-from genmcp._core.job_transitions import defer, expired_outcome, park_job, retry_job, save_state
-from genmcp._core.task import Task, run_id
-from genmcp._core.waiting import Job, Working
+from genmcp.core.job_transitions import defer, expired_outcome, park_job, retry_job, save_state
+from genmcp.core.task import Task, run_id
+from genmcp.core.waiting import Job, Working
 from genmcp.errors import IllegalTransition, StoreError, StoreUnavailable
 from genmcp.tasks.attempt import (
     THREAD_GRACE,

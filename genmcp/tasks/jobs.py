@@ -27,8 +27,8 @@ from msgspec.structs import replace
 from typing_extensions import TypeVar as DefaultTypeVar
 from typing_extensions import Unpack
 
-from genmcp._core.waiting import Job
 from genmcp._options import check_bounds
+from genmcp.core.waiting import Job
 from genmcp.dependencies import hints_of, injected, signature_of
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.tasks.progress import ProgressWriter

@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.task import Task
 from genmcp._options import Count, Pause, Seconds, check_bounds
+from genmcp.core.task import Task
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.cron import Schedule
 from genmcp.tasks.queues import EngineQueue

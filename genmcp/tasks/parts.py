@@ -1,6 +1,6 @@
 """Waits for several jobs: creates their tasks, counts their ends, and collects their outcomes.
 
-The transitions are in `_core/parts.py`.
+The transitions are in `core/parts.py`.
 """
 
 import asyncio
@@ -9,8 +9,9 @@ from contextlib import suppress
 from functools import partial
 from typing import Final
 
-from genmcp._core.outcome import has_succeeded
-from genmcp._core.parts import (
+from genmcp.cancellation import run_to_completion
+from genmcp.core.outcome import has_succeeded
+from genmcp.core.parts import (
     collect,
     end_part,
     new_parts,
@@ -21,9 +22,8 @@ from genmcp._core.parts import (
     start_parts,
     waits_for_part,
 )
-from genmcp._core.task import Task
-from genmcp._core.waiting import Finished, Gathering, PartOf
-from genmcp.cancellation import run_to_completion
+from genmcp.core.task import Task
+from genmcp.core.waiting import Finished, Gathering, PartOf
 from genmcp.errors import IllegalTransition, OverShare, TaskNotFound
 from genmcp.stores.clocks import steady
 from genmcp.tasks.attempt import outcome_rejected

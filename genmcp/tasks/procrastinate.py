@@ -5,7 +5,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any, Final
 
-from genmcp._core.waiting import ExternalCall, ExternalJob
+from genmcp.core.waiting import ExternalCall, ExternalJob
 from genmcp.errors import ContractError
 from genmcp.extras import missing_extra
 from genmcp.tasks.queues import EngineQueue, ExternalStatus, Phase

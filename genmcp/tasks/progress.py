@@ -10,7 +10,7 @@ from typing import Final, TypeAlias
 import msgspec
 from msgspec.structs import asdict, replace
 
-from genmcp._core.task import Task, add_progress
+from genmcp.core.task import Task, add_progress
 from genmcp.errors import IllegalTransition, StoreError
 
 logger = logging.getLogger("genmcp")

@@ -7,8 +7,8 @@ from uuid import uuid4
 
 import msgspec
 
-from genmcp._core.outcome import check_json
-from genmcp._core.waiting import ExternalCall, ExternalJob
+from genmcp.core.outcome import check_json
+from genmcp.core.waiting import ExternalCall, ExternalJob
 from genmcp.errors import ConfigurationError
 
 __all__ = ["AttemptFailed", "EngineQueue", "ExternalQueue", "ExternalStatus", "Phase", "RunJob"]

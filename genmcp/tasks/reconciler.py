@@ -9,7 +9,7 @@ in turn.
 
 from typing import Final
 
-from genmcp._core.task import Task
+from genmcp.core.task import Task
 from genmcp.errors import Conflict, UnknownFormat
 from genmcp.stores.store import Put
 from genmcp.tasks.transitions import TaskWriter

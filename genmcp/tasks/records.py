@@ -20,10 +20,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from genmcp._core.client_key import client_of
-from genmcp._core.outcome import Outcome, unpack
-from genmcp._core.task import Task, record_ttl
-from genmcp._core.waiting import ExternalJob, Working
+from genmcp.core.client_key import client_of
+from genmcp.core.outcome import Outcome, unpack
+from genmcp.core.task import Task, record_ttl
+from genmcp.core.waiting import ExternalJob, Working
 from genmcp.errors import (
     Conflict,
     IllegalTransition,

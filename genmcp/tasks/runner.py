@@ -25,14 +25,14 @@ from functools import partial
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
 
-from genmcp._core.outcome import Outcome, unpack
-from genmcp._core.task import (
+from genmcp.core.outcome import Outcome, unpack
+from genmcp.core.task import (
     LOST,
     Task,
     fail_wait,
     lose_process,
 )
-from genmcp._core.waiting import (
+from genmcp.core.waiting import (
     Finished,
     Following,
     Gathering,

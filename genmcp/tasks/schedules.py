@@ -16,9 +16,9 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.outcome import Failed, unpack
-from genmcp._core.task import Task
-from genmcp._core.waiting import Finished, Working, scheduled
+from genmcp.core.outcome import Failed, unpack
+from genmcp.core.task import Task
+from genmcp.core.waiting import Finished, Working, scheduled
 from genmcp.errors import ConfigurationError, IllegalTransition
 from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.cron import Schedule

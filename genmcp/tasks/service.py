@@ -6,9 +6,9 @@ from functools import partial
 from math import inf
 from typing import Final
 
-from genmcp._core.task import Task, is_task_id
-from genmcp._core.waiting import ExternalJob, Finished, Suspended
 from genmcp.cancellation import run_to_completion
+from genmcp.core.task import Task, is_task_id
+from genmcp.core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.store import Store
 from genmcp.tasks.engine_worker import EngineWorker
@@ -36,7 +36,7 @@ _ENVIRONMENT: Final = JobEnvironment()
 class TaskService:
     """The tasks in *store*, and the steps of them that this process runs.
 
-    Each operation is one transition of the record (`_core/task.py`), one `apply` of the store, and
+    Each operation is one transition of the record (`core/task.py`), one `apply` of the store, and
     at most one submission to `Store.deliveries`. A process that works on a task passes the
     `fencing_token` of the Task that it was given. If the task has ended, or another process has
     taken it over, the operation raises IllegalTransition, and the work must stop.

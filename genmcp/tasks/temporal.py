@@ -6,8 +6,8 @@ from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
 
-from genmcp._core.waiting import ExternalCall, ExternalJob
 from genmcp.cancellation import cancel_and_wait
+from genmcp.core.waiting import ExternalCall, ExternalJob
 from genmcp.errors import ContractError
 from genmcp.extras import missing_extra
 from genmcp.tasks.queues import EngineQueue, ExternalStatus

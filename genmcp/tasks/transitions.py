@@ -15,11 +15,11 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from genmcp._core.client_key import client_of
-from genmcp._core.job_transitions import expire_job, submit_again
-from genmcp._core.task import Task, add_answers, lose_holder, lose_process
-from genmcp._core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work, Working
 from genmcp.cancellation import run_to_completion
+from genmcp.core.client_key import client_of
+from genmcp.core.job_transitions import expire_job, submit_again
+from genmcp.core.task import Task, add_answers, lose_holder, lose_process
+from genmcp.core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work, Working
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable, TaskNotFound
 from genmcp.stores.clocks import steady
 from genmcp.stores.deliveries import Deliveries

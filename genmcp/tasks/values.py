@@ -15,7 +15,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn, Union, get_args, ge
 import msgspec
 from msgspec.msgpack import Ext
 
-from genmcp._core.outcome import check_json
+from genmcp.core.outcome import check_json
 from genmcp.errors import ConfigurationError, ContractError
 
 _REMEDY: Final = "use a dataclass, a msgspec.Struct or a pydantic model, or pass a reference to it"

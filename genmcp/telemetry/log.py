@@ -4,12 +4,12 @@ import logging
 import time
 from typing import Any, Final
 
-from genmcp._core.request import Request
 from genmcp._mux.telemetry import Rejection, RequestFailure, Resumed, Telemetry
-from genmcp._wire.jsonrpc import printable
 from genmcp.channel import Channel
+from genmcp.core.request import Request
 from genmcp.fallback_log import FALLBACK, is_handled
 from genmcp.protocol.value import Result
+from genmcp.wire.jsonrpc import printable
 
 __all__ = ["LoggingTelemetry"]
 

@@ -11,7 +11,6 @@ from typing import Final
 from opentelemetry import metrics
 from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
 
-from genmcp._core.request import Request
 from genmcp._mux.telemetry import (
     EndedSession,
     Gauges,
@@ -21,6 +20,7 @@ from genmcp._mux.telemetry import (
     Telemetry,
 )
 from genmcp.channel import Channel
+from genmcp.core.request import Request
 from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.tools import CallToolRequestParams

@@ -7,9 +7,9 @@ from opentelemetry import baggage, context, propagate, trace
 from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
 
-from genmcp._core.request import Request
 from genmcp._mux.telemetry import JobAttempt, Rejection, RequestFailure, Resumed, Telemetry
 from genmcp.channel import Channel
+from genmcp.core.request import Request
 from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams
 from genmcp.protocol.tools import CallToolRequestParams

@@ -16,9 +16,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
-from genmcp._core.access import Access
 from genmcp._transports.endpoint import Endpoint, route_to
 from genmcp._transports.request import ClientLeft, HttpRequest, Receive, Scope, Send
+from genmcp.core.access import Access
 from genmcp.errors import ConfigurationError, NotAllowed
 from genmcp.server import Server
 from genmcp.telemetry.metrics import OpenTelemetryMetrics

@@ -9,13 +9,8 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from genmcp._core.access import Access
-from genmcp._core.client.events import SendMessage
-from genmcp._core.client.receiving import decode_notification
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
-from genmcp._wire import jsonrpc
-from genmcp._wire.jsonrpc import RequestId
 from genmcp.client.client import Client
 from genmcp.client.connection import Timeout
 from genmcp.client.handler import ClientHandler
@@ -24,6 +19,9 @@ from genmcp.client.options import ClientOptions
 from genmcp.client.subscriptions import Notification
 from genmcp.client.transports.base import TransportSink
 from genmcp.client.transports.memory import MemoryTransport
+from genmcp.core.access import Access
+from genmcp.core.client.events import SendMessage
+from genmcp.core.client.receiving import decode_notification
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.params import (
     LoggingLevel,
@@ -34,6 +32,8 @@ from genmcp.protocol.revisions.chain import LATEST, REVISIONS
 from genmcp.protocol.tools import CallToolResult
 from genmcp.server import Server
 from genmcp.stores.memory import MemoryStore
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import RequestId
 
 # Results are not cached: a test that lists tools twice needs the second list from the server.
 _DEFAULTS = ClientOptions(cache_size=0)

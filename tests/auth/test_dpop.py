@@ -7,8 +7,8 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp._core.auth.challenges import find_challenge, parse_challenges
 from genmcp.auth.extensions.dpop import Dpop
+from genmcp.core.auth.challenges import find_challenge, parse_challenges
 from genmcp.errors import ConfigurationError
 from genmcp.stores.memory import MemoryStore
 from tests.auth.dpop_server import OWNER, URL, Target, served

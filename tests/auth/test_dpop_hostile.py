@@ -13,9 +13,9 @@ from cryptography.hazmat.primitives.asymmetric import ec, rsa
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from genmcp._core.auth.challenges import find_challenge, parse_challenges
-from genmcp._core.seal import Seal
 from genmcp.auth.extensions.proofs import new_nonce
+from genmcp.core.auth.challenges import find_challenge, parse_challenges
+from genmcp.core.seal import Seal
 from tests.auth.dpop_server import OWNER, SECRET, THIEF, Headers, Target, served
 from tests.auth.proofs import encoded, hash_of, twin
 

@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from genmcp import Endpoint, Suite
-from genmcp._core.auth.fetching import MAX_DOCUMENT
-from genmcp._core.auth.steps import Fetched, FlowFailed
 from genmcp.auth import AuthorizationUnavailable, Bearer, InvalidToken, Jwt, jose
 from genmcp.auth.jwt import find_keys
 from genmcp.auth.verdicts import Clock
+from genmcp.core.auth.fetching import MAX_DOCUMENT
+from genmcp.core.auth.steps import Fetched, FlowFailed
 from tests.support.asgi import until
 from tests.support.clock import Clock as ManualClock
 from tests.support.oauth.server import OAuthServer

@@ -14,10 +14,10 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from genmcp import ConfigurationError, Endpoint, Health, Registry, Suite
-from genmcp._core.auth.challenges import parse_challenges
 from genmcp.auth import Bearer
 from genmcp.cli.serve import create_app
-from genmcp.registry import LiveRegistry, RegistryEndpoint
+from genmcp.core.auth.challenges import parse_challenges
+from genmcp.registry import RegistryEndpoint
 from tests.support.serving import serve
 from tests.support.tokens import ISSUER, Tokens, bearing, call, called, guarded, whoami
 

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, Run, Suite, Tool, elicit, job, tool
-from genmcp._core.access import Access
 from genmcp.auth import Bearer
+from genmcp.core.access import Access
 from tests.support.asgi import LEGACIES, MODERN, TASKS, until
 from tests.support.tokens import ISSUER, RESOURCE, Holder, Tokens, whoami
 

@@ -4,8 +4,6 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.access import InvalidToken
-from genmcp._core.seal import Purpose, Seal
 from genmcp.auth.extensions.proofs import (
     WINDOW,
     InvalidProof,
@@ -15,6 +13,8 @@ from genmcp.auth.extensions.proofs import (
     proof_claims,
     target_uri,
 )
+from genmcp.core.access import InvalidToken
+from genmcp.core.seal import Purpose, Seal
 
 URL = "https://mcp.example.com/mcp"
 NOW = 1_700_000_000.0

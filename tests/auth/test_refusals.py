@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from genmcp import Channel, Security, Tool, tool
-from genmcp._core.access import Access
 from genmcp.auth import AuthorizationUnavailable, InvalidToken
 from genmcp.auth.authenticator import Refusal, credentials_of
+from genmcp.core.access import Access
 from genmcp.errors import HttpRejected
 from tests.support.asgi import until
 from tests.support.serving import serve

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from genmcp._core.access import Access
 from genmcp.auth import AuthorizationUnavailable, InvalidToken
 from genmcp.auth.verdicts import Clock, Verdicts
+from genmcp.core.access import Access
 from tests.support.asgi import until
 from tests.support.clock import Clock as ManualClock
 

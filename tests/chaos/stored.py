@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.task import Task
+from genmcp.core.task import Task
 from genmcp.stores import open_store
 from genmcp.stores.store import Store
 from genmcp.tasks.transitions import CONTINUATIONS, delivery_queue

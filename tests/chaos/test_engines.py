@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 import pytest
 
-from genmcp._core.task import Task
+from genmcp.core.task import Task
 from genmcp.testing import connect
 from tests.tasks.engine_apps import ENGINES, LEASE, mux_of
 from tests.tasks.engine_bench import EngineBench, JobLog

@@ -14,9 +14,9 @@ import pytest
 import redis
 
 from genmcp import Channel, Continue, Mux, Suite, Tool, ToolRequest
-from genmcp._core.outcome import Done
-from genmcp._core.task import Task
-from genmcp._core.waiting import Asking, Finished, Working
+from genmcp.core.outcome import Done
+from genmcp.core.task import Task
+from genmcp.core.waiting import Asking, Finished, Working
 from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.stores import open_store
 from genmcp.stores.sqlite.store import SQLiteStore

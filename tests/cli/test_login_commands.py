@@ -525,4 +525,4 @@ def test_commands_without_a_login_import_none() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, cwd=ROOT, check=True)
     modules = done.stdout.decode().split()
 
-    assert not {"genmcp.client.auth.oauth", "genmcp._core.auth.flow", "keyring"} & {*modules}
+    assert not {"genmcp.client.auth.oauth", "genmcp.core.auth.flow", "keyring"} & {*modules}

@@ -4,8 +4,8 @@ import asyncio
 import json
 from typing import Any
 
-from genmcp._core.client.events import SendMessage
 from genmcp.client.errors import ClientError
+from genmcp.core.client.events import SendMessage
 
 MODERN = "2026-07-28"
 LEGACY = "2025-11-25"

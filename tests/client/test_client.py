@@ -27,7 +27,6 @@ from genmcp import (
     roots,
     tool,
 )
-from genmcp._core.request import Request
 from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp.client.client import Client
 from genmcp.client.errors import (
@@ -40,6 +39,7 @@ from genmcp.client.errors import (
 )
 from genmcp.client.handler import ClientHandler, Denied
 from genmcp.client.options import ClientOptions
+from genmcp.core.request import Request
 from genmcp.protocol.client_features import Root
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import PromptReference

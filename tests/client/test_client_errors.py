@@ -2,7 +2,6 @@
 
 import pytest
 
-from genmcp._core.auth.steps import Failure, FlowFailed
 from genmcp.client import errors
 from genmcp.client.errors import (
     AuthorizationDenied,
@@ -20,6 +19,7 @@ from genmcp.client.errors import (
     ServerError,
     authorization_error,
 )
+from genmcp.core.auth.steps import Failure, FlowFailed
 from genmcp.errors import GenmcpError
 
 

@@ -8,7 +8,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import (
     ClientClosed,
@@ -22,6 +21,7 @@ from genmcp.client.errors import (
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.client.transports.base import Transport, TransportSink
+from genmcp.core.client.events import SendMessage
 from genmcp.errors import McpError
 from tests.support.client_bounds import bounds
 

@@ -9,11 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import ConnectError, RequestTimeout
 from genmcp.client.options import ClientOptions
 from genmcp.client.transports.base import Transport, TransportSink
+from genmcp.core.client.events import SendMessage
 
 DISCOVERED = {
     "supportedVersions": ["2026-07-28"],

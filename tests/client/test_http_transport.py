@@ -8,7 +8,6 @@ import httpx
 import pytest
 from starlette.applications import Starlette
 
-from genmcp._core.client.events import SendMessage
 from genmcp._transports.endpoint import Endpoint
 from genmcp.channel import Channel
 from genmcp.client.errors import (
@@ -24,6 +23,7 @@ from genmcp.client.errors import (
     ProtocolError,
     Unauthorized,
 )
+from genmcp.core.client.events import SendMessage
 from genmcp.suite.suite import Suite
 from genmcp.tools import Tool
 from tests.client.scripted import ANSWER, NOTE, Asked, event, opened, scripted

@@ -7,7 +7,7 @@ from importlib.resources import files
 
 import pytest
 
-from genmcp._core.auth.challenges import find_challenge, parse_challenges
+from genmcp.core.auth.challenges import find_challenge, parse_challenges
 
 HEADERS = [
     'Bearer error="invalid_token", scope="a b"',

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from genmcp import ConfigurationError, MemoryStore, Mux, Suite, Tool, WorkRaised
-from genmcp._core.continuation import Continuation
-from genmcp._core.outcome import check_json
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import check_json
 from genmcp.errors import ContractError
 
 

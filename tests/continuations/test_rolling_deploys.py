@@ -29,7 +29,7 @@ from genmcp import (
     elicit,
     job,
 )
-from genmcp._core.waiting import Job, Working
+from genmcp.core.waiting import Job, Working
 from genmcp.errors import WorkRaised
 from tests.support.asgi import PATIENCE, TASKS, Client
 from tests.tasks.bench import Bench, ended, made, opened, until

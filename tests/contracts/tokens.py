@@ -7,8 +7,8 @@ from typing import Final
 import pytest
 from msgspec.structs import replace
 
-from genmcp._core.auth.record import Record, RegisteredClient
 from genmcp.client.auth.tokens import TokenStorage, TokensUnavailable
+from genmcp.core.auth.record import Record, RegisteredClient
 from tests.contracts.bench import BOUND
 
 KEY: Final = "https://login.example.com https://mcp.example.com/mcp Parts agent"

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp._core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
-from genmcp._core.client.events import CloseResponse, Outcome, SendMessage
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
+from genmcp.core.client.events import CloseResponse, Outcome, SendMessage
 from genmcp.protocol.capabilities import (
     TASKS,
     ClientCapabilities,

@@ -6,7 +6,7 @@ from typing import get_args, get_type_hints
 
 import pytest
 
-from genmcp._core.call import (
+from genmcp.core.call import (
     LATE,
     TRANSITIONS,
     AccessRecord,
@@ -35,7 +35,7 @@ from genmcp._core.call import (
     WorkCancelled,
     Written,
 )
-from genmcp._core.continuation import Continuation
+from genmcp.core.continuation import Continuation
 from genmcp.errors import LocalIllegalTransition
 from genmcp.protocol.tools import CallToolResult
 

@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp._core.client.dispatch import ClientDispatch, ConnectionState
-from genmcp._core.client.events import (
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState
+from genmcp.core.client.events import (
     Answered,
     InputNeeded,
     MessageDropped,

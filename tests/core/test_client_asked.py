@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.client.dispatch import ConnectionState, Timeouts
-from genmcp._core.client.events import (
+from genmcp.core.client.dispatch import ConnectionState, Timeouts
+from genmcp.core.client.events import (
     CloseResponse,
     MessageDropped,
     PeerIllegalTransition,

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp._core.client.dispatch import ClientDispatch, ConnectionState, TransportFailure
-from genmcp._core.client.events import (
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, TransportFailure
+from genmcp.core.client.events import (
     Answered,
     ConnectionFailed,
     Disconnected,

@@ -2,7 +2,7 @@
 
 import pytest
 
-from genmcp._core.client_key import LOCAL, ClientKey, address_of
+from genmcp.core.client_key import LOCAL, ClientKey, address_of
 
 ANONYMOUS = ("anonymous", "")
 

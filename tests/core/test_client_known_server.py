@@ -2,8 +2,8 @@
 
 import pytest
 
-from genmcp._core.client.dispatch import ConnectionState, TransportFailure
-from genmcp._core.client.events import ConnectionFailed, SessionReset
+from genmcp.core.client.dispatch import ConnectionState, TransportFailure
+from genmcp.core.client.events import ConnectionFailed, SessionReset
 from genmcp.errors import ConfigurationError
 from tests.core.client_lines import (
     DISCOVERED,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp._core.client.events import PeerFault, PeerIllegalTransition
-from genmcp._core.client.lifecycle import ConnectionState, ConnectionStep, Lifecycle
+from genmcp.core.client.events import PeerFault, PeerIllegalTransition
+from genmcp.core.client.lifecycle import ConnectionState, ConnectionStep, Lifecycle
 from genmcp.errors import IllegalTransition, LocalIllegalTransition
 
 NEW, PROBING, INITIALIZING, READY, CLOSING, CLOSED, FAILED = ConnectionState

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.client.dispatch import ClientDispatch, ConnectionState, Timeouts
-from genmcp._core.client.events import (
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, Timeouts
+from genmcp.core.client.events import (
     CloseResponse,
     MessageDropped,
     NotificationReceived,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.client.dispatch import ClientDispatch, ConnectionState, TransportFailure
-from genmcp._core.client.events import (
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, TransportFailure
+from genmcp.core.client.events import (
     Connected,
     ConnectionFailed,
     MessageDropped,

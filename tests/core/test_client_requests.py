@@ -6,9 +6,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp._core.client.dispatch import ClientDispatch, ConnectionState
-from genmcp._core.client.events import RequestTimedOut, SendMessage
-from genmcp._core.client.lifecycle import Timeouts
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState
+from genmcp.core.client.events import RequestTimedOut, SendMessage
+from genmcp.core.client.lifecycle import Timeouts
 from genmcp.errors import (
     LocalIllegalTransition,
     MethodNotFound,

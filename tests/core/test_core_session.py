@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp._core.request import ClientInfo
-from genmcp._core.session import Session, new_session
+from genmcp.core.request import ClientInfo
+from genmcp.core.session import Session, new_session
 from genmcp.errors import SessionNotFound
 from genmcp.protocol.capabilities import (
     TASKS,

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from genmcp._core.subscription import (
+from genmcp.core.subscription import (
     PROMPTS,
     RESOURCES,
     TOOLS,

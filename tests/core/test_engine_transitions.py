@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.job_transitions import record_submission, submit_again
-from genmcp._core.outcome import Done, Failed, pack, unpack
-from genmcp._core.task import Task, lose_holder
-from genmcp._core.waiting import ExternalCall, ExternalJob, Following, Job, Work, Working
+from genmcp.core.job_transitions import record_submission, submit_again
+from genmcp.core.outcome import Done, Failed, pack, unpack
+from genmcp.core.task import Task, lose_holder
+from genmcp.core.waiting import ExternalCall, ExternalJob, Following, Job, Work, Working
 from genmcp.errors import IllegalTransition, WorkerLost
 
 JOB = Working(Job(name="m:work", arguments={}))

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp._core.exchange import (
+from genmcp.core.exchange import (
     Exchange,
     ExchangeAction,
     ExchangeEvent,
@@ -20,8 +20,8 @@ from genmcp._core.exchange import (
     StreamRecord,
     table,
 )
-from genmcp._wire import sse
 from genmcp.errors import LocalIllegalTransition
+from genmcp.wire import sse
 
 WAITING, STREAMING, DETACHED, DONE = ExchangeState
 

@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from genmcp._core.failures import failure_result, is_expected
-from genmcp._core.outcome import Done, Failed, pack, unpack
-from genmcp._core.request import ClientInfo, Request
+from genmcp.core.failures import failure_result, is_expected
+from genmcp.core.outcome import Done, Failed, pack, unpack
+from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import (
     CapabilityMissing,
     ContractError,

@@ -2,11 +2,11 @@
 
 import pytest
 
-from genmcp._core.job_transitions import expire_job, retry_task
-from genmcp._core.outcome import Failed, unpack
-from genmcp._core.parts import report_part
-from genmcp._core.task import FailedStep, Task
-from genmcp._core.waiting import (
+from genmcp.core.job_transitions import expire_job, retry_task
+from genmcp.core.outcome import Failed, unpack
+from genmcp.core.parts import report_part
+from genmcp.core.task import FailedStep, Task
+from genmcp.core.waiting import (
     Continue,
     ExternalJob,
     Gathering,

@@ -13,8 +13,9 @@ from hypothesis import settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 from hypothesis.strategies import DataObject, booleans, data, sampled_from
 
-from genmcp._core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
-from genmcp._core.client.events import (
+from genmcp.client.transports.http_messages import message_headers
+from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, DispatchOptions
+from genmcp.core.client.events import (
     Answered,
     CloseResponse,
     ConnectionFailed,
@@ -27,8 +28,8 @@ from genmcp._core.client.events import (
     RequestTimedOut,
     SendMessage,
 )
-from genmcp._core.request import Request
-from genmcp._core.server import (
+from genmcp.core.request import Request
+from genmcp.core.server import (
     CancelRequest,
     DeliverResponse,
     OpenSession,
@@ -36,18 +37,14 @@ from genmcp._core.server import (
     ServerConnection,
     StartRequest,
 )
-from genmcp._core.server_dispatch import (
+from genmcp.core.server_dispatch import (
     SESSION_HEADER,
     Era,
     discover_result,
     era_of,
     plain_request,
 )
-from genmcp._core.session import Session, new_session
-from genmcp._wire import jsonrpc
-from genmcp._wire.encoder import Encoder
-from genmcp._wire.jsonrpc import Message
-from genmcp.client.transports.http_messages import message_headers
+from genmcp.core.session import Session, new_session
 from genmcp.errors import InternalError, McpError
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation, ServerCapabilities
 from genmcp.protocol.client_features import ListRootsRequestParams
@@ -59,6 +56,9 @@ from genmcp.protocol.params import (
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.tools import CallToolResult, ListToolsResult
 from genmcp.protocol.value import Result, Value
+from genmcp.wire import jsonrpc
+from genmcp.wire.encoder import Encoder
+from genmcp.wire.jsonrpc import Message
 from tests.core.test_server import Offer
 
 pytestmark = pytest.mark.slow

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp._core.request import notification_params, session_params
-from genmcp._wire import jsonrpc
-from genmcp._wire.jsonrpc import Message
+from genmcp.core.request import notification_params, session_params
 from genmcp.errors import MalformedParams
 from genmcp.protocol.revisions.chain import LATEST, REVISIONS
 from genmcp.protocol.tools import CallToolRequestParams
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import Message
 
 SESSION = REVISIONS["2025-11-25"]
 CALL = SESSION.methods["tools/call"]

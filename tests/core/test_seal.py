@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp._core.outcome import JsonValue, canonical, digest
-from genmcp._core.seal import Part, Purpose, Seal
+from genmcp.core.outcome import JsonValue, canonical, digest
+from genmcp.core.seal import Part, Purpose, Seal
 from genmcp.errors import ConfigurationError, ContractError, ForeignSeal, InvalidSeal, SealExpired
 
 OLD, NEW = "the old secret, 24 bytes", "the new secret, 24 bytes"

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.request import RouteFacts
-from genmcp._core.server import (
+from genmcp.core.request import RouteFacts
+from genmcp.core.server import (
     ANONYMOUS,
     Accept,
     CancelRequest,
@@ -21,10 +21,8 @@ from genmcp._core.server import (
     StartRequest,
     is_offered,
 )
-from genmcp._core.server_dispatch import Era
-from genmcp._core.session import Session
-from genmcp._wire import jsonrpc
-from genmcp._wire.jsonrpc import Message
+from genmcp.core.server_dispatch import Era
+from genmcp.core.session import Session
 from genmcp.errors import InvalidRequest, McpError, MethodNotFound, ToolNotFound
 from genmcp.protocol.capabilities import (
     TASKS,
@@ -34,6 +32,8 @@ from genmcp.protocol.capabilities import (
 )
 from genmcp.protocol.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import Message
 
 META = {PROTOCOL_VERSION: "2026-07-28", CLIENT_CAPABILITIES: {}}
 CLIENT = {"name": "c", "version": "1"}

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.request import RouteFacts
-from genmcp._core.server_dispatch import (
+from genmcp.core.request import RouteFacts
+from genmcp.core.server_dispatch import (
     Era,
     check_batch,
     check_legacy,
@@ -17,10 +17,7 @@ from genmcp._core.server_dispatch import (
     session_request,
     with_route,
 )
-from genmcp._core.session import Session
-from genmcp._wire import jsonrpc
-from genmcp._wire.jsonrpc import Message
-from genmcp._wire.param_headers import HeaderRule
+from genmcp.core.session import Session
 from genmcp.errors import (
     HeaderMismatch,
     HttpRejected,
@@ -33,6 +30,9 @@ from genmcp.errors import (
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.protocol.params import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import Message
+from genmcp.wire.param_headers import HeaderRule
 
 MODERN_VERSION = "2026-07-28"
 META = {PROTOCOL_VERSION: MODERN_VERSION, CLIENT_CAPABILITIES: {}}

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from genmcp._core.job_transitions import defer, retry_job, save_state
-from genmcp._core.outcome import Done, Failed, pack, unpack
-from genmcp._core.task import LOST, Task, add_answers, add_progress, lose_process, run_id
-from genmcp._core.waiting import (
+from genmcp.core.job_transitions import defer, retry_job, save_state
+from genmcp.core.outcome import Done, Failed, pack, unpack
+from genmcp.core.task import LOST, Task, add_answers, add_progress, lose_process, run_id
+from genmcp.core.waiting import (
     Asking,
     Awaiting,
     ExternalJob,

@@ -11,9 +11,9 @@ import pytest
 from msgspec.structs import replace
 
 from genmcp import Client
-from genmcp._core.auth.record import record_key
 from genmcp.auth import Introspection
 from genmcp.client.auth import FileTokens, MemoryTokens, OAuth
+from genmcp.core.auth.record import record_key
 from tests.contracts.tokens import save
 from tests.e2e import authorizing
 from tests.e2e.authorizing import (

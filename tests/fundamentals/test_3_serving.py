@@ -4,7 +4,7 @@ import httpx
 from starlette.applications import Starlette
 
 from genmcp import Channel, Continue, Endpoint, Suite, tool
-from genmcp._core.request import Request
+from genmcp.core.request import Request
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities, ToolsCapability
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition

@@ -8,9 +8,10 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp._core.seal import Purpose, Seal
-from genmcp._wire import jsonrpc, param_headers, sse
-from genmcp._wire.http import (
+from genmcp.core.seal import Purpose, Seal
+from genmcp.errors import ConfigurationError, HeaderMismatch, HttpRejected, McpError, SealError
+from genmcp.wire import jsonrpc, param_headers, sse
+from genmcp.wire.http import (
     HeaderPolicy,
     Security,
     check_get_headers,
@@ -18,8 +19,7 @@ from genmcp._wire.http import (
     cors_headers,
     preflight_headers,
 )
-from genmcp._wire.sse import EventReader, SseEvent
-from genmcp.errors import ConfigurationError, HeaderMismatch, HttpRejected, McpError, SealError
+from genmcp.wire.sse import EventReader, SseEvent
 from tests.fuzz import mutation
 from tests.fuzz.conftest import Plan
 

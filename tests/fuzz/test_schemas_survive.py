@@ -19,8 +19,8 @@ import pytest
 from genmcp._schema.document import Document
 from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp._schema.schema import Schema
-from genmcp._wire.param_headers import header_rules
 from genmcp.errors import ConfigurationError
+from genmcp.wire.param_headers import header_rules
 from tests.fuzz.conftest import Plan
 from tests.support.hostile_schemas import hostile_schema
 

@@ -7,12 +7,12 @@ from typing import Any, ClassVar, cast
 
 import msgspec
 
-from genmcp._core.client.events import SendMessage
-from genmcp._core.client_key import LOCAL
 from genmcp.channel import Channel
 from genmcp.client.errors import ConnectError, SessionEnded
 from genmcp.client.handler import ClientHandler
 from genmcp.client.transports.base import Transport, TransportSink
+from genmcp.core.client.events import SendMessage
+from genmcp.core.client_key import LOCAL
 from tests.support.channels import Local
 
 __all__ = ["NEW", "NOBODY", "OLD", "TIME", "Far", "Piped", "User", "gate", "said"]

@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from genmcp import McpError, Mux
-from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ConnectError, OutcomeUnknown
 from genmcp.client.options import ClientOptions
+from genmcp.core.client.events import SendMessage
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.relay import ForwardedCall, QuestionLimiter

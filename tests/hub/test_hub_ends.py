@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.client.events import SendMessage
 from genmcp.client.errors import ConnectError, ProtocolError
 from genmcp.client.options import ClientOptions
 from genmcp.composite.errors import UnknownServer
+from genmcp.core.client.events import SendMessage
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from tests.hub.far import OLD, TIME, Far

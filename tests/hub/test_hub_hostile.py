@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from genmcp import Client, Hub, Mux, ServerConfig, Suite, tool
-from genmcp._core.client.events import SendMessage
 from genmcp._schema.document import Document
 from genmcp.client import tool_catalog
 from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
 from genmcp.composite.server import CompositeServer
+from genmcp.core.client.events import SendMessage
 from genmcp.hub import relay
 from genmcp.question.form import form_of_schema
 from genmcp.server import Route

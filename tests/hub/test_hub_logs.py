@@ -7,10 +7,10 @@ import msgspec
 import pytest
 
 from genmcp import Channel, Endpoint, Suite, tool
-from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
+from genmcp.core.client.events import SendMessage
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.protocol.params import LoggingLevel, LoggingMessageNotificationParams

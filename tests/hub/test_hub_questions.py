@@ -24,11 +24,11 @@ from genmcp import (
     ToolRequest,
     elicit,
 )
-from genmcp._core.client_key import ClientKey
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
+from genmcp.core.client_key import ClientKey
 from genmcp.errors import ConfigurationError, Overloaded
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub

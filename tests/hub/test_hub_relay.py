@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 import pytest
 
 from genmcp import Accepted, CapabilityMissing, Continue, Done, Failed, McpError, WorkerLost
-from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
+from genmcp.core.client.events import SendMessage
 from genmcp.errors import ConfigurationError, InvalidParams
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from genmcp import Mux
-from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
+from genmcp.core.client.events import SendMessage
 from genmcp.hub import relay
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 from genmcp import Channel, Endpoint, Middleware, Mux, Resource, Suite, tool
-from genmcp._core.client.events import SendMessage
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.client.options import ClientOptions
+from genmcp.core.client.events import SendMessage
 from genmcp.hub import subscriptions
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub

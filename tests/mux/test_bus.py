@@ -10,15 +10,15 @@ import msgspec
 import pytest
 
 from genmcp import Mux, Suite
-from genmcp._core.request import ClientInfo, Request
 from genmcp._mux.bus import EVERYBODY, MessageBus
-from genmcp._wire.jsonrpc import Message
+from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import LogTruncated, StoreUnavailable
 from genmcp.protocol.client_features import ListRootsRequestParams
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.v2025_11_25 import REVISION
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, LogEvent
+from genmcp.wire.jsonrpc import Message
 from tests.support.asgi import PATIENCE, until
 
 

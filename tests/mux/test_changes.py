@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from genmcp import Mux, Suite, prompt
-from genmcp._core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp._mux import changes as module
 from genmcp._mux.changes import Subscription, Subscriptions
 from genmcp._mux.limits import Limits
+from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp.errors import LogTruncated, StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, LogEvent, Op

@@ -6,11 +6,11 @@ import pytest
 from msgspec.structs import replace
 
 from genmcp import Endpoint, Mux, PromptTemplate, Suite, tool
-from genmcp._wire import encoder
-from genmcp._wire.encoder import Encoder
 from genmcp.channel import Channel
 from genmcp.protocol.value import PaginatedResult
 from genmcp.stores.store import Put
+from genmcp.wire import encoder
+from genmcp.wire.encoder import Encoder
 from tests.support.asgi import ALL, Client
 from tests.support.clock import Clock
 

@@ -20,7 +20,7 @@ from genmcp import (
     job,
     wait_for,
 )
-from genmcp._core.task import Task
+from genmcp.core.task import Task
 from genmcp.errors import StoreUnavailable
 from genmcp.stores import open_store
 from tests.support.asgi import TASKS, Client

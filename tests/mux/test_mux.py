@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from genmcp import ConfigurationError, Endpoint, Limits, McpError, Mux, Server, Suite, tool
-from genmcp._core.request import Request
 from genmcp.channel import Channel
+from genmcp.core.request import Request
 from genmcp.errors import StoreUnavailable
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.protocol.prompts import CompleteResult, Completion

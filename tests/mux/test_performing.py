@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.call import TRANSITIONS, CallAction, CallEvent, CallPhase, Returned
 from genmcp._mux.performing import report
+from genmcp.core.call import TRANSITIONS, CallAction, CallEvent, CallPhase, Returned
 from tests.support.channels import Recording, channel_of
 
 

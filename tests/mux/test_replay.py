@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.exchange import StreamRecord
-from genmcp._core.request import ClientInfo, Request
 from genmcp._mux.limits import Limits
 from genmcp._mux.replay import OpenCall, Replay, StoredStream, log_of
+from genmcp.core.exchange import StreamRecord
+from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import InvalidRequest, StoreUnavailable
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.v2025_11_25 import REVISION

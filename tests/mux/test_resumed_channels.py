@@ -21,9 +21,9 @@ from genmcp import (
     Tool,
     job,
 )
-from genmcp._core.client_key import ClientKey
-from genmcp._core.outcome import Outcome
 from genmcp.channel import SendStatus
+from genmcp.core.client_key import ClientKey
+from genmcp.core.outcome import Outcome
 from genmcp.errors import ContractError, StoreUnavailable
 from genmcp.protocol.client_features import ElicitRequestParams
 from genmcp.server import Route

@@ -3,8 +3,8 @@
 import pytest
 
 from genmcp import Limits, Mux, Suite
-from genmcp._core.client_key import LOCAL, ClientKey
-from genmcp._core.session import Session
+from genmcp.core.client_key import LOCAL, ClientKey
+from genmcp.core.session import Session
 from genmcp.errors import Overloaded, SessionNotFound
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams

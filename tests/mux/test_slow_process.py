@@ -20,11 +20,11 @@ from genmcp import (
     Tool,
     elicit,
 )
-from genmcp._core.outcome import Outcome
-from genmcp._core.subscription import TOOLS, ServerChange, updated
 from genmcp._mux.bus import EVERYBODY
 from genmcp._mux.sessions import CancelInSession
 from genmcp._mux.tasks import StopTask
+from genmcp.core.outcome import Outcome
+from genmcp.core.subscription import TOOLS, ServerChange, updated
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.store import Append, LogEvent, Op
 from tests.support.asgi import PATIENCE, TASKS, Client, until

@@ -21,7 +21,7 @@ from genmcp import (
     elicit,
     job,
 )
-from genmcp._core.outcome import Outcome
+from genmcp.core.outcome import Outcome
 from tests.support.asgi import PATIENCE, TASKS, Client, until
 from tests.support.asking import YES, AnsweringClient
 

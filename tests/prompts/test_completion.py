@@ -8,9 +8,9 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from genmcp._core.request import ClientInfo, Request
 from genmcp.channel import Channel
 from genmcp.completion import Completer, complete_result, prefix_matches
+from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.hook import Hook
 from genmcp.prompts.prompt import Prompt, PromptRepo

@@ -8,8 +8,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
-from genmcp._core.request import ClientInfo, PromptRequest
 from genmcp.channel import Channel
+from genmcp.core.request import ClientInfo, PromptRequest
 from genmcp.decorator import FunctionPrompt, function_component, prompt
 from genmcp.errors import ConfigurationError, InvalidParams
 from genmcp.prompts.prompt import PromptRoute

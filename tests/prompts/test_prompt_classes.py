@@ -11,10 +11,10 @@ import pydantic
 import pytest
 from typing_extensions import TypeVar
 
-from genmcp._core.request import ClientInfo, PromptRequest
 from genmcp.channel import Channel
 from genmcp.client.errors import ServerError
 from genmcp.content import Image, assistant, embedded_resource, resource_link, result, user
+from genmcp.core.request import ClientInfo, PromptRequest
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.prompts.prompt import Prompt, PromptRoute
 from genmcp.protocol.capabilities import Icon

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp._core.request import ClientInfo, PromptRequest
 from genmcp.channel import Channel
+from genmcp.core.request import ClientInfo, PromptRequest
 from genmcp.errors import ConfigurationError, ContractError, InvalidParams
 from genmcp.prompts.prompt import Prompt, PromptRepo, PromptRoute
 from genmcp.prompts.template import PromptTemplate

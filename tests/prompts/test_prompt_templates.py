@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp._core.request import ClientInfo, PromptRequest
 from genmcp.content import Image, assistant
+from genmcp.core.request import ClientInfo, PromptRequest
 from genmcp.errors import ConfigurationError
 from genmcp.prompts.prompt import PromptRoute
 from genmcp.prompts.template import PromptTemplate, Template

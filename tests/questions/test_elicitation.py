@@ -11,7 +11,7 @@ import pydantic
 import pytest
 from msgspec import Meta
 
-from genmcp._core.outcome import Done, Outcome
+from genmcp.core.outcome import Done, Outcome
 from genmcp.errors import ArgumentFaults, ConfigurationError, ContractError
 from genmcp.protocol.capabilities import ClientCapabilities, ElicitationCapability
 from genmcp.protocol.client_features import ElicitRequest

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.waiting import questions_of
+from genmcp.core.waiting import questions_of
 from genmcp.errors import ContractError
 from genmcp.protocol.capabilities import ClientCapabilities
 from genmcp.question.elicitation import elicit

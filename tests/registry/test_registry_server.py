@@ -29,7 +29,7 @@ from genmcp.client.errors import ServerError
 from genmcp.errors import ContractError, InternalError, InvalidParams
 from genmcp.protocol import ResourceDefinition
 from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
-from genmcp.registry import LiveRegistry, RegistryEndpoint, SessionRegistries
+from genmcp.registry import RegistryEndpoint, SessionRegistries
 from genmcp.resources import ResourceRepo
 from genmcp.testing import connect
 from tests.support.asgi import PATIENCE, Client

@@ -4,8 +4,8 @@ from typing import Any
 
 import msgspec
 
-from genmcp._core.request import ClientInfo, Request
 from genmcp.channel import Channel
+from genmcp.core.request import ClientInfo, Request
 from genmcp.protocol.params import PaginatedRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams, ReadResourceResult
 from genmcp.protocol.revisions.chain import LATEST

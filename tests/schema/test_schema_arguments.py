@@ -14,8 +14,8 @@ from msgspec import Meta, Raw, Struct
 from genmcp._schema.arguments import arguments_of
 from genmcp._schema.limits import SchemaLimits
 from genmcp._schema.of_type import schema_of
-from genmcp._wire.param_headers import HeaderRule
 from genmcp.errors import ArgumentFaults, ConfigurationError, MalformedParams
+from genmcp.wire.param_headers import HeaderRule
 
 
 class Place(Struct):

@@ -6,8 +6,8 @@ import pytest
 
 from genmcp._schema.document import Document
 from genmcp._schema.limits import DEFAULT_LIMITS
-from genmcp._wire.param_headers import HeaderRule, header_rules
 from genmcp.errors import ConfigurationError
+from genmcp.wire.param_headers import HeaderRule, header_rules
 
 REGION = {"type": "string", "x-mcp-header": "Region"}
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from genmcp._core.client_key import client_of
+from genmcp.core.client_key import client_of
 from genmcp.errors import ConfigurationError
 from genmcp.stores.accounts import ANONYMOUS, Usage
 from genmcp.stores.memory import MemoryStore

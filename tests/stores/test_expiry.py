@@ -6,8 +6,8 @@ from contextlib import aclosing
 import pytest
 
 from genmcp import Client, Continue, Mux, Run, Suite, job, tool
-from genmcp._core.client_key import client_of
 from genmcp.client.options import ClientOptions
+from genmcp.core.client_key import client_of
 from genmcp.stores import connections
 from genmcp.stores.sqlite import database
 from genmcp.stores.store import Append, Delete, Put, Store

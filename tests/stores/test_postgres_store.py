@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from genmcp import Endpoint, Mux, Suite
-from genmcp._core.client_key import client_of
+from genmcp.core.client_key import client_of
 from genmcp.errors import ConfigurationError, Conflict, StoreUnavailable
 from genmcp.stores import open_store
 from genmcp.stores.accounts import ANONYMOUS, Usage

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from genmcp import Access, Channel, ConfigurationError, Provider, Resource, Suite, prompt, tool
-from genmcp._core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp.channel import Listener
+from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp.resources import ResourceRepo
 from genmcp.testing import connect
 

@@ -17,8 +17,8 @@ from genmcp import (
     prompt,
     tool,
 )
-from genmcp._core.request import ClientInfo as Asker
-from genmcp._core.request import Request
+from genmcp.core.request import ClientInfo as Asker
+from genmcp.core.request import Request
 from genmcp.errors import MethodNotFound
 from genmcp.prompts import PromptRepo
 from genmcp.protocol import ResourceDefinition

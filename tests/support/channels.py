@@ -5,12 +5,12 @@ import secrets
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from genmcp._core.access import Access
-from genmcp._core.call import CallAction, CallPhase, Promote
-from genmcp._core.client_key import LOCAL, ClientKey
-from genmcp._core.request import Request
 from genmcp._mux.performing import report
 from genmcp.channel import CallContext, CallServices, ChangeNotifier, Channel
+from genmcp.core.access import Access
+from genmcp.core.call import CallAction, CallPhase, Promote
+from genmcp.core.client_key import LOCAL, ClientKey
+from genmcp.core.request import Request
 from genmcp.errors import CapabilityMissing
 from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.tools import CallToolResult

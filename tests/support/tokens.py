@@ -6,8 +6,8 @@ from typing import Any
 import httpx
 
 from genmcp import Channel, Endpoint, Suite, tool
-from genmcp._core.access import Access
 from genmcp.auth import Bearer, InvalidToken
+from genmcp.core.access import Access
 from tests.support.asgi import Client
 
 ISSUER = "https://login.example.com"

@@ -9,9 +9,9 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from genmcp._core.outcome import Done, Outcome
-from genmcp._core.task import Task
-from genmcp._core.waiting import Finished, Suspended, Work
+from genmcp.core.outcome import Done, Outcome
+from genmcp.core.task import Task
+from genmcp.core.waiting import Finished, Suspended, Work
 from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore

@@ -8,9 +8,9 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from genmcp._core.outcome import Outcome
-from genmcp._core.task import Task
-from genmcp._core.waiting import Finished
+from genmcp.core.outcome import Outcome
+from genmcp.core.task import Task
+from genmcp.core.waiting import Finished
 from genmcp.stores import open_store
 from genmcp.stores.postgres import PostgresStore
 from genmcp.tasks.service import TaskService

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp._core.task import Task
-from genmcp._core.waiting import Job, Working
+from genmcp.core.task import Task
+from genmcp.core.waiting import Job, Working
 from genmcp.errors import ConfigurationError
 from genmcp.stores.store import Put
 from genmcp.tasks.job_limits import JobLimit, Slot

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from genmcp import ConfigurationError, JobOptions, MemoryStore, Mux, Suite
-from genmcp._core.outcome import Done, Failed
-from genmcp._core.task import Task
-from genmcp._core.waiting import Gathering, JobGroup, Working
+from genmcp.core.outcome import Done, Failed
+from genmcp.core.task import Task
+from genmcp.core.waiting import Gathering, JobGroup, Working
 from genmcp.errors import WaitTimedOut, WorkerLost
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.engine_worker import EngineWorker

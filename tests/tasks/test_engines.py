@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.task import Task
-from genmcp._core.waiting import Following, Work, Working
+from genmcp.core.task import Task
+from genmcp.core.waiting import Following, Work, Working
 from genmcp.tasks.service import TaskChange, TaskService
 from tests.tasks.bench import made
 from tests.tasks.engine_apps import ENGINES, LEASE, EngineApp, block, endless, work

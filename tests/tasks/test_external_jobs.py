@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from genmcp._core.outcome import Done, Failed
-from genmcp._core.task import Task
-from genmcp._core.waiting import Awaiting, ExternalJob, Following, Suspended
+from genmcp.core.outcome import Done, Failed
+from genmcp.core.task import Task
+from genmcp.core.waiting import Awaiting, ExternalJob, Following, Suspended
 from genmcp.errors import ConfigurationError, WaitCancelled, WorkRaised
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus

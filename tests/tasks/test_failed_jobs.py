@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.task import Task, record_ttl
-from genmcp._core.waiting import Finished, Working
+from genmcp.core.task import Task, record_ttl
+from genmcp.core.waiting import Finished, Working
 from genmcp.errors import Conflict, ContractError
 from genmcp.tasks.cron import Schedule
 from genmcp.tasks.inspection import TaskInspector, TaskSummary

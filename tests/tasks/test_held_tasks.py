@@ -6,9 +6,9 @@ from functools import partial
 import pytest
 
 from genmcp import MemoryStore
-from genmcp._core.job_transitions import retry_job
-from genmcp._core.task import Task
-from genmcp._core.waiting import Job, Working
+from genmcp.core.job_transitions import retry_job
+from genmcp.core.task import Task
+from genmcp.core.waiting import Job, Working
 from genmcp.errors import IllegalTransition, StoreUnavailable
 from genmcp.stores.store import Op, StoreEntry
 from genmcp.tasks.options import JobOptions

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.waiting import Job
+from genmcp.core.waiting import Job
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.jobs import JobFunction, Run, SavedState, find_job, job
 from genmcp.tasks.progress import ProgressWriter

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from genmcp._core.task import Task
-from genmcp._core.waiting import Working
+from genmcp.core.task import Task
+from genmcp.core.waiting import Working
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Op, StoreEntry
 from genmcp.tasks.jobs import Run, job

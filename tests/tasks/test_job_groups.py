@@ -22,9 +22,9 @@ from genmcp import (
     WorkRaised,
     gather,
 )
-from genmcp._core.parts import end_part, new_parts, part_ids
-from genmcp._core.task import Task
-from genmcp._core.waiting import (
+from genmcp.core.parts import end_part, new_parts, part_ids
+from genmcp.core.task import Task
+from genmcp.core.waiting import (
     ExternalJob,
     Gathering,
     Job,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.outcome import Done, Failed
-from genmcp._core.waiting import Gathering, JobGroup, Suspended, Working, scheduled
+from genmcp.core.outcome import Done, Failed
+from genmcp.core.waiting import Gathering, JobGroup, Suspended, Working, scheduled
 from genmcp.errors import JobExpired, WaitTimedOut, WorkRaised
 from genmcp.tasks.jobs import Run, SoftTimeLimit, job
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened, until

@@ -16,7 +16,7 @@ from genmcp import (
     gather,
     tool,
 )
-from genmcp._core.waiting import Working
+from genmcp.core.waiting import Working
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.jobs import Run, job
 from genmcp.testing import connect

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.outcome import Done, Failed, pack
-from genmcp._core.task import Task
-from genmcp._core.waiting import Asking, Awaiting, Finished, Job, Running, Suspended, Working
+from genmcp.core.outcome import Done, Failed, pack
+from genmcp.core.task import Task
+from genmcp.core.waiting import Asking, Awaiting, Finished, Job, Running, Suspended, Working
 from genmcp.errors import (
     ConfigurationError,
     IllegalTransition,

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from genmcp._core.outcome import Failed
-from genmcp._core.waiting import Working
+from genmcp.core.outcome import Failed
+from genmcp.core.waiting import Working
 from genmcp.errors import WaitTimedOut
 from genmcp.tasks.jobs import Run, job
 from tests.support.asgi import until as until_true

@@ -13,8 +13,8 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from genmcp._core.task import Task
-from genmcp._core.waiting import Job, Working
+from genmcp.core.task import Task
+from genmcp.core.waiting import Job, Working
 from genmcp.tasks.service import TaskService
 from tests.tasks.bench import BOUND, Bench, ended, made, opened, until
 from tests.tasks.worker_process import LEASE

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.outcome import Done, Failed, Outcome
-from genmcp._core.task import Task
-from genmcp._core.waiting import (
+from genmcp.core.outcome import Done, Failed, Outcome
+from genmcp.core.task import Task
+from genmcp.core.waiting import (
     Awaiting,
     ExternalJob,
     Finished,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.client_key import client_of
-from genmcp._core.outcome import Failed
-from genmcp._core.task import Task
-from genmcp._core.waiting import Job, Working
+from genmcp.core.client_key import client_of
+from genmcp.core.outcome import Failed
+from genmcp.core.task import Task
+from genmcp.core.waiting import Job, Working
 from genmcp.errors import ConfigurationError, OverShare, StoreFull
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore

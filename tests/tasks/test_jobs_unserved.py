@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from genmcp._core.waiting import Working
+from genmcp.core.waiting import Working
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import StoreEntry

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from genmcp._core.waiting import OnLost, Working
+from genmcp.core.waiting import OnLost, Working
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.tasks.jobs import Run, job

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from genmcp._core.waiting import Running, Working
+from genmcp.core.waiting import Running, Working
 from genmcp.stores.memory import MemoryStore
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.jobs import Run, job

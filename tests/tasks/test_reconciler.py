@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from genmcp._core.task import Task
-from genmcp._core.waiting import Working
+from genmcp.core.task import Task
+from genmcp.core.waiting import Working
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.reconciler import TaskReconciler

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.outcome import Done
-from genmcp._core.waiting import Suspended, Working
+from genmcp.core.outcome import Done
+from genmcp.core.waiting import Suspended, Working
 from genmcp.errors import ContractError, OverShare, StoreFull, StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Op, Put

@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from genmcp import MemoryStore, Mux, Suite
-from genmcp._core.task import Task
+from genmcp.core.task import Task
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.cron import Schedule
 from genmcp.tasks.jobs import Run, job

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from genmcp._core.waiting import Asking, Working
+from genmcp.core.waiting import Asking, Working
 from genmcp.stores.store import Store
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.records import labels_of

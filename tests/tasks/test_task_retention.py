@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from genmcp import gather
-from genmcp._core.outcome import Done, pack
-from genmcp._core.parts import new_parts, start_parts
-from genmcp._core.task import record_ttl as kept_for
-from genmcp._core.waiting import (
+from genmcp._mux.tasks import advertised_ttl
+from genmcp.core.outcome import Done, pack
+from genmcp.core.parts import new_parts, start_parts
+from genmcp.core.task import record_ttl as kept_for
+from genmcp.core.waiting import (
     Asking,
     ExternalJob,
     Finished,
@@ -21,7 +22,6 @@ from genmcp._core.waiting import (
     Work,
     Working,
 )
-from genmcp._mux.tasks import advertised_ttl
 from genmcp.errors import StoreUnavailable, TaskNotFound, UnknownFormat
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Put, StoreEntry

@@ -7,9 +7,9 @@ import asyncio
 import sys
 from pathlib import Path
 
-from genmcp._core.outcome import Outcome
-from genmcp._core.task import Task
-from genmcp._core.waiting import Finished
+from genmcp.core.outcome import Outcome
+from genmcp.core.task import Task
+from genmcp.core.waiting import Finished
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions

@@ -24,8 +24,8 @@ from genmcp import (
     job,
     tool,
 )
-from genmcp._core.request import Request
 from genmcp._mux.telemetry import Rejection, RequestFailure, Resumed, Telemetry
+from genmcp.core.request import Request
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.value import Result

@@ -9,8 +9,8 @@ import pytest
 
 from genmcp import Channel, ConfigurationError, Endpoint, Limits, Mux, Suite, tool
 from genmcp import Client as McpClient
-from genmcp._core.client_key import ClientKey
 from genmcp._mux.threads import ThreadTurns
+from genmcp.core.client_key import ClientKey
 from tests.support.asgi import MODERN, PATIENCE, Client, until
 
 pytestmark = pytest.mark.slow

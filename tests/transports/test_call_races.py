@@ -24,9 +24,9 @@ from genmcp import (
     Tool,
     job,
 )
-from genmcp._core.request import RESULT_TOOL, Request
-from genmcp._core.task import Task
 from genmcp._mux.telemetry import Telemetry
+from genmcp.core.request import RESULT_TOOL, Request
+from genmcp.core.task import Task
 from genmcp.errors import StoreUnavailable
 from genmcp.protocol.value import Result
 from genmcp.stores.store import Op, Put

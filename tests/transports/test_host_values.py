@@ -21,9 +21,9 @@ from genmcp import (
     Tool,
     ToolRequest,
 )
-from genmcp._core.access import Access
 from genmcp._transports.request import HttpRequest
 from genmcp._transports.writing import reply
+from genmcp.core.access import Access
 from tests.support.asgi import Client, serving
 
 

@@ -19,7 +19,7 @@ from genmcp import (
     Tool,
     ToolRequest,
 )
-from genmcp._core.outcome import Outcome
+from genmcp.core.outcome import Outcome
 from genmcp.stores.store import Delete, Op, Put
 from tests.support.asgi import MODERN, PATIENCE, TASKS, Client, Connection, until
 

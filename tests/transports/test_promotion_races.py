@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, Continue, Done, Endpoint, MemoryStore, Mux, Run, Suite, Tool, job
-from genmcp._core.outcome import Outcome
-from genmcp._core.request import TaskUse
+from genmcp.core.outcome import Outcome
+from genmcp.core.request import TaskUse
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.store import Op, Put
 from tests.support.asgi import PATIENCE, TASKS, Client, until

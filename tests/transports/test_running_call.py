@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from genmcp import Endpoint, Mux, Suite, Tool
-from genmcp._core.call import CallPhase, Cancel, Leave, RecordDeleted, StopServer
-from genmcp._core.client_key import LOCAL
-from genmcp._core.request import ClientInfo, Request
 from genmcp._mux.performing import report
 from genmcp._transports.running_call import RunningCall
 from genmcp.channel import CallContext, Channel
+from genmcp.core.call import CallPhase, Cancel, Leave, RecordDeleted, StopServer
+from genmcp.core.client_key import LOCAL
+from genmcp.core.request import ClientInfo, Request
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import REVISIONS
 from tests.support import asgi

@@ -23,7 +23,7 @@ from genmcp import (
     elicit,
     job,
 )
-from genmcp._core.outcome import Outcome
+from genmcp.core.outcome import Outcome
 from genmcp.errors import StoreUnavailable
 from genmcp.stores import open_store
 from tests.support.asgi import PATIENCE, TASKS, Client

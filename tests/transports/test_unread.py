@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, Endpoint, Limits, Mux, Suite, tool
-from genmcp._core.client_key import ClientKey
 from genmcp._mux.unsent import SHARE, UnsentBytes
+from genmcp.core.client_key import ClientKey
 from genmcp.errors import Overloaded
 from tests.support.asgi import PATIENCE, until
 from tests.support.serving import serve

@@ -37,7 +37,7 @@ from genmcp import (
     tool,
     wait_for,
 )
-from genmcp._core.waiting import Wait
+from genmcp.core.waiting import Wait
 from genmcp.protocol.client_features import CreateMessageResult, Root
 from genmcp.question import Question
 

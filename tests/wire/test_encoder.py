@@ -6,8 +6,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp._wire import jsonrpc
-from genmcp._wire.encoder import EncodedResult, Encoder
 from genmcp.errors import InvalidParams, McpError, ResourceNotFound, UnsupportedVersion
 from genmcp.protocol.capabilities import (
     DiscoverResult,
@@ -22,6 +20,8 @@ from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition
 from genmcp.protocol.value import Result
+from genmcp.wire import jsonrpc
+from genmcp.wire.encoder import EncodedResult, Encoder
 from tests.support.definitions import validator
 
 INFO = {"name": "studio", "version": "1.0"}

@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._wire.http import (
+from genmcp.errors import ConfigurationError, HttpRejected
+from genmcp.wire.http import (
     HeaderPolicy,
     Security,
     check_get_headers,
@@ -13,7 +14,6 @@ from genmcp._wire.http import (
     cors_headers,
     preflight_headers,
 )
-from genmcp.errors import ConfigurationError, HttpRejected
 
 LOCAL, REMOTE = "127.0.0.1", "203.0.113.7"
 

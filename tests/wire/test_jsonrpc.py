@@ -7,8 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp._wire import jsonrpc
-from genmcp._wire.jsonrpc import ErrorBody, Message
 from genmcp.errors import (
     InvalidParams,
     InvalidRequest,
@@ -17,6 +15,8 @@ from genmcp.errors import (
     ResourceNotFound,
     TooLarge,
 )
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import ErrorBody, Message
 
 ids = st.integers(-(2**53), 2**53) | st.text()
 scalars = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp._wire.lines import LineReader, OversizedMessage, frame
+from genmcp.wire.lines import LineReader, OversizedMessage, frame
 
 
 def read(*chunks: bytes, most: int = 1000) -> list[bytes | OversizedMessage]:

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp._wire.param_headers import (
+from genmcp.errors import HeaderMismatch
+from genmcp.wire.param_headers import (
     HeaderRule,
     check_method,
     check_name,
@@ -15,7 +16,6 @@ from genmcp._wire.param_headers import (
     decode_value,
     encode_value,
 )
-from genmcp.errors import HeaderMismatch
 
 REGION = HeaderRule(b"mcp-param-region", ("region",), "string")
 

@@ -1,6 +1,6 @@
 """Text of a peer in logs and on terminals."""
 
-from genmcp._wire.jsonrpc import printable
+from genmcp.wire.jsonrpc import printable
 
 
 def test_printable_text_is_left_as_it_is() -> None:

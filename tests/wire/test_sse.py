@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from genmcp._wire import sse
-from genmcp._wire.sse import EventReader, SseEvent
+from genmcp.wire import sse
+from genmcp.wire.sse import EventReader, SseEvent
 
 
 @pytest.mark.parametrize("data", ['{"a":\n1}', '{\r\n"a": 1\r}', '[\n\n"\\n"\n]'])

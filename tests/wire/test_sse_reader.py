@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp._wire import sse
-from genmcp._wire.lines import OversizedMessage
-from genmcp._wire.sse import EventReader, SseEvent
+from genmcp.wire import sse
+from genmcp.wire.lines import OversizedMessage
+from genmcp.wire.sse import EventReader, SseEvent
 
 # Surrogates are not text, and a line break belongs to the format.
 texts = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\r\n"))

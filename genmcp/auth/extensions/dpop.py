@@ -7,9 +7,6 @@ from urllib.parse import quote
 
 import msgspec
 
-from genmcp._core.access import Access, AuthorizationUnavailable, InvalidToken
-from genmcp._core.auth.claims import parse_object
-from genmcp._core.client_key import key_of
 from genmcp._transports.request import HttpRequest
 from genmcp.auth import jose
 from genmcp.auth.bearer import Verifier, bound_verifier
@@ -21,6 +18,9 @@ from genmcp.auth.extensions.proofs import (
     key_of_proof,
     new_nonce,
 )
+from genmcp.core.access import Access, AuthorizationUnavailable, InvalidToken
+from genmcp.core.auth.claims import parse_object
+from genmcp.core.client_key import key_of
 from genmcp.errors import ConfigurationError, Conflict, StoreUnavailable
 from genmcp.stores.store import Put
 

@@ -9,14 +9,14 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec.structs import replace
 
-from genmcp._core.auth.metadata import origin_of, same_origin
-from genmcp._core.auth.record import Record
-from genmcp._core.auth.steps import Fetch, Fetched
-from genmcp._core.auth.token_request import error_in
 from genmcp.auth import jose
 from genmcp.auth.extensions.proofs import TYPE, proof_claims
 from genmcp.client.auth.base import RejectedRequest
 from genmcp.client.auth.flows import FlowAuthorization, SentHeaders, challenges_of
+from genmcp.core.auth.metadata import origin_of, same_origin
+from genmcp.core.auth.record import Record
+from genmcp.core.auth.steps import Fetch, Fetched
+from genmcp.core.auth.token_request import error_in
 
 _MAX_NONCE: Final = 1024  # characters
 _MAX_PROOFS: Final = 3  # attempts with a nonce for one request

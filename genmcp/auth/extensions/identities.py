@@ -5,13 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar, Final, TypeAlias
 
-from genmcp._core.auth.discovery import find_server
-from genmcp._core.auth.fetching import shown
-from genmcp._core.auth.metadata import ServerMetadata, check_public_url
-from genmcp._core.auth.record import Record, RegisteredClient
-from genmcp._core.auth.registration import own_client
-from genmcp._core.auth.steps import Call, FlowFailed, FlowOptions, Grant, Steps
-from genmcp._core.auth.token_request import request_token
 from genmcp.client.auth.flows import FlowAuthorization
 from genmcp.client.auth.oauth import (
     PrivateKey,
@@ -21,6 +14,13 @@ from genmcp.client.auth.oauth import (
     flow_options,
     signer,
 )
+from genmcp.core.auth.discovery import find_server
+from genmcp.core.auth.fetching import shown
+from genmcp.core.auth.metadata import ServerMetadata, check_public_url
+from genmcp.core.auth.record import Record, RegisteredClient
+from genmcp.core.auth.registration import own_client
+from genmcp.core.auth.steps import Call, FlowFailed, FlowOptions, Grant, Steps
+from genmcp.core.auth.token_request import request_token
 from genmcp.errors import ConfigurationError
 
 ID_JAG: Final = "urn:ietf:params:oauth:token-type:id-jag"

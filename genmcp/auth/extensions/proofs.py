@@ -13,9 +13,9 @@ from hmac import compare_digest
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
-from genmcp._core.access import InvalidToken
-from genmcp._core.auth.metadata import origin_of
-from genmcp._core.seal import Purpose, Seal
+from genmcp.core.access import InvalidToken
+from genmcp.core.auth.metadata import origin_of
+from genmcp.core.seal import Purpose, Seal
 from genmcp.errors import SealError
 
 ALGORITHMS: Final = ("ES256", "EdDSA")

@@ -15,7 +15,7 @@ from urllib.parse import parse_qs, urlsplit
 
 import h11
 
-from genmcp._core.auth.steps import Ask, FlowFailed, Listen
+from genmcp.core.auth.steps import Ask, FlowFailed, Listen
 
 LOGIN_TIMEOUT: Final = 300.0
 """Seconds for the user to log in."""

@@ -6,18 +6,18 @@ from contextlib import asynccontextmanager, suppress
 from inspect import isawaitable
 from typing import Any, Final, TypeVar
 
-from genmcp._core.auth import steps as step_types
-from genmcp._core.auth.challenges import parse_challenges
-from genmcp._core.auth.flow import RejectedAttempt, rejected, usable
-from genmcp._core.auth.metadata import same_origin
-from genmcp._core.auth.record import Record
-from genmcp._core.auth.steps import FlowFailed, FlowOptions, Step, Steps
 from genmcp.auth.fetcher import Fetcher
 from genmcp.auth.shared import SingleFlight
 from genmcp.cancellation import run_to_completion
 from genmcp.client.auth.asking import UserPrompt
 from genmcp.client.auth.base import Authorization, RejectedRequest
 from genmcp.client.auth.tokens import TokenStorage, TokensUnavailable
+from genmcp.core.auth import steps as step_types
+from genmcp.core.auth.challenges import parse_challenges
+from genmcp.core.auth.flow import RejectedAttempt, rejected, usable
+from genmcp.core.auth.metadata import same_origin
+from genmcp.core.auth.record import Record
+from genmcp.core.auth.steps import FlowFailed, FlowOptions, Step, Steps
 
 T = TypeVar("T")
 

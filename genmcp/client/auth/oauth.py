@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
-from genmcp._core.auth.metadata import check_public_url, is_loopback_url
-from genmcp._core.auth.record import Record, record_key
-from genmcp._core.auth.registration import METHODS
-from genmcp._core.auth.steps import FlowEvent, FlowOptions, Grant, Steps
 from genmcp.auth.fetcher import Fetcher
 from genmcp.client.auth.asking import CALLBACK, AskFunction, UserPrompt
 from genmcp.client.auth.flows import FlowAuthorization, FlowRunner, SharedFlows
 from genmcp.client.auth.tokens import MemoryTokens, TokenStorage
 from genmcp.client.transports.http_pool import trusted_context
+from genmcp.core.auth.metadata import check_public_url, is_loopback_url
+from genmcp.core.auth.record import Record, record_key
+from genmcp.core.auth.registration import METHODS
+from genmcp.core.auth.steps import FlowEvent, FlowOptions, Grant, Steps
 from genmcp.errors import ConfigurationError
 
 logger = logging.getLogger("genmcp.client.auth")

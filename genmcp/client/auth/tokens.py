@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import ClassVar, Final, TypeAlias
 
-from genmcp._core.auth.record import Record, decode_record, encode_record
-from genmcp._core.seal import Purpose, Seal
+from genmcp.core.auth.record import Record, decode_record, encode_record
+from genmcp.core.seal import Purpose, Seal
 from genmcp.errors import ForeignSeal, GenmcpError, SealError
 
 logger = logging.getLogger(__name__)

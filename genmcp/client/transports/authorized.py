@@ -8,8 +8,6 @@ from contextlib import contextmanager, suppress
 from typing import ClassVar, Final
 from urllib.parse import SplitResult
 
-from genmcp._core.auth.metadata import is_loopback_url
-from genmcp._core.auth.steps import FlowFailed
 from genmcp.client.auth.base import Auth, Authorization, RejectedRequest, authorization_for
 from genmcp.client.auth.flows import FlowAuthorization
 from genmcp.client.errors import AuthorizationFailed, ClientError, authorization_error
@@ -19,6 +17,8 @@ from genmcp.client.transports.base import (
     HttpResponse,
     OnWait,
 )
+from genmcp.core.auth.metadata import is_loopback_url
+from genmcp.core.auth.steps import FlowFailed
 from genmcp.errors import ConfigurationError
 
 logger = logging.getLogger("genmcp.client")

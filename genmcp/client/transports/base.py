@@ -9,9 +9,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Protocol, TypeAlias
 
-from genmcp._core.client.events import SendMessage
-from genmcp._wire.jsonrpc import RequestId
 from genmcp.client.errors import ClientError, MessageTooLarge
+from genmcp.core.client.events import SendMessage
+from genmcp.wire.jsonrpc import RequestId
 
 Headers = Iterable[tuple[bytes, bytes]]
 

@@ -10,11 +10,6 @@ from contextlib import suppress
 from typing import ClassVar, Final
 from urllib.parse import SplitResult
 
-from genmcp._core.client.events import SendMessage
-from genmcp._core.client.opening import MODERN_CODES
-from genmcp._wire import jsonrpc
-from genmcp._wire.jsonrpc import RequestId
-from genmcp._wire.lines import MAX_MESSAGE
 from genmcp.client.errors import (
     AuthorizationFailed,
     ClientClosed,
@@ -58,8 +53,13 @@ from genmcp.client.transports.sse import (
     SseTransport,
     waits_for,
 )
+from genmcp.core.client.events import SendMessage
+from genmcp.core.client.opening import MODERN_CODES
 from genmcp.errors import InvalidRequest, MethodNotFound, ParseError
 from genmcp.protocol.revisions.chain import REVISIONS
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import RequestId
+from genmcp.wire.lines import MAX_MESSAGE
 
 # 2026-07-28, Streamable HTTP, "HTTP+SSE Transport (2024-11-05)", for clients, point 2.
 _SSE_STATUSES: Final = (400, 404, 405)

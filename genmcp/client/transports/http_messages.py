@@ -6,9 +6,6 @@ from types import MappingProxyType
 from typing import Final
 from urllib.parse import SplitResult, quote, urljoin, urlsplit
 
-from genmcp._core.client.events import SendMessage
-from genmcp._wire import jsonrpc
-from genmcp._wire.param_headers import encode_value
 from genmcp.client.errors import (
     Forbidden,
     HttpStatusError,
@@ -16,8 +13,11 @@ from genmcp.client.errors import (
     ProtocolError,
     Unauthorized,
 )
+from genmcp.core.client.events import SendMessage
 from genmcp.errors import InvalidRequest, ParseError
 from genmcp.protocol.revisions.chain import REVISIONS
+from genmcp.wire import jsonrpc
+from genmcp.wire.param_headers import encode_value
 
 HeaderList = list[tuple[bytes, bytes]]
 

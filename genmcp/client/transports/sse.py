@@ -14,11 +14,6 @@ from functools import partial
 from typing import Final
 from urllib.parse import SplitResult
 
-from genmcp._core.backoff import backoff
-from genmcp._core.client.events import SendMessage
-from genmcp._wire.jsonrpc import RequestId
-from genmcp._wire.lines import MAX_MESSAGE, OversizedMessage
-from genmcp._wire.sse import EventReader, SseEvent
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
@@ -46,6 +41,11 @@ from genmcp.client.transports.http_messages import (
     resolve_on_origin,
     status_error_class,
 )
+from genmcp.core.backoff import backoff
+from genmcp.core.client.events import SendMessage
+from genmcp.wire.jsonrpc import RequestId
+from genmcp.wire.lines import MAX_MESSAGE, OversizedMessage
+from genmcp.wire.sse import EventReader, SseEvent
 
 logger = logging.getLogger("genmcp.client")
 

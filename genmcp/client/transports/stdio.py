@@ -14,8 +14,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Literal, cast
 
-from genmcp._core.client.events import SendMessage
-from genmcp._wire.lines import MAX_MESSAGE, LineReader, OversizedMessage, frame
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
@@ -25,6 +23,8 @@ from genmcp.client.errors import (
 )
 from genmcp.client.options import Command
 from genmcp.client.transports.base import Transport, TransportSink
+from genmcp.core.client.events import SendMessage
+from genmcp.wire.lines import MAX_MESSAGE, LineReader, OversizedMessage, frame
 
 logger = logging.getLogger("genmcp.client")
 server_logger = logging.getLogger("genmcp.server")

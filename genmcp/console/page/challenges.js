@@ -1,4 +1,4 @@
-// The header `WWW-Authenticate` (RFC 9110, 11.6.1), as genmcp/_core/auth/challenges.py reads it.
+// The header `WWW-Authenticate` (RFC 9110, 11.6.1), as genmcp/core/auth/challenges.py reads it.
 
 const TOKEN = "[!#$%&'*+.^_`|~0-9A-Za-z-]+";
 const SEPARATORS = /[ \t,]+/y;

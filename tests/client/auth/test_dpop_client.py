@@ -10,7 +10,6 @@ from joserfc.jwk import ECKey
 from msgspec.structs import replace
 
 from genmcp import Endpoint, Suite, tool
-from genmcp._core.auth.record import record_key
 from genmcp.auth.extensions.dpop import Dpop
 from genmcp.auth.extensions.dpop_client import DpopAuth
 from genmcp.auth.extensions.proofs import proof_claims
@@ -18,6 +17,7 @@ from genmcp.client.auth import ClientCredentials, FileTokens, MemoryTokens, OAut
 from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, Unauthorized
 from genmcp.client.options import ClientOptions
+from genmcp.core.auth.record import record_key
 from tests.client.auth.logins import Place, guarded_place
 from tests.contracts.tokens import save
 from tests.support.oauth.server import OAuthServer

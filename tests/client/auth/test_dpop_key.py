@@ -7,8 +7,8 @@ import pytest
 from joserfc import jws
 from joserfc.jwk import ECKey
 
-from genmcp._core.auth.steps import Fetch
 from genmcp.auth.extensions.dpop_client import DpopKeys
+from genmcp.core.auth.steps import Fetch
 from genmcp.errors import ConfigurationError
 
 URL = "https://mcp.example.com/mcp"

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.auth.fetching import MAX_DOCUMENT
-from genmcp._core.auth.steps import Fetch
 from genmcp.auth.fetcher import Fetcher
+from genmcp.core.auth.fetching import MAX_DOCUMENT
+from genmcp.core.auth.steps import Fetch
 from tests.client.scripted import Asked, served
 
 

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from genmcp._core.auth.record import encode_record
 from genmcp.client.auth.files import FileTokens, user_folder
 from genmcp.client.auth.tokens import TokensUnavailable
+from genmcp.core.auth.record import encode_record
 from genmcp.errors import ConfigurationError
 from tests.contracts.tokens import KEY, RECORD, renewed, save
 

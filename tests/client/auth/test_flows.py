@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.auth.record import Record, RegisteredClient
-from genmcp._core.auth.steps import (
+from genmcp.auth.fetcher import Fetcher
+from genmcp.client.auth import MemoryTokens
+from genmcp.client.auth.asking import UserPrompt
+from genmcp.client.auth.flows import FlowRunner, SharedFlows
+from genmcp.core.auth.record import Record, RegisteredClient
+from genmcp.core.auth.steps import (
     Ask,
     Fetch,
     Fetched,
@@ -18,10 +22,6 @@ from genmcp._core.auth.steps import (
     Locked,
     Save,
 )
-from genmcp.auth.fetcher import Fetcher
-from genmcp.client.auth import MemoryTokens
-from genmcp.client.auth.asking import UserPrompt
-from genmcp.client.auth.flows import FlowRunner, SharedFlows
 from tests.contracts.tokens import save
 
 RECORD = Record(

@@ -8,8 +8,8 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 
-from genmcp._core.auth.steps import Ask, FlowFailed, Listen
 from genmcp.client.auth.asking import LoopbackListener, UserPrompt
+from genmcp.core.auth.steps import Ask, FlowFailed, Listen
 
 CALLBACK = "http://127.0.0.1/callback"
 ASKED = "https://as.example/authorize?client_id=a&state=s3cret-state"

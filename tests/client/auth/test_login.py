@@ -17,8 +17,6 @@ from genmcp import (
     ServerConfig,
     SyncClient,
 )
-from genmcp._core.auth.record import Record, record_key
-from genmcp._core.auth.steps import Ask, FlowFailed, Listen
 from genmcp.client.auth import MemoryTokens, OAuth, RejectedRequest, TokensUnavailable
 from genmcp.client.auth.asking import UserPrompt
 from genmcp.client.errors import (
@@ -29,6 +27,8 @@ from genmcp.client.errors import (
     IssuerMismatch,
     Unauthorized,
 )
+from genmcp.core.auth.record import Record, record_key
+from genmcp.core.auth.steps import Ask, FlowFailed, Listen
 from tests.client.auth.logins import Browser, guarded_place
 from tests.client.scripted import Asked, served
 from tests.contracts.tokens import save

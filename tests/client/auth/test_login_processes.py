@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from genmcp import Client
-from genmcp._core.auth.record import record_key
 from genmcp.client.auth import FileTokens, OAuth
+from genmcp.core.auth.record import record_key
 from tests.client.auth.logins import guarded_place
 
 ROOT = Path(__file__).parents[3]

@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from genmcp import Client
-from genmcp._core.auth.record import record_key
 from genmcp.client.auth import OAuth
+from genmcp.core.auth.record import record_key
 from tests.cli.guarded import guarded
 from tests.client.auth.storage_process import KINDS, open_storage
 from tests.contracts.tokens import KEY, RECORD, renewed, save

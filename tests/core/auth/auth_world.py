@@ -7,9 +7,9 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from msgspec.structs import replace
 
-from genmcp._core.auth.flow import RejectedAttempt, authorize
-from genmcp._core.auth.record import Record
-from genmcp._core.auth.steps import (
+from genmcp.core.auth.flow import RejectedAttempt, authorize
+from genmcp.core.auth.record import Record
+from genmcp.core.auth.steps import (
     Ask,
     Call,
     Fetch,

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.access import Access, AuthorizationUnavailable, InvalidToken, checked_scopes
-from genmcp._core.failures import failure_result
-from genmcp._core.request import ClientInfo, Request
+from genmcp.core.access import Access, AuthorizationUnavailable, InvalidToken, checked_scopes
+from genmcp.core.failures import failure_result
+from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import ConfigurationError, InsufficientScope
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.revisions.chain import LATEST

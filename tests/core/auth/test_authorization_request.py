@@ -8,18 +8,18 @@ from urllib.parse import parse_qs, urlencode, urlsplit
 import pytest
 from msgspec.structs import replace
 
-from genmcp._core.auth.challenges import Challenge
-from genmcp._core.auth.discovery import DiscoveredServer
-from genmcp._core.auth.flow import (
+from genmcp.core.auth.challenges import Challenge
+from genmcp.core.auth.discovery import DiscoveredServer
+from genmcp.core.auth.flow import (
     AuthorizationRequest,
     authorization_request,
     code_of,
     scope_parameter,
     select_scopes,
 )
-from genmcp._core.auth.metadata import ServerMetadata
-from genmcp._core.auth.record import RegisteredClient
-from genmcp._core.auth.steps import Failure, FlowFailed
+from genmcp.core.auth.metadata import ServerMetadata
+from genmcp.core.auth.record import RegisteredClient
+from genmcp.core.auth.steps import Failure, FlowFailed
 from tests.core.auth.auth_world import CODE, ISSUER, REDIRECT, URL, World
 
 CLIENT = RegisteredClient(id="client-1")

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from genmcp._core.auth.challenges import (
+from genmcp.core.auth.challenges import (
     Challenge,
     bearer_challenge,
     find_challenge,

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.access import Access, InvalidToken
-from genmcp._core.auth.claims import (
+from genmcp.core.access import Access, InvalidToken
+from genmcp.core.auth.claims import (
     Rules,
     check_claims,
     check_header,

@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from genmcp._core.auth.challenges import Challenge
-from genmcp._core.auth.discovery import discover
-from genmcp._core.auth.fetching import is_private_address
-from genmcp._core.auth.flow import authorize
-from genmcp._core.auth.steps import Failure, Fetched, FlowFailed
 from genmcp.client.auth.oauth import by_credentials
+from genmcp.core.auth.challenges import Challenge
+from genmcp.core.auth.discovery import discover
+from genmcp.core.auth.fetching import is_private_address
+from genmcp.core.auth.flow import authorize
+from genmcp.core.auth.steps import Failure, Fetched, FlowFailed
 from tests.core.auth.auth_world import (
     ISSUER,
     METADATA,

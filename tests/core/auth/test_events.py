@@ -4,8 +4,8 @@ from contextlib import suppress
 
 import pytest
 
-from genmcp._core.auth.flow import RejectedAttempt, authorize
-from genmcp._core.auth.steps import FlowFailed
+from genmcp.core.auth.flow import RejectedAttempt, authorize
+from genmcp.core.auth.steps import FlowFailed
 from tests.core.auth.auth_world import PRM, World, challenge
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.auth.flow import authorize
-from genmcp._core.auth.record import decode_record, encode_record
-from genmcp._core.auth.steps import Failure, Fetched, FlowFailed
+from genmcp.core.auth.flow import authorize
+from genmcp.core.auth.record import decode_record, encode_record
+from genmcp.core.auth.steps import Failure, Fetched, FlowFailed
 from tests.core.auth.auth_world import (
     ISSUER,
     METADATA,

@@ -7,9 +7,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import pytest
 
-from genmcp._core.auth.flow import authorize, rejected
-from genmcp._core.auth.record import RegisteredClient
-from genmcp._core.auth.steps import Ask, Failure, FlowFailed
+from genmcp.core.auth.flow import authorize, rejected
+from genmcp.core.auth.record import RegisteredClient
+from genmcp.core.auth.steps import Ask, Failure, FlowFailed
 from tests.core.auth.auth_world import (
     ACCESS,
     CODE,

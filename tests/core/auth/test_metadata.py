@@ -3,8 +3,8 @@
 import msgspec
 import pytest
 
-from genmcp._core.access import Access
-from genmcp._core.auth.metadata import (
+from genmcp.core.access import Access
+from genmcp.core.auth.metadata import (
     ResourceMetadata,
     ServerMetadata,
     check_public_url,

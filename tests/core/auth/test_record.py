@@ -4,7 +4,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from genmcp._core.auth.record import (
+from genmcp.core.auth.record import (
     Record,
     RegisteredClient,
     decode_record,

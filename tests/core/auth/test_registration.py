@@ -6,11 +6,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp._core.auth.discovery import DiscoveredServer
-from genmcp._core.auth.metadata import ServerMetadata
-from genmcp._core.auth.record import Record, RegisteredClient
-from genmcp._core.auth.registration import choose_client, register
-from genmcp._core.auth.steps import Failure, Fetched, FlowFailed
+from genmcp.core.auth.discovery import DiscoveredServer
+from genmcp.core.auth.metadata import ServerMetadata
+from genmcp.core.auth.record import Record, RegisteredClient
+from genmcp.core.auth.registration import choose_client, register
+from genmcp.core.auth.steps import Failure, Fetched, FlowFailed
 from tests.core.auth.auth_world import ISSUER, REDIRECT, SECRET, World, page, raw
 
 REGISTER = f"{ISSUER}/register"

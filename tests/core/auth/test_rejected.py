@@ -2,8 +2,8 @@
 
 import pytest
 
-from genmcp._core.auth.flow import RejectedAttempt, rejected
-from genmcp._core.auth.steps import Failure, FlowFailed
+from genmcp.core.auth.flow import RejectedAttempt, rejected
+from genmcp.core.auth.steps import Failure, FlowFailed
 from tests.core.auth.auth_world import (
     ISSUER,
     METADATA,

@@ -3,9 +3,9 @@
 import pytest
 from msgspec.structs import replace
 
-from genmcp._core.auth.flow import authorize, rejected, renew, usable
-from genmcp._core.auth.record import Record
-from genmcp._core.auth.steps import Failure, FlowFailed, Locked
+from genmcp.core.auth.flow import authorize, rejected, renew, usable
+from genmcp.core.auth.record import Record
+from genmcp.core.auth.steps import Failure, FlowFailed, Locked
 from tests.core.auth.auth_world import (
     ISSUER,
     REFRESH,

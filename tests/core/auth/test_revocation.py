@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.auth.flow import authorize, log_out
-from genmcp._core.auth.steps import Fetch
+from genmcp.core.auth.flow import authorize, log_out
+from genmcp.core.auth.steps import Fetch
 from tests.core.auth.auth_world import ACCESS, ISSUER, REFRESH, SECRETS, World, form_of, page, raw
 
 REVOKE = f"{ISSUER}/revoke"

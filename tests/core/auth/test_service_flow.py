@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from genmcp._core.auth.flow import rejected, usable
-from genmcp._core.auth.record import Record
-from genmcp._core.auth.steps import Failure, Fetch, Fetched, FlowFailed, FlowOptions, Grant
 from genmcp.auth.extensions.identities import ID_JAG, by_assertion, by_exchange
 from genmcp.client.auth.oauth import by_credentials
+from genmcp.core.auth.flow import rejected, usable
+from genmcp.core.auth.record import Record
+from genmcp.core.auth.steps import Failure, Fetch, Fetched, FlowFailed, FlowOptions, Grant
 from tests.core.auth.auth_world import ACCESS, ISSUER, URL, World, challenge, form_of, page, raw
 
 ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"

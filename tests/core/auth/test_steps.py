@@ -2,7 +2,7 @@
 
 import pytest
 
-from genmcp._core.auth.steps import (
+from genmcp.core.auth.steps import (
     Ask,
     Failure,
     Fetch,

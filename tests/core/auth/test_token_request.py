@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from genmcp._core.auth.discovery import DiscoveredServer
-from genmcp._core.auth.flow import authorization_request
-from genmcp._core.auth.metadata import ServerMetadata
-from genmcp._core.auth.record import Record, RegisteredClient
-from genmcp._core.auth.steps import Failure, Fetch, Fetched, FlowFailed
-from genmcp._core.auth.token_request import TokenResponse, request_token, with_tokens
+from genmcp.core.auth.discovery import DiscoveredServer
+from genmcp.core.auth.flow import authorization_request
+from genmcp.core.auth.metadata import ServerMetadata
+from genmcp.core.auth.record import Record, RegisteredClient
+from genmcp.core.auth.steps import Failure, Fetch, Fetched, FlowFailed
+from genmcp.core.auth.token_request import TokenResponse, request_token, with_tokens
 from tests.core.auth.auth_world import (
     ACCESS,
     CODE,

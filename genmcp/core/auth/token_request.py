@@ -8,10 +8,10 @@ from urllib.parse import quote_plus, urlencode
 
 import msgspec
 
-from genmcp._core.auth.challenges import scopes_of
-from genmcp._core.auth.fetching import decode_object, post, unavailable
-from genmcp._core.auth.record import Record
-from genmcp._core.auth.steps import Failure, Fetched, FlowFailed, FlowOptions, Headers, Steps
+from genmcp.core.auth.challenges import scopes_of
+from genmcp.core.auth.fetching import decode_object, post, unavailable
+from genmcp.core.auth.record import Record
+from genmcp.core.auth.steps import Failure, Fetched, FlowFailed, FlowOptions, Headers, Steps
 
 # RFC 6750, 2.1, allows fewer characters, but tokens with others exist. A space or a control
 # character could begin another header.

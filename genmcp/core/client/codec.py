@@ -6,10 +6,8 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.client.events import Answered, InputNeeded, Outcome, PeerFault, TaskCreated
-from genmcp._core.client.lifecycle import Pending
-from genmcp._wire import jsonrpc
-from genmcp._wire.jsonrpc import ErrorBody
+from genmcp.core.client.events import Answered, InputNeeded, Outcome, PeerFault, TaskCreated
+from genmcp.core.client.lifecycle import Pending
 from genmcp.errors import McpError
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.client_features import InputRequiredResult
@@ -26,6 +24,8 @@ from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.protocol.tasks import CreateTaskResult
 from genmcp.protocol.value import CacheableResult, Value, decoder_for
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import ErrorBody
 
 Params = Value | Mapping[str, Any] | None
 """Params of a request: a value of 2026-07-28, or a mapping with the names of the wire."""

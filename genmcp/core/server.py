@@ -2,7 +2,7 @@
 
 Every transport passes its messages to the same machine. For all transports, this module decides how
 `initialize` and responses of the client are handled, by which era a message is read, and which
-notification cancels a request; the consequences of a cancellation are in `_core/call.py`. The
+notification cancels a request; the consequences of a cancellation are in `core/call.py`. The
 transport opens sessions, reads, writes and performs the actions.
 
 No message of a client makes the machine raise. An exception of `ServerCatalog.find`, which is the
@@ -14,8 +14,8 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.request import Request, notification_params, session_params
-from genmcp._core.server_dispatch import (
+from genmcp.core.request import Request, notification_params, session_params
+from genmcp.core.server_dispatch import (
     Era,
     Headers,
     ServerCatalog,
@@ -23,13 +23,13 @@ from genmcp._core.server_dispatch import (
     modern_request,
     session_request,
 )
-from genmcp._core.session import ServerDescription, Session, anonymous_params, new_session
-from genmcp._wire.jsonrpc import Message
+from genmcp.core.session import ServerDescription, Session, anonymous_params, new_session
 from genmcp.errors import InvalidRequest, McpError
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION, InitializeRequestParams
+from genmcp.wire.jsonrpc import Message
 
 
 class StartRequest(msgspec.Struct, frozen=True):

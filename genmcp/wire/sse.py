@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from genmcp._wire.lines import HEAD, MAX_MESSAGE, OversizedMessage
+from genmcp.wire.lines import HEAD, MAX_MESSAGE, OversizedMessage
 
 MEDIA_TYPE = b"text/event-stream"
 

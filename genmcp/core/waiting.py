@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, 
 import msgspec
 from typing_extensions import TypeVar
 
-from genmcp._core.backoff import backoff
-from genmcp._core.outcome import Done, Failed, pack
 from genmcp._options import Bound, Fraction, Pause, Seconds
+from genmcp.core.backoff import backoff
+from genmcp.core.outcome import Done, Failed, pack
 from genmcp.errors import ContractError
 
 T = TypeVar("T", default=Any)

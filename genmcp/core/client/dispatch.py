@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from genmcp._core.client.codec import Params, RequestEncoder, decode_error, decode_result
-from genmcp._core.client.events import (
+from genmcp.core.client.codec import Params, RequestEncoder, decode_error, decode_result
+from genmcp.core.client.events import (
     CloseResponse,
     Connected,
     LateAnswer,
@@ -31,7 +31,7 @@ from genmcp._core.client.events import (
     SendMessage,
     SubscriptionEnded,
 )
-from genmcp._core.client.lifecycle import (
+from genmcp.core.client.lifecycle import (
     ConnectionState,
     ConnectionStep,
     DispatchOptions,
@@ -41,11 +41,8 @@ from genmcp._core.client.lifecycle import (
     Timeouts,
     TransportFailure,
 )
-from genmcp._core.client.opening import Connector
-from genmcp._core.client.receiving import PeerRequests, decode_notification
-from genmcp._wire import jsonrpc
-from genmcp._wire.jsonrpc import Message, encode_error
-from genmcp._wire.lines import OversizedMessage
+from genmcp.core.client.opening import Connector
+from genmcp.core.client.receiving import PeerRequests, decode_notification
 from genmcp.errors import GenmcpError, InternalError, InvalidRequest, McpError, MethodNotFound
 from genmcp.protocol.capabilities import TASKS, ClientCapabilities, Implementation
 from genmcp.protocol.methods import Method
@@ -58,6 +55,9 @@ from genmcp.protocol.params import (
 from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
 from genmcp.protocol.value import Value, wire_name
+from genmcp.wire import jsonrpc
+from genmcp.wire.jsonrpc import Message, encode_error
+from genmcp.wire.lines import OversizedMessage
 
 __all__ = ["ClientDispatch", "ConnectionState", "DispatchOptions", "Timeouts", "TransportFailure"]
 

@@ -13,9 +13,9 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
-from genmcp._core.auth.metadata import is_loopback_url, same_origin
-from genmcp._core.auth.steps import Failure, Fetch, Fetched, FlowFailed, FlowOptions, Headers, Steps
-from genmcp._core.auth.strict_json import strict_object
+from genmcp.core.auth.metadata import is_loopback_url, same_origin
+from genmcp.core.auth.steps import Failure, Fetch, Fetched, FlowFailed, FlowOptions, Headers, Steps
+from genmcp.core.auth.strict_json import strict_object
 
 T = TypeVar("T")
 

@@ -4,9 +4,9 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from genmcp._core.outcome import Failed, pack
-from genmcp._core.task import Task
-from genmcp._core.waiting import ExternalJob, Following, Working, scheduled
+from genmcp.core.outcome import Failed, pack
+from genmcp.core.task import Task
+from genmcp.core.waiting import ExternalJob, Following, Working, scheduled
 from genmcp.errors import IllegalTransition, JobExpired, WaitTimedOut
 
 _LONGEST_PAUSE: Final = 600.0  # seconds between two submissions of one job to an engine

@@ -8,7 +8,7 @@ JSON-RPC error.
 from collections.abc import Mapping
 from typing import Any
 
-from genmcp._core.request import Request
+from genmcp.core.request import Request
 from genmcp.errors import (
     CapabilityMissing,
     ContractError,

@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from genmcp._wire import jsonrpc
 from genmcp.errors import McpError, ResourceNotFound
 from genmcp.protocol.capabilities import Implementation
 from genmcp.protocol.params import SERVER_INFO
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Result, Value
+from genmcp.wire import jsonrpc
 
 _json = msgspec.json.Encoder()
 

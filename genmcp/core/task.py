@@ -26,8 +26,8 @@ from typing import Final
 import msgspec
 from msgspec.structs import replace
 
-from genmcp._core.outcome import Failed, pack, unpack
-from genmcp._core.waiting import (
+from genmcp.core.outcome import Failed, pack, unpack
+from genmcp.core.waiting import (
     Asking,
     Awaiting,
     End,
@@ -112,7 +112,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     stored request. raised, frees_key: see `Finished`. trace: the members `traceparent`,
     `tracestate` and `baggage` of the call (W3C Trace Context), so that the spans of its steps join
     its trace.
-    parent: the wait for several jobs that this is a part of (`_core/parts.py`). schedule: the name
+    parent: the wait for several jobs that this is a part of (`core/parts.py`). schedule: the name
     and the time of a periodic job (`tasks/schedules.py`). Neither of these two has a call. failed:
     the step in which it has failed. retries: the id of the failed task that this one repeats.
     """

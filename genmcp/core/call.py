@@ -12,8 +12,8 @@ an event is one of:
   LocalIllegalTransition, which ends this one call with an internal error that has a reference.
 
 Three decisions are made elsewhere. Whether the response is JSON or an event stream, and whether a
-disconnect cancels the calls: `_core/exchange.py`. Which process may change the record of a task:
-`_core/task.py`. A hook that runs and a call that waits in this process are one phase, RUNNING,
+disconnect cancels the calls: `core/exchange.py`. Which process may change the record of a task:
+`core/task.py`. A hook that runs and a call that waits in this process are one phase, RUNNING,
 because all events have the same effect on both.
 """
 
@@ -24,7 +24,7 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.continuation import Continuation
+from genmcp.core.continuation import Continuation
 from genmcp.errors import LocalIllegalTransition, McpError
 from genmcp.protocol.value import Result
 

@@ -19,7 +19,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from genmcp._core.auth.record import Record
+from genmcp.core.auth.record import Record
 from genmcp.errors import GenmcpError
 
 T = TypeVar("T")

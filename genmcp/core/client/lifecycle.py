@@ -11,7 +11,7 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.client.events import PeerIllegalTransition
+from genmcp.core.client.events import PeerIllegalTransition
 from genmcp.errors import LocalIllegalTransition
 from genmcp.protocol.methods import Method
 from genmcp.protocol.params import RequestId

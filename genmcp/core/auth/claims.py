@@ -9,9 +9,9 @@ from typing import Any, Final, NoReturn
 
 import msgspec
 
-from genmcp._core.access import Access, InvalidToken
-from genmcp._core.auth.challenges import scopes_of
-from genmcp._core.auth.strict_json import strict_object
+from genmcp.core.access import Access, InvalidToken
+from genmcp.core.auth.challenges import scopes_of
+from genmcp.core.auth.strict_json import strict_object
 
 # RFC 9068, 2.1, and RFC 7519, 5.1. All others are tokens for another purpose, such as a DPoP proof
 # or an identity assertion, which may come from the same issuer (RFC 8725, 3.11).

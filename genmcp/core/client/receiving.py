@@ -5,12 +5,11 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.client.events import (
+from genmcp.core.client.events import (
     NotificationReceived,
     PeerFault,
     RequestReceived,
 )
-from genmcp._wire.jsonrpc import Message
 from genmcp.errors import (
     MalformedParams,
     MethodNotFound,
@@ -24,6 +23,7 @@ from genmcp.protocol.params import (
     all_meta,
 )
 from genmcp.protocol.revisions.revision import Revision
+from genmcp.wire.jsonrpc import Message
 
 _any_object: Final = msgspec.json.Decoder(dict[str, Any])
 _CAPABILITY: Final[Mapping[str, str]] = {

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 
 from msgspec.structs import replace
 
-from genmcp._core.outcome import Failed, pack, pack_all
-from genmcp._core.task import Task, add_progress
-from genmcp._core.waiting import Gathering, PartOf, Working, scheduled
+from genmcp.core.outcome import Failed, pack, pack_all
+from genmcp.core.task import Task, add_progress
+from genmcp.core.waiting import Gathering, PartOf, Working, scheduled
 from genmcp.errors import WorkerLost
 
 

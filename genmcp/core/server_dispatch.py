@@ -12,7 +12,7 @@ from typing import Any, Final, Protocol
 
 import msgspec
 
-from genmcp._core.request import (
+from genmcp.core.request import (
     MAX_NAME_BYTES,
     REQUEST_TYPES,
     ClientInfo,
@@ -23,9 +23,7 @@ from genmcp._core.request import (
     decode_params,
     session_params,
 )
-from genmcp._core.session import Session
-from genmcp._wire.jsonrpc import Message, RequestOf
-from genmcp._wire.param_headers import check_method, check_name, check_params
+from genmcp.core.session import Session
 from genmcp.errors import (
     HeaderMismatch,
     InvalidParams,
@@ -46,6 +44,8 @@ from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.tools import NO_ARGUMENTS, CallToolRequestParams
 from genmcp.protocol.value import decoder_for
+from genmcp.wire.jsonrpc import Message, RequestOf
+from genmcp.wire.param_headers import check_method, check_name, check_params
 
 
 class ServerCatalog(Protocol):

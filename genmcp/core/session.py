@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 import msgspec
 
-from genmcp._core.request import ClientInfo
+from genmcp.core.request import ClientInfo
 from genmcp.errors import InvalidRequest, SessionNotFound
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation, ServerCapabilities
 from genmcp.protocol.revisions.chain import LEGACY, REVISIONS

@@ -11,8 +11,6 @@ from typing import Any, Final, Generic, Literal, NoReturn, TypeAlias
 import msgspec
 from typing_extensions import TypeVar
 
-from genmcp._wire.jsonrpc import Message, params_of
-from genmcp._wire.param_headers import HeaderRule
 from genmcp.errors import ConfigurationError, MalformedParams
 from genmcp.faults import decoding_fault, error_data
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
@@ -33,6 +31,8 @@ from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.revisions.v2025_11_25 import SubscribeRequestParams, UnsubscribeRequestParams
 from genmcp.protocol.tools import CallToolRequestParams, ToolAnnotations
 from genmcp.protocol.value import decoder_for
+from genmcp.wire.jsonrpc import Message, params_of
+from genmcp.wire.param_headers import HeaderRule
 
 A = TypeVar("A", default=dict[str, Any])
 

@@ -13,8 +13,8 @@ from typing import Any, Final
 
 import msgspec
 
-from genmcp._core.client.codec import RequestEncoder, decode_error
-from genmcp._core.client.events import (
+from genmcp.core.client.codec import RequestEncoder, decode_error
+from genmcp.core.client.events import (
     Connected,
     ConnectionFailed,
     Disconnected,
@@ -26,7 +26,7 @@ from genmcp._core.client.events import (
     SendMessage,
     SessionReset,
 )
-from genmcp._core.client.lifecycle import (
+from genmcp.core.client.lifecycle import (
     ConnectionState,
     ConnectionStep,
     DispatchOptions,
@@ -36,13 +36,13 @@ from genmcp._core.client.lifecycle import (
     Timeouts,
     TransportFailure,
 )
-from genmcp._wire.jsonrpc import Message, printable
 from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 from genmcp.protocol.params import SERVER_INFO
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
 from genmcp.protocol.revisions.revision import Revision
 from genmcp.protocol.value import Value, decoder_for
+from genmcp.wire.jsonrpc import Message, printable
 
 _NO_CAPABILITIES: Final = ServerCapabilities()
 _NULL: Final = msgspec.Raw(b"null")

@@ -10,9 +10,9 @@ from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
 
-from genmcp._core.auth.challenges import Challenge
-from genmcp._core.auth.fetching import NoDocument, check_url, get_document, shown
-from genmcp._core.auth.metadata import (
+from genmcp.core.auth.challenges import Challenge
+from genmcp.core.auth.fetching import NoDocument, check_url, get_document, shown
+from genmcp.core.auth.metadata import (
     ResourceMetadata,
     ServerMetadata,
     covers,
@@ -20,7 +20,7 @@ from genmcp._core.auth.metadata import (
     resource_metadata_urls,
     server_metadata_urls,
 )
-from genmcp._core.auth.steps import Failure, FlowFailed, FlowOptions, Steps
+from genmcp.core.auth.steps import Failure, FlowFailed, FlowOptions, Steps
 
 # All that an authorization request may have, and what replaces parameters of it (RFC 9101).
 _REQUEST_PARAMS: Final = {

@@ -5,8 +5,8 @@ from typing import Any, Literal, TypeAlias, overload
 
 from typing_extensions import TypeVar
 
-from genmcp._core.outcome import Done, Failed
-from genmcp._core.waiting import JobGroup, Wait
+from genmcp.core.outcome import Done, Failed
+from genmcp.core.waiting import JobGroup, Wait
 
 T = TypeVar("T")
 A = TypeVar("A")

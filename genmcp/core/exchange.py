@@ -22,9 +22,9 @@ from typing import Final
 
 import msgspec
 
-from genmcp._core.request import Request, cancels_on_disconnect
-from genmcp._wire import jsonrpc, sse
+from genmcp.core.request import Request, cancels_on_disconnect
 from genmcp.errors import LocalIllegalTransition
+from genmcp.wire import jsonrpc, sse
 
 
 class FullResponse(msgspec.Struct, frozen=True):

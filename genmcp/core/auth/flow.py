@@ -8,7 +8,7 @@
     `log_out`     the tokens are revoked, and the record is removed
     ============  =====================================================================
 
-Each is a generator of `genmcp._core.auth.steps`, and returns a `Record`, or None where there is
+Each is a generator of `genmcp.core.auth.steps`, and returns a `Record`, or None where there is
 no token to send. They raise `FlowFailed`.
 
 A client without a user has a grant (`FlowOptions.grant`), with which it requests each token: it
@@ -28,12 +28,12 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import msgspec
 
-from genmcp._core.auth.challenges import Challenge, find_challenge, parse_challenges, scopes_of
-from genmcp._core.auth.discovery import DiscoveredServer, discover
-from genmcp._core.auth.fetching import post, shown, unavailable
-from genmcp._core.auth.record import SHARE, Record, RegisteredClient
-from genmcp._core.auth.registration import choose_client, is_document_url, issuer_segment, register
-from genmcp._core.auth.steps import (
+from genmcp.core.auth.challenges import Challenge, find_challenge, parse_challenges, scopes_of
+from genmcp.core.auth.discovery import DiscoveredServer, discover
+from genmcp.core.auth.fetching import post, shown, unavailable
+from genmcp.core.auth.record import SHARE, Record, RegisteredClient
+from genmcp.core.auth.registration import choose_client, is_document_url, issuer_segment, register
+from genmcp.core.auth.steps import (
     Ask,
     Failure,
     Fetched,
@@ -46,7 +46,7 @@ from genmcp._core.auth.steps import (
     Save,
     Steps,
 )
-from genmcp._core.auth.token_request import (
+from genmcp.core.auth.token_request import (
     advice_for,
     authenticated,
     clean,

@@ -13,12 +13,12 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from genmcp._core.auth.discovery import DiscoveredServer
-from genmcp._core.auth.fetching import check_url, decode_object, post, shown, unavailable
-from genmcp._core.auth.metadata import ServerMetadata, is_loopback_url
-from genmcp._core.auth.record import Record, RegisteredClient
-from genmcp._core.auth.steps import Failure, Fetched, FlowFailed, FlowOptions, Steps
-from genmcp._core.auth.token_request import error_in
+from genmcp.core.auth.discovery import DiscoveredServer
+from genmcp.core.auth.fetching import check_url, decode_object, post, shown, unavailable
+from genmcp.core.auth.metadata import ServerMetadata, is_loopback_url
+from genmcp.core.auth.record import Record, RegisteredClient
+from genmcp.core.auth.steps import Failure, Fetched, FlowFailed, FlowOptions, Steps
+from genmcp.core.auth.token_request import error_in
 
 METHODS: Final = ("client_secret_basic", "client_secret_post")
 """The ways in which a client sends its secret, the preferred one first."""
