@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from genmcp.errors import MissingCapability
-from genmcp.protocol import resources, tools
+from genmcp.protocol import protocol_version, resources, tools
 from genmcp.protocol.capabilities import (
     TASKS,
     ClientCapabilities,
@@ -68,6 +68,7 @@ def test_revisions_are_listed_newest_first() -> None:
     assert sorted(REVISIONS, reverse=True) == [*REVISIONS]
     assert (LATEST,) == MODERN
     assert [*REVISIONS.values()] == [*MODERN, *LEGACY]
+    assert protocol_version() == next(iter(REVISIONS)) == "2026-07-28"
 
 
 @pytest.mark.parametrize(
