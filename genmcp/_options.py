@@ -27,6 +27,9 @@ Bound: TypeAlias = Annotated[int, msgspec.Meta(ge=0)]
 Fraction: TypeAlias = Annotated[float, msgspec.Meta(ge=0, le=1)]
 """A part of a whole, from 0 to 1."""
 
+Part: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1)]
+"""A part of a whole that is not nothing, up to all of it."""
+
 _WORDS = {"gt": "more than", "ge": "at least", "lt": "less than", "le": "at most"}
 
 

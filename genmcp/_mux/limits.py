@@ -9,7 +9,7 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from genmcp._options import Count, Seconds, check_bounds
+from genmcp._options import Count, Part, Seconds, check_bounds
 from genmcp.core.client_key import ClientKey, Share
 from genmcp.errors import Overloaded, ToolError
 from genmcp.stores.store import Append
@@ -26,10 +26,6 @@ MAX_SUBSCRIBED_BYTES: Final = 64 * 1024 * 1024
 _CLIENT_THREADS: Final = 0.75
 """The part of the threads that one client may use. It is larger than `Limits.client_share`, since
 many servers have one client, and free threads are assigned to clients in rotation."""
-
-
-Part: TypeAlias = Annotated[float, msgspec.Meta(gt=0, le=1)]
-"""A part of a whole that is not nothing."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):

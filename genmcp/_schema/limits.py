@@ -12,6 +12,8 @@ from typing import Any, Final
 from jsonschema_rs import Draft202012Validator
 from msgspec import Raw, Struct
 
+from genmcp._options import Count, check_bounds
+
 
 class SchemaLimits(Struct, frozen=True):
     """Bounds on a schema, and on the values that are checked against it.
@@ -20,20 +22,24 @@ class SchemaLimits(Struct, frozen=True):
     schemas that another server has sent.
     """
 
-    schema_size: int = 16_777_216
+    schema_size: Count = 16_777_216
     """Bytes of a schema as JSON. Each item and property counts as 16 bytes at least. The JSON
     Pointers of all its subschemas together may have as many characters."""
-    subschemas: int = 5_000
+    subschemas: Count = 5_000
     """Subschemas in a schema."""
-    patterns: int = 1_048_576
+    patterns: Count = 1_048_576
     """Characters of all distinct patterns in a schema. Each pattern counts 40 more, and 2,000 for
     each of its character classes if it ignores case. A compiled pattern, in which all repetitions
     are written out, may have 16 times as many bytes."""
-    values: int = 200_000
+    values: Count = 200_000
     """Items and properties in a value, at all levels; fewer if a schema is expensive to apply."""
     trusted: bool = True
     """Whether alternatives that differ in the constant of a property count as one of them, although
     the property is not required. Values without it are then expensive to check."""
+
+    def __post_init__(self) -> None:
+        """Check the bounds."""
+        check_bounds(self)
 
 
 DEFAULT_LIMITS: Final = SchemaLimits()
