@@ -89,7 +89,9 @@ class EventStream(OpenConnection, eq=False):
                     self._ending = scope
                     # Only now: if the server has begun to exit, this stops the stream at once, and
                     # only an entered scope can be stopped.
-                    self.open(self._watch_client(), idle=True)
+                    # Some servers report a disconnect to `receive` only, others raise in `send`.
+                    watch = self.open(wait_for_disconnect(http.receive), idle=True)
+                    watch.add_done_callback(self._left)
                     await self._write(StreamHead())
                     self._watch_expiry()
                     async for data in source:
@@ -109,12 +111,10 @@ class EventStream(OpenConnection, eq=False):
             self.close()
             await writer.close()
 
-    async def _watch_client(self) -> None:
-        # Some servers report a disconnect to `receive` only, others raise in `send` as well.
-        try:
-            await wait_for_disconnect(self.http.receive)
-        finally:
-            self.leave()
+    def _left(self, watch: "asyncio.Task[None]") -> None:
+        if not watch.cancelled():
+            watch.exception()  # retrieved: a defect of the host's `receive` ends the stream as well
+        self.leave()
 
     async def _write(self, action: ExchangeAction) -> None:
         """Write *action*, after a comment that is being written.

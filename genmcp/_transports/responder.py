@@ -24,11 +24,12 @@ from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.listening import listen
 from genmcp._transports.request import ClientLeft, Headers, HttpRequest, as_headers, reject
 from genmcp._transports.running_call import NO_RESPONSE, RunningCall, unfinished
-from genmcp._transports.stream import OpenResponse, ResponseWriter
+from genmcp._transports.stream import OpenResponse
 from genmcp._transports.timers import TICK, TimerTable, drive
 from genmcp._transports.writing import reply
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
+from genmcp.core.exchange import Exchange, ExchangeAction
 from genmcp.core.request import Request
 from genmcp.core.server import LISTEN, Reject
 from genmcp.errors import CapabilityMissing, Overloaded, TooLarge
@@ -265,15 +266,16 @@ class Responder(RunningCall[HttpRequest], eq=False):
 
     def begin_stream(self) -> None:
         """Make the response an event stream, unless it is one."""
-        self.caller.in_loop(self._with_writer, ResponseWriter.begin_stream)
+        self.caller.in_loop(self._push, Exchange.begin_stream)
 
     def release(self, retry: int) -> None:
         """End the connection, not the stream, if the client can resume it."""
-        self.caller.in_loop(self._with_writer, ResponseWriter.release, retry)
+        self.caller.in_loop(self._push, Exchange.release, retry)
 
-    def _with_writer(self, step: Callable[..., None], *arguments: int) -> None:
+    def _push(self, event: Callable[..., list[ExchangeAction]], *arguments: int) -> None:
         if not self.closed:  # a thread may be late
-            step(self.opened().writer, *arguments)
+            writer = self.opened().writer
+            writer.push(event(writer.exchange, *arguments))
 
     async def note_followed(self, task: str | None) -> None:
         """Store with the events of the response that the call waits for *task*."""
@@ -324,7 +326,7 @@ async def serve_batch(
 
     try:
         for message in rejections:
-            response.writer.refuse(message)
+            response.writer.push(response.writer.exchange.respond(message))
         # The asyncio.Task of a request is made when the semaphore admits the request. A client may
         # send many batches whose first requests wait, and tasks for all others would take memory.
         for call in calls:

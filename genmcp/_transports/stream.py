@@ -198,16 +198,6 @@ class ResponseWriter(Writer, kw_only=True, eq=False):
             self._logs = RateLimiter(self.http.mux.limits.logs_per_second)
         await self._logs.wait()
 
-    def begin_stream(self) -> None:
-        """Begin the event stream, if it has not begun."""
-        if not self.exchange.closed:
-            self.push(self.exchange.begin_stream())
-
-    def release(self, retry: int) -> None:
-        """End the connection, not the stream, if the client can resume it."""
-        if not self.exchange.closed:
-            self.push(self.exchange.release(retry))
-
     def hand_over(self) -> None:
         """End the connection, from any thread: the client resumes the stream on another one."""
         self.http.in_loop(lambda: self.push(self.exchange.hand_over()))
@@ -239,10 +229,6 @@ class ResponseWriter(Writer, kw_only=True, eq=False):
         if self._kept is not None:
             self._kept.responded(request, actions)
         self.push(actions, len(response.body or b""))
-
-    def refuse(self, message: bytes) -> None:
-        """Send the error *message* that is the response to an invalid member of a batch."""
-        self.push(self.exchange.respond(message))
 
     # The stored events.
 

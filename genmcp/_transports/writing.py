@@ -174,17 +174,20 @@ class OpenConnection(msgspec.Struct, eq=False):
         """Send a comment if it is time; return the seconds of silence so far."""
         raise NotImplementedError
 
-    def open(self, watching: Coroutine[Any, Any, None], *, idle: bool = False) -> None:
-        """Start all three; *watching* returns when the client has disconnected.
+    def open(
+        self, watching: Coroutine[Any, Any, None], *, idle: bool = False
+    ) -> "asyncio.Task[None]":
+        """Start all three; return the asyncio.Task of *watching*.
 
-        *idle* is as for `Shutdown.add`.
+        *watching* returns when the client has disconnected. *idle* is as for `Shutdown.add`.
         """
         http = self.http
         http.table = {}  # there may be many open responses, and headers are not read again
         http.shutdown.add(self.stop, idle=idle)
-        self._watch = http.loop.create_task(watching)
+        self._watch = watch = http.loop.create_task(watching)
         self._silence = http.heartbeat
         TimerTable.of(http.loop).add(self, self._silence)
+        return watch
 
     def expire(self) -> None:
         """Send a comment if nothing was sent for `Endpoint(heartbeat=)` seconds.
