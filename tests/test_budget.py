@@ -25,19 +25,19 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # Folders, and their lines of code. A module counts for the first row that its path begins with; the
 # leading underscore of a folder is left out.
 BUDGETS = {
-    "auth/ client/auth/ core/auth/": 3_900,
+    "auth/ client/auth/ core/auth/": 3_800,
     "client/ core/client/": 6_150,
-    "tasks/": 4_120,
-    "stores/": 3_260,
-    "mux/": 3_690,
-    "transports/": 3_450,
-    "cli/": 3_483,
+    "tasks/": 4_100,
+    "stores/": 3_250,
+    "mux/": 3_360,
+    "transports/": 3_390,
+    "cli/": 3_510,
     "testing/": 400,
-    "hub/ composite/ registry/ discovery": 2_585,
-    "schema/": 1_660,
-    "protocol/ wire/ core/": 4_490,
-    "prompts/ resources/ question/ suite/ telemetry/": 2_840,
-    "": 3_070,  # the modules at the top, and the console
+    "hub/ composite/ registry/ discovery": 2_590,
+    "schema/": 1_620,
+    "protocol/ wire/ core/": 4_430,
+    "prompts/ resources/ question/ suite/ telemetry/": 2_760,
+    "": 2_990,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {
