@@ -9,6 +9,7 @@ import sys
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -173,7 +174,8 @@ def test_new_project_of_an_unpublished_genmcp_builds_it(
 ) -> None:
     """From where it was installed, into a folder in which pip finds it, in the image too."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("importlib.metadata.PathDistribution.read_text", lambda *_: installed)
+    distribution = SimpleNamespace(read_text=lambda _: installed)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: distribution)
 
     last = run("new", "parts")[1].splitlines()[-1]
 
