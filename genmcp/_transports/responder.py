@@ -285,10 +285,11 @@ class Responder(RunningCall[HttpRequest], eq=False):
     async def send_handle(self, handle: EncodedResponse) -> None:
         """Send *handle*; if it is the whole response, before the promotion continues."""
         opened = self.opened()
-        opened.writer.respond(self.request, handle)
+        writer = opened.writer
+        writer.respond(self.request, handle)
         await super().send_handle(handle)
         if opened.closed:  # so that a disconnect does not matter any more
-            await opened.writer.finish()
+            await writer.finish()
 
 
 async def _finish_at_once(response: OpenResponse) -> None:

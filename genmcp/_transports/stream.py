@@ -151,16 +151,17 @@ class OpenResponse(OpenConnection, eq=False):
         """Close the response; wait for the *promotions*, the writer and the stored events."""
         self.close()
         writer, self._writer = self._writer, None
-        if writer is not None:
-            self.http.response_begun = writer.begun
         try:
-            if writer is not None:
-                await writer.close()
-            if promotions:  # a host may cancel this, but not the writes and deletions
+            # One may be sending the handle. A host may cancel this, but not writes and deletions.
+            if promotions:
                 await asyncio.wait(promotions)
         finally:
             if writer is not None:
-                await writer.end()
+                self.http.response_begun = writer.begun
+                try:
+                    await writer.close()
+                finally:
+                    await writer.end()
 
 
 class ResponseWriter(Writer, kw_only=True, eq=False):

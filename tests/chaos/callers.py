@@ -250,6 +250,7 @@ async def _messages(response: httpx.Response, life: Life | None) -> AsyncIterato
 
 def _last(response: httpx.Response) -> Message:
     """Return the last message of a response."""
+    assert "content-type" in response.headers, f"{response!r} {response.headers} {response.text}"
     if response.headers["content-type"] == "application/json":
         found: Message = response.json()
         return found
