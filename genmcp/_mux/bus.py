@@ -52,6 +52,8 @@ M = TypeVar("M", bound=msgspec.Struct)
 EVERYBODY: Final = ""
 """The name that addresses all processes, the sender included."""
 
+_READ_TIMEOUT: Final = 1.0  # seconds until a sender stops to wait for its own message
+
 
 class LogFollower(msgspec.Struct, eq=False):
     """The task that follows a log on an event loop. Owned by a bus, or by the subscriptions.
@@ -169,6 +171,7 @@ class MessageBus:
         self.store = store
         self._log = f"inbox:{audience}"
         self._append = partial(Append, ttl=ttl, keep=keep, keep_bytes=keep_bytes)
+        self._unread: dict[bytes, Future[None]] = {}  # messages of `_append_and_read`
         # The decoder and the handler of each kind of message.
         self._kinds: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], None]]] = {}
         logs = [self._log, self._log_of(self.node)] if addressed else [self._log]
@@ -216,8 +219,8 @@ class MessageBus:
             node: the recipient.
             message: handled by this process at once, if it is a recipient.
             client: the client that the stored message counts towards. Default: none.
-            written_first: whether this process handles the message only once it is written.
-                Default False.
+            written_first: whether this process handles the message only once it was written, and
+                read from the log, as the other processes then have, too. Default False.
 
         Raises:
             StoreError: the message cannot be written.
@@ -227,9 +230,25 @@ class MessageBus:
         if node != self.node and self.store.shared:
             envelope = Envelope(node, _tag_of(type(message)), msgspec.msgpack.encode(message))
             packed = msgspec.msgpack.encode(envelope)
-            await self.store.apply(self._append(self._log_of(node), packed, client=client))
+            append = self._append(self._log_of(node), packed, client=client)
+            if written_first:
+                await self._append_and_read(append)
+            else:
+                await self.store.apply(append)
         if written_first:
             self._handle_here(node, message)
+
+    async def _append_and_read(self, append: Append) -> None:
+        """Write *append*, and wait until this process reads it: the others read it at that time.
+
+        A client whose next request goes to another process then finds what it has changed.
+        """
+        read = self._unread[append.data] = Future[None]()
+        try:
+            await self.store.apply(append)
+            await asyncio.wait({asyncio.wrap_future(read)}, timeout=_READ_TIMEOUT)
+        finally:
+            self._unread.pop(append.data, None)
 
     def _handle_here(self, node: str, message: msgspec.Struct) -> None:
         with _lock:
@@ -248,6 +267,8 @@ class MessageBus:
         self.current = False
 
     def _handle(self, event: LogEvent) -> None:
+        if (read := self._unread.pop(event.data, None)) is not None:
+            read.set_result(None)
         try:
             envelope = _decode_envelope(event.data)
             if envelope.node in (self.node, EVERYBODY) and envelope.kind in self._kinds:

@@ -402,3 +402,28 @@ async def test_cancellation_during_the_write_sends_no_handle() -> None:
 
     assert connection.body == b""
     assert not gate.left
+
+
+async def test_handle_is_sent_although_the_result_arrives_meanwhile() -> None:
+    """The client reads slowly, so that the call ends before its handle is written."""
+    app = serving(Works(max_hold=0.001), MemoryStore())
+    blocked, reads = asyncio.Event(), asyncio.Event()
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        async def send_later(event: Any) -> None:
+            blocked.set()
+            await reads.wait()
+            await send(event)
+
+        await app(scope, receive, send_later)
+
+    client = Client(slow)
+    async with client.open(client.call("works")) as connection:
+        await blocked.wait()
+        Stage.go.set()
+        await until(lambda: not len(app.mux.waiting_calls))  # the hook has ended
+        reads.set()
+        await connection.over()
+
+    assert connection.status == 200
+    assert "longer than a call is held" in connection.json["result"]["content"][0]["text"]
