@@ -111,7 +111,8 @@ class LoopConnections(ABC):
     async def attempt(self, connect: Callable[[], Awaitable[T]]) -> T:
         """Return the result of *connect*, which is called after a pause if it has just failed."""
         if self._failures:
-            await asyncio.sleep(reconnect_pause(self._failures))
+            # A pause that is longer than a request waits would end every attempt before it begins.
+            await asyncio.sleep(min(reconnect_pause(self._failures), self.timeout / 4))
         self._failures += 1
         try:
             connected = await connect()
