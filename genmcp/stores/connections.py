@@ -130,8 +130,7 @@ class LoopConnections(ABC):
 
     async def _end(self) -> None:
         if self._listener is not None:
-            if not self._listener.cancelling():  # a loop that ends cancels it as well
-                self._listener.cancel()
+            self._listener.cancel()
             await asyncio.wait({self._listener})
         for lane in self.lanes():
             await lane.aclose()
