@@ -19,6 +19,7 @@ from contextlib import suppress
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
 
+from genmcp.cancellation import run_to_completion
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.clocks import steady
 from genmcp.stores.connections import LoopConnections
@@ -110,7 +111,8 @@ class RedisConnections(LoopConnections):
         finally:
             if pubsub is not None:
                 with suppress(*ERRORS):
-                    await pubsub.aclose()
+                    # At the end of an event loop this is cancelled twice: by it, and by `_end`.
+                    await run_to_completion(pubsub.aclose())
             await self._leave(redis, lost=False)
 
     async def disconnect(self) -> None:
