@@ -243,7 +243,7 @@ class MessageBus:
 
         A client whose next request goes to another process then finds what it has changed.
         """
-        read = self._unread[append.data] = Future[None]()
+        read = self._unread.setdefault(append.data, Future())  # two may send the same at once
         try:
             await self.store.apply(append)
             await asyncio.wait({asyncio.wrap_future(read)}, timeout=_READ_TIMEOUT)

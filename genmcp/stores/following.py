@@ -108,15 +108,10 @@ async def follow_pages(
                         await signal.wait()
 
 
-async def retry_read(
-    store: Store,
-    read: Callable[[], Awaitable[T]],
-    failed: Callable[[StoreUnavailable | LogTruncated], object] = lambda error: None,
-) -> T:
+async def retry_read(store: Store, read: Callable[[], Awaitable[T]]) -> T:
     """Return the result of *read*, which is repeated until *store* is available.
 
-    It is also repeated if it reads a log that drops events meanwhile. *failed* is called with each
-    error.
+    It is also repeated if it reads a log that drops events meanwhile.
 
     Raises:
         StoreUnavailable: the store was closed.
@@ -124,8 +119,7 @@ async def retry_read(
     while True:
         try:
             return await read()
-        except (StoreUnavailable, LogTruncated) as error:
+        except (StoreUnavailable, LogTruncated):
             if store.outages.closed:
                 raise
-            failed(error)
             await asyncio.sleep(RETRY_DELAY)
