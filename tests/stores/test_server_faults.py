@@ -99,6 +99,20 @@ async def test_acknowledged_writes_survive_a_kill(target: Target) -> None:
     assert len(acknowledged) <= len(events) <= len(acknowledged) + 8
 
 
+async def test_impatient_store_connects_again_after_an_outage(target: Target) -> None:
+    """Its requests wait for less time than it pauses after many failures to connect."""
+    store = target.opened(timeout=0.2)
+    await store.apply(Put("k", b"1"))
+    await kill(target.server)
+    for _ in range(8):
+        with pytest.raises(StoreUnavailable):
+            await store.apply(Put("k", b"2"))
+    await target.server.start()
+
+    await eventually(lambda: store.apply(Put("k", b"3")))
+    assert (await entry_of(store, "k")).value == b"3"
+
+
 async def test_version_continues_after_a_kill(target: Target) -> None:
     """Two processes that race for a version never both win it, also across a restart."""
     store, other = target.opened(), target.opened()
