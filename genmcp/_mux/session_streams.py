@@ -51,8 +51,6 @@ _TAKEN: Final = b"taken by "  # followed by the random id of a new listener
 _ENDED: Final = b"ended"
 _SUBSCRIBED: Final = b"subscribed to others"
 
-_MISSED: Final = b": events were missed, and are no longer retained\n\n"
-
 
 class SessionStreams(msgspec.Struct, eq=False):
     """The streams of a mux's sessions, and their resource subscriptions. Owned by the mux."""
@@ -113,37 +111,50 @@ class SessionStreams(msgspec.Struct, eq=False):
             )
 
     async def listen(
-        self, session: Session, after: str | None = None, *, opening: bytes = b"", client: str = ""
-    ) -> AsyncGenerator[LogEvent | bytes, None]:
-        """Return the events for *session*, until another listener begins; see `to_wire`.
+        self,
+        session: Session,
+        after: str | None = None,
+        *,
+        opening: bytes = b"",
+        client: str = "",
+        as_events: bool = True,
+    ) -> AsyncGenerator[bytes, None]:
+        """Return the messages to *session*, until another listener begins.
 
-        If *after*, the id of an event, is given, the changes after it come first. If some are no
-        longer retained, a comment in the wire format states that. *opening*, in the wire format, is
-        sent as soon as no later message can be missed.
-
-        The event that announces the listener counts towards *client*.
+        Args:
+            session: the session.
+            after: the id of an event: the changes after it come first. If some are no longer
+                retained, these are all that the session wants.
+            opening: the first event; sent as soon as no later message can be missed.
+            client: the client that the announcement of the listener counts towards.
+            as_events: whether they are server-sent events with ids, and not bare messages.
 
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
-        mine = _TAKEN + secrets.token_bytes(12)
-        await self.append(session.key, mine, client)
-        return self._messages(session, after, mine, opening)
+        messages = self._messages(session, after, opening, client, as_events)
+        await anext(messages)  # an error is raised before a response begins
+        return messages
 
     async def _messages(
-        self, session: Session, after: str | None, mine: bytes, opening: bytes
-    ) -> AsyncGenerator[LogEvent | bytes, None]:
+        self, session: Session, after: str | None, opening: bytes, client: str, as_events: bool
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield nothing once this listener is announced, and then each message."""
         async with self._subscriptions.listening(await self._wanted(session)) as subscription:
+            # The listener before sends the changes up to its announcement, perhaps some twice.
+            mine = _TAKEN + secrets.token_bytes(12)
+            await self.append(session.key, mine, client)
+            yield b""
             if after is not None:
-                try:
-                    await self._subscriptions.notify_missed(subscription, after)
-                except LogTruncated:
-                    yield _MISSED
+                await self._subscriptions.notify_missed(subscription, after)
             messages: _Messages = asyncio.Queue()
             reader = asyncio.create_task(self._read(session, subscription, mine, opening, messages))
             reader.add_done_callback(lambda _: messages.put_nowait(None))
             try:
                 while (message := await messages.get()) is not None:
+                    if isinstance(message, LogEvent):
+                        id = f"{LISTENER}/{message.id}".encode()
+                        message = sse.event(message.data, id) if as_events else message.data
                     yield message
                     messages.task_done()
                 await reader  # it may have failed
@@ -168,7 +179,6 @@ class SessionStreams(msgspec.Struct, eq=False):
                         # This reader was so slow that the events at its position were dropped, and
                         # perhaps the announcement of another listener with them. Therefore this
                         # listener ends. The client reconnects.
-                        await _put(messages, _MISSED)
                         return
                     if not isinstance(event, LogEvent):
                         continue
@@ -262,15 +272,6 @@ async def _put(messages: _Messages, message: LogEvent | bytes) -> None:
     """Put *message* into *messages*, and wait until it is sent."""
     messages.put_nowait(message)
     await messages.join()
-
-
-async def to_wire(messages: AsyncGenerator[LogEvent | bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Yield the events of `SessionStreams.listen` in the wire format, with their ids."""
-    async with aclosing(messages):
-        async for each in messages:
-            if isinstance(each, LogEvent):
-                each = sse.event(each.data, f"{LISTENER}/{each.id}".encode())
-            yield each
 
 
 def _log(session: str) -> str:

@@ -5,16 +5,17 @@ only the ids of sessions that clients have ended, up to a limit, and the log lev
 have set.
 """
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
 import msgspec
 
-from genmcp._mux.bus import EVERYBODY, MessageBus
+from genmcp._mux.bus import EVERYBODY, LogFollower, MessageBus
 from genmcp._mux.limits import ConcurrencyLimit, Limits, Slots
 from genmcp._mux.threads import Multimap
 from genmcp.core.call import CallEvent, Cancel
@@ -31,7 +32,7 @@ from genmcp.errors import (
 )
 from genmcp.protocol.params import SEVERITY, LoggingLevel, RequestId
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
-from genmcp.stores.store import Delete, Put, Store
+from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
 
 logger = logging.getLogger("genmcp")
 
@@ -46,6 +47,10 @@ no client can end its session."""
 
 _COME_BACK_AFTER: Final = 3600
 """Seconds after which a client that has ended too many sessions may try again."""
+
+_READ_TIMEOUT: Final = 1.0
+"""Maximum seconds for which the end of a session waits until this process has read it."""
+
 _CACHED_SESSIONS: Final = 256
 _CACHE_SECONDS: Final = 60.0
 """The size of the cache of opened sessions, and the maximum age of an entry."""
@@ -159,10 +164,7 @@ class Cancellable(Protocol):
 
 
 class CallRegistry(Multimap[str, Cancellable]):
-    """The running calls of sessions, so that their clients can cancel them. Owned by the mux.
-
-    The calls of a session may run on several event loops.
-    """
+    """The running calls of sessions, so that their clients can cancel them. Owned by the mux."""
 
     def cancel(self, session: str, id: RequestId | None = None) -> None:
         """Cancel the call *id* of *session* in this process, or all calls of the session.
@@ -190,12 +192,15 @@ _decode_id: Final = msgspec.json.Decoder(RequestId).decode
 
 
 class EndSession(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
-    """Ends the session of *principal* or *address* that was opened at *issued* (Unix time)."""
+    """The end of a session of *principal* or *address*; *issued*: when it was opened."""
 
     session: str
     issued: float
     principal: str | None = None
     address: str | None = None
+
+
+_decode_end: Final = msgspec.msgpack.Decoder(EndSession).decode
 
 
 class SessionBroadcast:
@@ -229,19 +234,19 @@ class SessionBroadcast:
         # `_MAX_ENDED` are remembered at a time. The log keeps twice as many entries, so
         # that the entries that it drops have usually expired. (A dropped entry has not expired if
         # its session would live for long, and those in all later entries expire soon.)
-        keep = 2 * _MAX_ENDED
-        self._ends = MessageBus(
-            store, f"ended:{audience}", ttl=limits.session_ttl, keep=keep, addressed=False
-        )
+        log, ttl = f"inbox:ended:{audience}", limits.session_ttl
+        self._append = partial(Append, log, ttl=ttl, keep=2 * _MAX_ENDED)
+        self._store = store
+        self._follower = LogFollower(store, log, self._on_event)
         self._lifetime = limits.session_ttl
         self._now = now
         self.places = ConcurrencyLimit(
             "ended sessions", _MAX_ENDED, limits, retry_after=_COME_BACK_AFTER
         )
+        self._unread: dict[str, asyncio.Event] = {}  # sessions that are being ended
         self._slots: dict[str, Slots] = {}
         self._until: list[tuple[float, str]] = []  # a heap
         bus.subscribe(CancelInSession, self._on_cancel)
-        self._ends.subscribe(EndSession, self._on_end)
 
     def __contains__(self, session: str | None) -> bool:
         """Return whether the session with this key was ended before it expired."""
@@ -250,12 +255,13 @@ class SessionBroadcast:
     @property
     def current(self) -> bool:
         """Whether this has read all sessions that were ended before the first call of `open`."""
-        return self._ends.current
+        return self._follower.current or not self._store.shared
 
     def open(self) -> None:
         """Start to receive the cancellations and ends that other muxes and processes send."""
         self._bus.open()
-        self._ends.open()
+        if self._store.shared:
+            self._follower.open()
 
     async def catch_up(self) -> None:
         """Wait until the sessions that were ended before this process started are read (`current`).
@@ -264,7 +270,8 @@ class SessionBroadcast:
             StoreError: they cannot be read. Any session might then have been ended.
         """
         self.open()
-        await self._ends.catch_up()
+        if not self.current:
+            await self._follower.catch_up()
 
     async def cancel(self, session: str, id: RequestId) -> None:
         """Cancel the call *id* of *session*, wherever it runs.
@@ -290,11 +297,30 @@ class SessionBroadcast:
         self.places.check(client)
         ended = EndSession(session.key, session.issued, client.principal, client.address)
         # If it ended here first and the write failed, the client could not repeat its request here.
-        await self._ends.send(EVERYBODY, ended, written_first=True)
+        if self._store.shared:
+            # The other processes read it when this one does: the client may turn to one of them.
+            read = self._unread.setdefault(session.key, asyncio.Event())
+            try:
+                await self._store.apply(self._append(msgspec.msgpack.encode(ended)))
+                await asyncio.wait_for(read.wait(), _READ_TIMEOUT)
+            except TimeoutError:
+                logger.debug("the end of a session is read late")
+            finally:
+                self._unread.pop(session.key, None)
+        self._on_end(ended)
 
     async def aclose(self) -> None:
         """Stop receiving ended sessions. The mux closes the bus for cancellations itself."""
-        await self._ends.aclose()
+        await self._follower.aclose()
+
+    def _on_event(self, event: LogEvent) -> None:
+        try:
+            ended = _decode_end(event.data)
+            self._on_end(ended)
+            if (read := self._unread.get(ended.session)) is not None:
+                read.set()
+        except msgspec.MsgspecError as error:
+            logger.warning("the end of a session, by another release, cannot be read: %s", error)
 
     def _on_end(self, message: EndSession) -> None:
         # The session is remembered before its calls are cancelled. Otherwise a request between the

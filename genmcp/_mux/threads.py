@@ -7,7 +7,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from threading import Lock
 from typing import Any, Generic, TypeVar
 from weakref import WeakKeyDictionary
 
@@ -195,11 +194,10 @@ V = TypeVar("V")
 
 
 class Multimap(Generic[K, V]):
-    """A table with several values for a key. A key without values is not in it. Thread-safe."""
+    """A table with several values for a key. A key without values is not in it."""
 
     def __init__(self) -> None:
         self._values: dict[K, dict[V, None]] = {}
-        self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._values)
@@ -209,18 +207,15 @@ class Multimap(Generic[K, V]):
 
     def of(self, key: K) -> list[V]:
         """Return the values of *key*, in the order in which they were added."""
-        with self._lock:
-            return [*self._values.get(key, ())]
+        return [*self._values.get(key, ())]
 
     def add(self, key: K, value: V) -> None:
         """Add *value* to the values of *key*."""
-        with self._lock:
-            self._values.setdefault(key, {})[value] = None
+        self._values.setdefault(key, {})[value] = None
 
     def discard(self, key: K, value: V) -> None:
         """Remove *value* from the values of *key*, if it is among them."""
-        with self._lock:
-            values = self._values.get(key, {})
-            values.pop(value, None)
-            if not values:
-                self._values.pop(key, None)
+        values = self._values.get(key, {})
+        values.pop(value, None)
+        if not values:
+            self._values.pop(key, None)

@@ -14,7 +14,7 @@ import msgspec
 
 from genmcp._mux.replay import OpenCall
 from genmcp._mux.responses import error_of
-from genmcp._mux.session_streams import LISTENER, to_wire
+from genmcp._mux.session_streams import LISTENER
 from genmcp._mux.sinks import StoredRequest
 from genmcp._transports.listening import EventStream
 from genmcp._transports.pipe import Pipe, PipedCall
@@ -166,7 +166,7 @@ async def get(http: HttpRequest) -> None:
             if not http.mux.offers(LISTEN):
                 raise NotAllowed("This server announces no changes: it has no stream", "POST")
             client = http.client_key.client
-            source = to_wire(await http.mux.session_streams.listen(session, client=client))
+            source = await http.mux.session_streams.listen(session, client=client)
         else:
             source = await _resumed(http, session, last.strip().decode("latin-1"), stream)
         await stream.serve(source)
@@ -212,7 +212,7 @@ async def _resumed(
     stream, _, number = last.partition("/")
     if stream == LISTENER:
         client = http.client_key.client
-        return to_wire(await http.mux.session_streams.listen(session, after=number, client=client))
+        return await http.mux.session_streams.listen(session, after=number, client=client)
     if not _NUMBER.fullmatch(number):
         raise InvalidRequest(f"Last-Event-ID is not an id of this server: {last}")
     await http.mux.replay.check(session.key, stream)

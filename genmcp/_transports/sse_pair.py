@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 from urllib.parse import parse_qs, quote
 
-from genmcp._mux.session_streams import to_wire
 from genmcp._mux.threads import Multimap
 from genmcp._transports.body import decode, read_body
 from genmcp._transports.listening import EventStream
@@ -85,7 +84,7 @@ class SseEndpoint:
             try:
                 source = await mux.session_streams.listen(session, opening=opening, client=client)
                 in_use = partial(self._calls.__contains__, session.key)
-                await EventStream(http, in_use=in_use).serve(to_wire(source))
+                await EventStream(http, in_use=in_use).serve(source)
             finally:
                 for call in self._calls.of(session.key):
                     # The task of a client with a handle is not cancelled by a disconnect.
