@@ -14,8 +14,7 @@ from genmcp._mux.continuations import Continuations, has_tasks
 from genmcp._mux.limits import Limits
 from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import Sessions
-from genmcp._mux.sinks import StoredRequest
-from genmcp._mux.tasks import task_fields, task_result
+from genmcp._mux.tasks import StoredRequest, task_fields, task_result
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.core.access import Access

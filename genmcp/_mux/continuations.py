@@ -16,35 +16,41 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._mux.performing import report
-from genmcp._mux.questions import (
-    answers_outcome,
-    ask_client,
-    merge_answers,
-    missing_capability,
-    pending_requests,
-)
-from genmcp._mux.responses import Responses
-from genmcp._mux.sinks import Services, StoredRequest, TaskCaller, TaskSink, forward_notification
 from genmcp._mux.tasks import (
+    Services,
+    StoredRequest,
+    TaskCaller,
     Tasks,
+    TaskSink,
     create_task_result,
     flush,
+    forward_notification,
     notify,
+    pending_requests,
     suspension_of,
     task_result,
     to_finished,
 )
 from genmcp._mux.telemetry import OnStep
-from genmcp.cancellation import cancel_requested
+from genmcp.cancellation import cancel_and_wait, cancel_requested
 from genmcp.channel import CallContext, CallServices, Channel
-from genmcp.core.call import AccessRecord, CallPhase, CancelTask, Follow, Suspend
-from genmcp.core.continuation import Continuation
+from genmcp.core.call import (
+    AccessRecord,
+    AskClient,
+    CallPhase,
+    CancelTask,
+    ClientAnswered,
+    Follow,
+    Suspend,
+)
+from genmcp.core.continuation import AskedQuestion, Continuation
 from genmcp.core.outcome import Done, Failed, Outcome, digest, pack, unpack
 from genmcp.core.request import Request
 from genmcp.core.seal import Part, Purpose
 from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import Asking, Continue, Finished, StoredWork, Suspended
 from genmcp.errors import (
+    ArgumentFaults,
     CapabilityMissing,
     ConfigurationError,
     Conflict,
@@ -54,16 +60,19 @@ from genmcp.errors import (
     InvalidArguments,
     InvalidParams,
     McpError,
+    MissingCapability,
     SealError,
     SealExpired,
     StoreError,
     TaskNotFound,
-    ToolError,
+    WaitError,
+    WorkRaised,
 )
 from genmcp.hook import UnknownTag
 from genmcp.protocol.capabilities import TASKS
-from genmcp.protocol.client_features import InputRequiredResult
+from genmcp.protocol.client_features import InputRequiredResult, ListRootsRequestParams
 from genmcp.protocol.value import Result
+from genmcp.question.packing import unpack as unpack_question
 from genmcp.server import resolve_route
 from genmcp.stores.store import Put
 from genmcp.tasks.attempt import NotRunnableHere, wait_error_of
@@ -85,20 +94,14 @@ class Continuations:
     """
 
     def __init__(
-        self,
-        services: Services,
-        responses: Responses,
-        namespace: str,
-        *,
-        jobs: JobOptions,
-        external: Sequence[ExternalQueue],
+        self, services: Services, *, jobs: JobOptions, external: Sequence[ExternalQueue]
     ) -> None:
         self._services = services
-        self._responses = responses
+        self._responses = services.responses
         self._server = services.server
         self._store = services.store
         self._state_ttl = services.limits.input_timeout
-        self.tasks = Tasks(services, namespace, jobs=jobs, external=external, resume=self.resume)
+        self.tasks = Tasks(services, jobs=jobs, external=external, resume=self.resume)
         self.call_services = CallServices(
             services.changes,
             services.sessions.level_of,
@@ -322,13 +325,9 @@ class Continuations:
         """Write the client's answers, or the failure, to the task that waits for them."""
         assert asking.task is not None
         given = asking.answers if isinstance(answered, Failed) else answered.answers
-        answers: dict[str, Outcome] = {}
-        for each in asking.asked:
-            if each.key in given:
-                answers[each.name] = Done(msgspec.Raw(given[each.key]))
-            elif isinstance(answered, Failed):
-                answers[each.name] = answered
-        packed = {name: pack(each) for name, each in answers.items()}
+        packed = {name: pack(Done(msgspec.Raw(answer))) for name, answer in given.items()}
+        if isinstance(answered, Failed):
+            packed |= {each.name: pack(answered) for each in asking.missing}
         return await self.tasks.service.answer(asking.task, channel.principal, packed)
 
     # Calls that run without a request: after their job, or with the answers to their questions. The
@@ -421,8 +420,6 @@ class Continuations:
         limits = self._services.limits
         if finished.result is not None and len(finished.result) > limits.max_result_bytes:
             raised = limits.too_large()
-            if await self.tasks.service.records.keep_value(task):
-                raised = ToolError(f"{raised}. The value of its job is kept by the server")
             result = self._responses.result_of(channel.request, raised)
             finished = to_finished(result)
         report(result, raised)
@@ -554,7 +551,7 @@ def _read(continuation: Continuation, outcome: Outcome) -> Outcome:
         answer = unpack(msgspec.json.encode(outcome.value[each.name]))
         if isinstance(answer, Failed):
             return answer
-        answers[each.key] = msgspec.json.encode(answer.value)
+        answers[each.name] = msgspec.json.encode(answer.value)
     return answers_outcome(continuation.answered(answers))
 
 
@@ -593,6 +590,77 @@ def _next(
         packed = {key: question.pack() for key, question in step.questions.items()}
         continuation = continuation.asking(packed, alone=step.alone)
     return continuation
+
+
+# The questions of calls, and their answers.
+
+
+def missing_capability(continuation: Continuation, channel: Channel) -> Failed | None:
+    """Return the outcome of questions that the client does not support; None if it supports all."""
+    lacking: dict[str, Any] = {}
+    for each in continuation.missing:
+        for name, parts in (
+            unpack_question(each.question).missing_capabilities(channel.client.capabilities).items()
+        ):
+            lacking[name] = {**lacking.get(name, {}), **parts}
+    return Failed(CapabilityMissing(lacking)) if lacking else None
+
+
+def merge_answers(continuation: Continuation, responses: Mapping[str, Any]) -> Continuation:
+    """Return *continuation* with the valid answers among *responses*.
+
+    *responses* has the keys of the protocol message. Unknown keys are ignored, and the question of
+    an invalid answer is sent again (2026-07-28, basic/patterns,
+    MRTR, "Error Handling").
+    """
+    good: dict[str, bytes] = {}
+    for each in continuation.missing:
+        if each.name in responses:
+            answer = responses[each.name]
+            try:
+                unpack_question(each.question).read(answer)
+            except ArgumentFaults:
+                continue
+            good[each.name] = msgspec.json.encode(answer)
+    return continuation.answered(good)
+
+
+def answers_outcome(continuation: Continuation) -> Outcome:
+    """Return the outcome of questions, all of which are answered."""
+    values: dict[str, Any] = {}
+    for each in continuation.asked:
+        try:
+            answer = msgspec.json.decode(continuation.answers[each.name])
+            values[each.key] = unpack_question(each.question).read(answer)
+        except ArgumentFaults as error:
+            return Failed(WorkRaised(secrets.token_hex(6), type(error).__name__, str(error)))
+    if continuation.alone:
+        (value,) = values.values()
+        return Done(value)
+    return Done(values)
+
+
+async def ask_client(continuation: Continuation, channel: Channel) -> Continuation | Failed:
+    """Ask the client by requests of the server (legacy); return the answers, or the failure."""
+    asking = [asyncio.ensure_future(_ask(each, channel)) for each in continuation.missing]
+    await report(channel, AskClient(continuation))
+    try:
+        answers = await asyncio.gather(*asking)
+    except WaitError as failure:
+        return Failed(failure)
+    finally:
+        await report(channel, ClientAnswered())
+        await cancel_and_wait(*asking)
+    return continuation.answered(dict(answers))
+
+
+async def _ask(asked: AskedQuestion, channel: Channel) -> tuple[str, bytes]:
+    question = unpack_question(asked.question)
+    params = question.request.params or ListRootsRequestParams()
+    try:
+        return asked.name, await channel.context.sink.ask(channel.request, question.method, params)
+    except MissingCapability as error:
+        raise CapabilityMissing(error.data["requiredCapabilities"]) from error
 
 
 # The `requestState` of a question holds the continuation of the call (2026-07-28, basic/patterns,

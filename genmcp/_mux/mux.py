@@ -28,8 +28,7 @@ from genmcp._mux.scopes import check_named
 from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import CallRegistry, SessionBroadcast, Sessions
 from genmcp._mux.settings import checked_server, chosen_clock, chosen_secret, chosen_store
-from genmcp._mux.sinks import Services
-from genmcp._mux.tasks import new_id
+from genmcp._mux.tasks import Services, new_id
 from genmcp._mux.telemetry import Observers, Telemetry
 from genmcp._mux.threads import ThreadPool
 from genmcp._mux.unsent import UnsentBytes
@@ -37,7 +36,6 @@ from genmcp.cancellation import cancel_requested
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.core.call import Promote, RouteResolved
 from genmcp.core.client_key import ClientKey
-from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
 from genmcp.core.server import BUILTIN, is_offered
@@ -60,7 +58,7 @@ _MESSAGES: Final = 10_000
 """The number of messages to one process, or to all, that are retained for a slow process."""
 
 
-class Mux:
+class Mux(Services):
     """Routes the requests of any number of transports to one server, and keeps its state.
 
     Args:
@@ -106,12 +104,13 @@ class Mux:
         self.responses = Responses(self.encoder)
         self.observers = Observers(telemetry)
         self.store, self._closes_store = chosen_store(store, clock)
-        clock, audience = clock or chosen_clock(self.store), audience or server.info.name
+        clock = clock or chosen_clock(self.store)
+        self.audience = audience or server.info.name
         secret = chosen_secret(secret, self.store)
-        self.seal = Seal(secret, audience, now=clock, nonce=secrets.token_bytes)
+        self.seal = Seal(secret, self.audience, now=clock, nonce=secrets.token_bytes)
         self._limit_clients()
-        self._carry_messages(audience, clock)
-        self._store_calls(audience, jobs or JobOptions(), external)
+        self._carry_messages(clock)
+        self._store_calls(jobs or JobOptions(), external)
         self.builtin = BuiltinMethods(
             server,
             self.sessions,
@@ -149,9 +148,9 @@ class Mux:
             waiting_of_client=limits.share_of_client(limits.max_thread_queue),
         )
 
-    def _carry_messages(self, audience: str, clock: Callable[[], float]) -> None:
+    def _carry_messages(self, clock: Callable[[], float]) -> None:
         """Make the parts that carry changes, and the messages of sessions, between processes."""
-        store, limits = self.store, self.limits
+        store, limits, audience = self.store, self.limits, self.audience
         self.subscriptions = Subscriptions(store, f"changes:{audience}", limits)
         self.changes = self.server.changes or ChangeNotifier()
         self.changes.follow(self.subscriptions)
@@ -167,28 +166,12 @@ class Mux:
         self.broadcast = SessionBroadcast(self.calls, self.bus, store, audience, limits, clock)
         self.sessions = Sessions(self.seal, store, limits, clock, self.broadcast)
 
-    def _store_calls(
-        self, audience: str, jobs: JobOptions, external: Sequence[ExternalQueue]
-    ) -> None:
+    def _store_calls(self, jobs: JobOptions, external: Sequence[ExternalQueue]) -> None:
         """Make the parts of calls that wait, and of those that outlive their requests."""
-        services = Services(
-            server=self.server,
-            store=self.store,
-            seal=self.seal,
-            limits=self.limits,
-            assigns=self.assigns,
-            bus=self.bus,
-            sessions=self.sessions,
-            changes=self.changes,
-            threads=self.threads,
-            observers=self.observers,
-        )
-        self.continuations = Continuations(
-            services, self.responses, audience, jobs=jobs, external=external
-        )
+        self.continuations = Continuations(self, jobs=jobs, external=external)
         self.tasks = self.continuations.tasks
         self.call_services = self.continuations.call_services
-        self.keyed = KeyedCalls(services, self.continuations, self.waiting_calls)
+        self.keyed = KeyedCalls(self, self.continuations)
         lives, look = self.tasks.service.heartbeats.is_alive, min(_LOOK, jobs.lease / 3)
         self.replay = Replay(self.store, self.limits, self.bus.node, lives, look)
 
@@ -309,10 +292,6 @@ class Mux:
                 cursor = _open_cursor(self.seal, cursor, channel)
             return await self.server.listed(method, cursor, channel)
         return await self.server.handle(request, channel)
-
-    async def job_value(self, task: str) -> Outcome | None:
-        """Return the outcome of the last job of a task with too large a result."""
-        return await self.tasks.service.records.value(task)
 
     async def settle(self, ref: ExternalJob, snapshot: ExternalStatus) -> None:
         """Report the end of an external job, from a callback of its queue or a webhook.

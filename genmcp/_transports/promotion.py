@@ -16,8 +16,13 @@ from genmcp._mux.continuations import has_tasks
 from genmcp._mux.mux import Mux
 from genmcp._mux.performing import perform
 from genmcp._mux.responses import EncodedResponse
-from genmcp._mux.sinks import TaskSink
-from genmcp._mux.tasks import create_task_result, new_id, still_running_result, suspension_of
+from genmcp._mux.tasks import (
+    TaskSink,
+    create_task_result,
+    new_id,
+    still_running_result,
+    suspension_of,
+)
 from genmcp._transports.timers import TimerTable
 from genmcp.channel import Channel, Performer
 from genmcp.core.call import (
