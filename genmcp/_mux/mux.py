@@ -26,7 +26,7 @@ from genmcp._mux.replay import Replay
 from genmcp._mux.responses import NO_HEADERS, TASK_SUSPENDED, EncodedResponse, Responses
 from genmcp._mux.scopes import check_named
 from genmcp._mux.session_streams import SessionStreams
-from genmcp._mux.sessions import CallRegistry, SessionBroadcast, Sessions
+from genmcp._mux.sessions import CallRegistry, Sessions
 from genmcp._mux.settings import checked_server, chosen_clock, chosen_secret, chosen_store
 from genmcp._mux.tasks import Services, new_id
 from genmcp._mux.telemetry import Observers, Telemetry
@@ -111,14 +111,7 @@ class Mux(Services):
         self._limit_clients()
         self._carry_messages(clock)
         self._store_calls(jobs or JobOptions(), external)
-        self.builtin = BuiltinMethods(
-            server,
-            self.sessions,
-            self.session_streams,
-            self.continuations,
-            self.encoder,
-            self.limits,
-        )
+        self.builtin = BuiltinMethods(self, self.continuations)
         self.observers.attach(self.waiting_calls, self.streams, self.tasks.worker, self.store)
         # Chosen once: without telemetry, a call pays nothing for it.
         self.handle = self._observed if self.observers else self._handled
@@ -163,8 +156,7 @@ class Mux(Services):
             self.seal, self.bus, self.encoder, limits.input_timeout
         )
         self.calls = CallRegistry()
-        self.broadcast = SessionBroadcast(self.calls, self.bus, store, audience, limits, clock)
-        self.sessions = Sessions(self.seal, store, limits, clock, self.broadcast)
+        self.sessions = Sessions(self.seal, store, limits, audience, clock, self.calls, self.bus)
 
     def _store_calls(self, jobs: JobOptions, external: Sequence[ExternalQueue]) -> None:
         """Make the parts of calls that wait, and of those that outlive their requests."""
@@ -184,7 +176,7 @@ class Mux(Services):
         Raises:
             Overloaded: too many ended sessions are remembered; this one stays open.
         """
-        await self.broadcast.end(session, client)
+        await self.sessions.end(session, client)
         self.observers.session_ended(session, self.store.now())
         await self.session_streams.end(session.key, client.client)
 
@@ -312,7 +304,7 @@ class Mux(Services):
         await self.tasks.aclose()
         await self.subscriptions.aclose()
         await self.bus.aclose()
-        await self.broadcast.aclose()
+        await self.sessions.aclose()
         self.threads.close()
         if self._closes_store:
             await self.store.aclose()

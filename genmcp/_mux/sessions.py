@@ -9,7 +9,7 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
@@ -54,101 +54,6 @@ _READ_TIMEOUT: Final = 1.0
 _CACHED_SESSIONS: Final = 256
 _CACHE_SECONDS: Final = 60.0
 """The size of the cache of opened sessions, and the maximum age of an entry."""
-
-
-class Sessions(msgspec.Struct, eq=False, dict=True):
-    """Opens and checks the sessions of one mux. They expire by the clock *now*. Owned by the mux.
-
-    ended: the sessions that were ended before they expired.
-    """
-
-    _seal: Seal
-    _store: Store
-    _limits: Limits
-    _now: Callable[[], float]
-    _ended: "SessionBroadcast"
-    _warned: bool = False
-
-    @cached_property
-    def _unsealed(self) -> "Callable[[str, str | None, float], Session]":
-        # Unsealing takes half of the time of a call, and a client sends many requests per session.
-        return lru_cache(_CACHED_SESSIONS)(self._unseal)
-
-    def open_new(
-        self, params: InitializeRequestParams, principal: str | None
-    ) -> tuple[Session, str]:
-        """Return a new session and its id.
-
-        Raises:
-            InvalidParams: the client's information is too large for a header.
-        """
-        session = new_session(params, key=secrets.token_urlsafe(12), now=self._now())
-        packed = session.pack()
-        if len(packed) > _MAX_BYTES:
-            raise InvalidParams(
-                f"clientInfo and capabilities take {len(packed)} bytes, the maximum is "
-                f"{_MAX_BYTES}: every request carries them, in Mcp-Session-Id"
-            )
-        ttl = self._limits.session_ttl
-        return session, self._seal.seal(Purpose.SESSION, packed, principal, ttl=ttl)
-
-    def open(self, id: str, principal: str | None) -> Session:
-        """Return the session with this *id*.
-
-        Raises:
-            SessionNotFound: the id is not one of this principal, or the session has ended or
-                expired.
-        """
-        now = self._now()
-        session = self._unsealed(id, principal, now // _CACHE_SECONDS)
-        if session.issued + self._limits.session_ttl <= now:
-            raise SessionNotFound("Session expired")
-        if session.key in self._ended:
-            raise SessionNotFound("Session has ended")
-        return session
-
-    def _unseal(self, id: str, principal: str | None, while_trusted: float) -> Session:
-        try:
-            packed = self._seal.open(Purpose.SESSION, id, principal)
-        except SealExpired:
-            raise SessionNotFound("Session expired") from None
-        except SealError as error:
-            if isinstance(error, ForeignSeal) and not self._warned:
-                self._warned = True  # log once: any client can send any number of such ids
-                logger.warning(
-                    "a session id was sealed with another secret: several processes behind one "
-                    "URL, and a restarted one, need the same secret (secret= or GENMCP_SECRET)"
-                )
-            raise SessionNotFound("Session not found") from None
-        return Session.unpack(packed)
-
-    async def set_level(self, key: str, level: LoggingLevel, client: str = "") -> None:
-        """Store the minimum log level of the session *key*; the record counts towards *client*.
-
-        Raises:
-            StoreError: it cannot be stored.
-        """
-        record = f"session:{key}"
-        if level == await self.level(key):
-            return
-        change: Put | Delete = Delete(record)
-        if level != DEFAULT_LEVEL:
-            change = Put(
-                record, level.encode(), ttl=self._limits.session_ttl, client=client, new=True
-            )
-        await self._store.apply(change)
-
-    async def level_of(self, request: Request) -> LoggingLevel | None:
-        """Return the minimum log level that *request* sets, or else that of its session."""
-        if request.session is None:
-            return request.log_level
-        return await self.level(request.session)
-
-    async def level(self, key: str) -> LoggingLevel:
-        """Return the minimum level of log messages for the session *key*."""
-        entry = await self._store.get(f"session:{key}")
-        found = DEFAULT_LEVEL if entry is None else entry.value.decode()
-        return next(level for level in SEVERITY if level == found)
 
 
 class Cancellable(Protocol):
@@ -203,43 +108,53 @@ class EndSession(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
 _decode_end: Final = msgspec.msgpack.Decoder(EndSession).decode
 
 
-class SessionBroadcast:
-    """Cancels calls and ends sessions in all processes that share the store. Owned by the mux.
+class Sessions:
+    """The sessions of one mux: opens, checks and ends them. Owned by the mux.
 
     Remembers the sessions that were ended before they expired, up to a number in total and per
     client.
 
     Args:
+        seal: seals their content into their ids.
+        store: has their log levels, and the log of ended sessions, which are retained for the
+            lifetime of a session.
+        limits: the lifetime of sessions, and the share of a client in the ended ones.
+        audience: the name of the log.
+        now: the clock by which sessions expire.
         calls: the calls of this process.
         bus: carries the cancellations of calls.
-        store: has the log of ended sessions. They are retained for the lifetime of a session.
-        audience: the name of the log.
-        limits: the lifetime of sessions, and the share of a client in those that are remembered.
-        now: the clock by which sessions expire.
+
+    Attributes:
+        places: counts the ended sessions that are remembered.
     """
 
     def __init__(
         self,
+        seal: Seal,
+        store: Store,
+        limits: Limits,
+        audience: str,
+        now: Callable[[], float],
         calls: CallRegistry,
         bus: MessageBus,
-        store: Store,
-        audience: str,
-        limits: Limits,
-        now: Callable[[], float],
     ) -> None:
+        self._seal = seal
+        self._store = store
+        self._ttl = limits.session_ttl
+        self._now = now
         self._calls = calls
         self._bus = bus
+        # Unsealing takes half of the time of a call, and a client sends many requests per session.
+        self._unsealed = lru_cache(_CACHED_SESSIONS)(self._unseal)
+        self._warned = False
         # An ended session is remembered until it expires. If the oldest were dropped instead, a
         # client could end sessions of its own until a revoked session became valid again. At most
         # `_MAX_ENDED` are remembered at a time. The log keeps twice as many entries, so
         # that the entries that it drops have usually expired. (A dropped entry has not expired if
         # its session would live for long, and those in all later entries expire soon.)
-        log, ttl = f"inbox:ended:{audience}", limits.session_ttl
-        self._append = partial(Append, log, ttl=ttl, keep=2 * _MAX_ENDED)
-        self._store = store
+        log = f"inbox:ended:{audience}"
+        self._append = partial(Append, log, ttl=self._ttl, keep=2 * _MAX_ENDED)
         self._follower = LogFollower(store, log, self._on_event)
-        self._lifetime = limits.session_ttl
-        self._now = now
         self.places = ConcurrencyLimit(
             "ended sessions", _MAX_ENDED, limits, retry_after=_COME_BACK_AFTER
         )
@@ -248,17 +163,90 @@ class SessionBroadcast:
         self._until: list[tuple[float, str]] = []  # a heap
         bus.subscribe(CancelInSession, self._on_cancel)
 
+    def open_new(
+        self, params: InitializeRequestParams, principal: str | None
+    ) -> tuple[Session, str]:
+        """Return a new session and its id.
+
+        Raises:
+            InvalidParams: the client's information is too large for a header.
+        """
+        session = new_session(params, key=secrets.token_urlsafe(12), now=self._now())
+        packed = session.pack()
+        if len(packed) > _MAX_BYTES:
+            raise InvalidParams(
+                f"clientInfo and capabilities take {len(packed)} bytes, the maximum is "
+                f"{_MAX_BYTES}: every request carries them, in Mcp-Session-Id"
+            )
+        return session, self._seal.seal(Purpose.SESSION, packed, principal, ttl=self._ttl)
+
+    def open(self, id: str, principal: str | None) -> Session:
+        """Return the session with this *id*.
+
+        Raises:
+            SessionNotFound: the id is not one of this principal, or the session has ended or
+                expired.
+        """
+        now = self._now()
+        session = self._unsealed(id, principal, now // _CACHE_SECONDS)
+        if session.issued + self._ttl <= now:
+            raise SessionNotFound("Session expired")
+        if session.key in self._slots:
+            raise SessionNotFound("Session has ended")
+        return session
+
+    def _unseal(self, id: str, principal: str | None, while_trusted: float) -> Session:
+        try:
+            packed = self._seal.open(Purpose.SESSION, id, principal)
+        except SealExpired:
+            raise SessionNotFound("Session expired") from None
+        except SealError as error:
+            if isinstance(error, ForeignSeal) and not self._warned:
+                self._warned = True  # log once: any client can send any number of such ids
+                logger.warning(
+                    "a session id was sealed with another secret: several processes behind one "
+                    "URL, and a restarted one, need the same secret (secret= or GENMCP_SECRET)"
+                )
+            raise SessionNotFound("Session not found") from None
+        return Session.unpack(packed)
+
+    async def set_level(self, key: str, level: LoggingLevel, client: str = "") -> None:
+        """Store the minimum log level of the session *key*; the record counts towards *client*.
+
+        Raises:
+            StoreError: it cannot be stored.
+        """
+        record = f"session:{key}"
+        if level == await self.level(key):
+            return
+        change: Put | Delete = Delete(record)
+        if level != DEFAULT_LEVEL:
+            change = Put(record, level.encode(), ttl=self._ttl, client=client, new=True)
+        await self._store.apply(change)
+
+    async def level_of(self, request: Request) -> LoggingLevel | None:
+        """Return the minimum log level that *request* sets, or else that of its session."""
+        if request.session is None:
+            return request.log_level
+        return await self.level(request.session)
+
+    async def level(self, key: str) -> LoggingLevel:
+        """Return the minimum level of log messages for the session *key*."""
+        entry = await self._store.get(f"session:{key}")
+        found = DEFAULT_LEVEL if entry is None else entry.value.decode()
+        return next(level for level in SEVERITY if level == found)
+
     def __contains__(self, session: str | None) -> bool:
         """Return whether the session with this key was ended before it expired."""
         return session in self._slots
 
     @property
     def current(self) -> bool:
-        """Whether this has read all sessions that were ended before the first call of `open`."""
+        """Whether this has read all sessions that were ended before the first call of `start`."""
         return self._follower.current or not self._store.shared
 
-    def open(self) -> None:
-        """Start to receive the cancellations and ends that other muxes and processes send."""
+    def start(self) -> None:
+        """Start to receive the cancellations and ends that other processes send."""
         self._bus.open()
         if self._store.shared:
             self._follower.open()
@@ -269,11 +257,11 @@ class SessionBroadcast:
         Raises:
             StoreError: they cannot be read. Any session might then have been ended.
         """
-        self.open()
+        self.start()
         if not self.current:
             await self._follower.catch_up()
 
-    async def cancel(self, session: str, id: RequestId) -> None:
+    async def cancel_call(self, session: str, id: RequestId) -> None:
         """Cancel the call *id* of *session*, wherever it runs.
 
         Raises:
@@ -329,7 +317,7 @@ class SessionBroadcast:
         if message.session not in self._slots:  # delivery is at least once
             client = ClientKey(message.principal, None, message.address)
             self._slots[message.session] = self.places.acquire(client)
-            heappush(self._until, (message.issued + self._lifetime, message.session))
+            heappush(self._until, (message.issued + self._ttl, message.session))
         self._calls.cancel(message.session)
 
     def _forget_expired(self) -> None:

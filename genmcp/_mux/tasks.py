@@ -21,6 +21,7 @@ from genmcp._mux.bus import MessageBus
 from genmcp._mux.limits import ConcurrencyLimit, Limits
 from genmcp._mux.performing import report
 from genmcp._mux.responses import Responses
+from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.telemetry import Observers
 from genmcp._mux.threads import ThreadPool
@@ -76,7 +77,7 @@ from genmcp.tasks.progress import JobProgress, ProgressWriter
 from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import Resume, TaskService
 from genmcp.tasks.values import restore_types, store_types
-from genmcp.wire.encoder import EncodedResult
+from genmcp.wire.encoder import EncodedResult, Encoder
 from genmcp.wire.jsonrpc import ErrorBody
 
 logger = logging.getLogger("genmcp")
@@ -91,9 +92,11 @@ class Services:
     limits: Limits
     audience: str
     assigns: dict[str, Any]
+    encoder: Encoder
     responses: Responses
     bus: MessageBus
     sessions: Sessions
+    session_streams: SessionStreams
     changes: ChangeNotifier
     threads: ThreadPool
     waiting_calls: ConcurrencyLimit

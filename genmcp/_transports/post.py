@@ -63,7 +63,7 @@ def post(http: HttpRequest, message: Message | list[Message | InvalidRequest]) -
     session = None
     era = era_of(http.table, message)
     if era is Era.SESSION:
-        if not http.mux.broadcast.current:
+        if not http.mux.sessions.current:
             return _post_later(http, message)
         session = session_of(http)
     action = ServerConnection(http.mux, session, headers=http.table).receive(message, era)
@@ -73,7 +73,7 @@ def post(http: HttpRequest, message: Message | list[Message | InvalidRequest]) -
 
 
 async def _post_later(http: HttpRequest, message: Message) -> None:
-    await http.mux.broadcast.catch_up()
+    await http.mux.sessions.catch_up()
     answering = post(http, message)
     del message  # not kept for the life of a call or stream
     await answering
@@ -111,7 +111,7 @@ async def perform(http: HttpRequest, action: ServerAction) -> None:
             await asked.deliver(session.key, http.principal, response, http.client_key.client)
         case CancelRequest(id=id):
             assert http.session is not None
-            await http.mux.broadcast.cancel(http.session, id)
+            await http.mux.sessions.cancel_call(http.session, id)
 
 
 async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidRequest]) -> None:
@@ -121,7 +121,7 @@ async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidReques
         InvalidRequest: the session's revision has no batches.
     """
     check_batch(http.table)
-    await http.mux.broadcast.catch_up()
+    await http.mux.sessions.catch_up()
     session = session_of(http)
     connection = ServerConnection(http.mux, session, headers=http.table)
     actions = connection.receive_batch(batch, error_of)
@@ -154,7 +154,7 @@ async def get(http: HttpRequest) -> None:
         McpError: the request is not for a stream of a session.
     """
     check_legacy(http.table)
-    await http.mux.broadcast.catch_up()
+    await http.mux.sessions.catch_up()
     session = session_of(http)
     check_get_headers(http.table)
     with http.mux.streams.acquired(http.client_key):
@@ -175,7 +175,7 @@ async def get(http: HttpRequest) -> None:
 async def delete(http: HttpRequest) -> None:
     """End the session, its calls and streams: 2025-11-25, transports, "Session Management"."""
     check_legacy(http.table)
-    await http.mux.broadcast.catch_up()
+    await http.mux.sessions.catch_up()
     await http.mux.end_session(session_of(http), http.client_key)
     await reply(http, 204)
 
@@ -192,7 +192,7 @@ def session_of(http: HttpRequest) -> Session:
         raise NotAllowed(
             "This method needs a session (Mcp-Session-Id), which initialize opens", "POST"
         )
-    http.mux.broadcast.open()
+    http.mux.sessions.start()
     session = http.mux.sessions.open(id.strip().decode("latin-1"), http.principal)
     http.enter(session.key)
     return session

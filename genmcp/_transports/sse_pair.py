@@ -75,7 +75,7 @@ class SseEndpoint:
         """Open a session, which ends with its stream."""
         check_get_headers(http.table)
         mux = http.mux
-        mux.broadcast.open()
+        mux.sessions.start()
         with mux.streams.acquired(http.client_key):
             session, id = mux.sessions.open_new(anonymous_params(REVISION), http.principal)
             opening = sse.endpoint(f"{path}?{_PARAMETER}={id}".encode())
@@ -100,7 +100,7 @@ class SseEndpoint:
             McpError: it is not a message of an open session.
         """
         check_post_headers(http.table.get(b"content-type", b""), b"*/*")
-        await http.mux.broadcast.catch_up()
+        await http.mux.sessions.catch_up()
         given = parse_qs(query.decode("latin-1")).get(_PARAMETER, [""])
         session = http.mux.sessions.open(given[0], http.principal)
         http.enter(session.key)

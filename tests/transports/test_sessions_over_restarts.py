@@ -132,7 +132,7 @@ async def test_session_is_not_trusted_while_ends_cannot_be_read(
         ended.app = app
         assert (await ended.send(ended.call("mark"))).status == 503
         store.back = True
-        await until(lambda: app.mux.broadcast.current, pause=0.01)
+        await until(lambda: app.mux.sessions.current, pause=0.01)
         assert (await ended.send(ended.call("mark"))).status == 404
 
 
@@ -162,9 +162,9 @@ async def test_process_that_falls_behind_learns_of_every_end(
         session = other.mux.sessions.open(client.session or "", None)
         for key in (session.key, *(f"other {number}" for number in range(35))):
             ended = msgspec.msgpack.encode(EndSession(key, session.issued))
-            await other.mux.store.apply(other.mux.broadcast._append(ended))
+            await other.mux.store.apply(other.mux.sessions._append(ended))
         released.append(True)
-        await until(lambda: session.key in slow.mux.broadcast, pause=0.01)
+        await until(lambda: session.key in slow.mux.sessions, pause=0.01)
         assert (await client.send(client.call("mark"))).status == 404
 
 
