@@ -73,29 +73,25 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             McpError: the request names a resource or task that does not exist for its principal, or
                 an answer that does not fit its question, or its client lacks a capability.
         """
-        session, client = request.session, channel.context.client
+        session, client = request.session or "", channel.context.client
+        server, streams = self._mux.server, self._mux.session_streams
         match request.params:
             case TaskParams() | UpdateTaskParams():
                 return await self._task(request, request.params, channel)
-            case SetLevelRequestParams(level=level) if session is not None:
+            case SetLevelRequestParams(level=level):
                 await self._mux.sessions.set_level(session, level, client)
             case SubscribeRequestParams(uri=uri):
-                await self._subscribe(uri, channel, client)
-            case UnsubscribeRequestParams(uri=uri) if session is not None:
-                await self._mux.session_streams.subscribe(session, uri, wanted=False, client=client)
+                if not self._has(channel.access, uri):
+                    raise ResourceNotFound(uri)
+                async with server.watch_resources((uri,)) as announced:
+                    if uri not in announced:
+                        raise InvalidParams(f"The server announces no updates of {uri}")
+                    await streams.subscribe(session, uri, wanted=True, client=client)
+            case UnsubscribeRequestParams(uri=uri):
+                await streams.subscribe(session, uri, wanted=False, client=client)
         if request.method == "server/discover":
-            return discover_result(self._mux.server.capabilities, self._mux.server.instructions)
+            return discover_result(server.capabilities, server.instructions)
         return Result()
-
-    async def _subscribe(self, uri: str, channel: Channel, client: str) -> None:
-        session = channel.request.session
-        if not self._has(channel.access, uri):
-            raise ResourceNotFound(uri)
-        async with self._mux.server.watch_resources((uri,)) as announced:
-            if uri not in announced:
-                raise InvalidParams(f"The server announces no updates of {uri}")
-            if session is not None:
-                await self._mux.session_streams.subscribe(session, uri, wanted=True, client=client)
 
     async def _task(
         self, request: Request, params: TaskParams | UpdateTaskParams, channel: Channel

@@ -121,9 +121,9 @@ class Continuations:
         while isinstance(step, Continue):
             try:
                 continuation = _next(step, channel, continuation, self._server.info.version)
-                outcome: Outcome | Result | Suspended
-                if step.work is not None or step.questions:
-                    outcome = await self._elsewhere(step, continuation, channel)
+                work, outcome = step.work, None
+                if work is not None or step.questions:
+                    outcome = await self._elsewhere(step, work, continuation, channel)
                     if isinstance(outcome, Result | Suspended):
                         return outcome
                 else:
@@ -140,41 +140,33 @@ class Continuations:
         return step
 
     async def _elsewhere(
-        self, step: Continue, continuation: Continuation, channel: Channel
+        self, step: Continue, work: StoredWork | None, continuation: Continuation, channel: Channel
     ) -> Outcome | Result | Suspended:
         """Wait for jobs, external jobs, or answers of the client.
 
         Return the outcome of the wait. Or return a result, if the call continues after this
         response, or Suspended, if the call is a task.
         """
-        if (queue := channel.request.policy.queue) is not None:
+        context, request = channel.context, channel.request
+        if work is not None and (queue := request.policy.queue) is not None:
             step.use_queue(queue)
-        await channel.context.promotion_decided()
-        if channel.task is not None:
-            return self._in_task(step, continuation, channel)
-        if step.work is not None:
-            return await self._work(step.work, continuation, channel)
-        asked = await self._asked(continuation, channel)
-        return answers_outcome(asked) if isinstance(asked, Continuation) else asked
-
-    def _in_task(
-        self, step: Continue, continuation: Continuation, channel: Channel
-    ) -> Suspended | Failed:
-        """Return the wait of a task; or the failure, if its client cannot answer."""
-        if step.questions and channel.context.promoted and not has_tasks(channel.request):
-            # The client got a text result after `max_hold`. Without the tasks extension it has no
-            # method that answers a question of a task.
-            return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
-        return missing_capability(continuation, channel) or suspension_of(continuation, step.work)
-
-    async def _work(self, work: StoredWork, continuation: Continuation, channel: Channel) -> Result:
-        """Start a job. Return the handle of the task, or the result of the call."""
+            work = step.work
+        await context.promotion_decided()
+        if context.task is not None:
+            if step.questions and context.promoted and not has_tasks(request):
+                # The client got a text result after `max_hold`. Without the tasks extension it has
+                # no method that answers a question of a task.
+                return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
+            return missing_capability(continuation, channel) or suspension_of(continuation, work)
+        if work is None:
+            asked = await self._asked(continuation, channel)
+            return answers_outcome(asked) if isinstance(asked, Continuation) else asked
         id = self.tasks.id_of_work(continuation)
         # A promotion waits from here on, because it could write a second record of the call.
         await report(channel, AccessRecord(id))
-        channel.context.sink.watch_client()
+        context.sink.watch_client()
         task = await self.tasks.begin(channel, id, suspension_of(continuation, work))
-        if channel.request.policy.task != "never" and has_tasks(channel.request):
+        if gets_handle(request):
             return create_task_result(task, self._store.now())
         return await self.followed(task.id, channel, known=task)
 
@@ -188,7 +180,11 @@ class Continuations:
         if failed := missing_capability(continuation, channel):
             return failed
         if channel.request.answers_by_retry:
-            continuation = merge_answers(continuation, _unasked_answers(channel.request))
+            # A state is the server's choice (2026-07-28, basic/patterns, MRTR, "Server
+            # Requirements", point 3): a client may know the questions in advance. Answers beside a
+            # state are for the questions of that.
+            if channel.request.request_state is None:
+                continuation = merge_answers(continuation, channel.request.input_responses)
             if continuation.missing:
                 return self._input_required(continuation, channel)
             return continuation
@@ -466,7 +462,9 @@ class Continuations:
 
     def _channel(self, task: Task, packed_request: bytes, own: Mapping[str, Any]) -> Channel:
         stored = StoredRequest.unpack(packed_request)
-        context = self._context(task, TaskCaller(stored.client_key, restore_types(stored.kept)))
+        context = self._context(
+            task, TaskCaller(stored.client_key, restore_types(stored.kept) if stored.kept else {})
+        )
         return stored.channel(self._server, context, own)
 
     def _context(self, task: Task, caller: TaskCaller) -> CallContext:
@@ -518,8 +516,8 @@ async def _end_of(
     Raises:
         McpError: it ended with an error.
     """
-    policy = channel.request.policy
-    gets_handle = policy.task != "never" and has_tasks(channel.request)
+    has_handle = gets_handle(channel.request)
+    at_once = has_handle and channel.request.policy.task == "always"
     async with aclosing(service.follow(id, channel.principal, after, known=known)) as changes:
         async for each in changes:
             if isinstance(each, TaskMessage):
@@ -531,10 +529,10 @@ async def _end_of(
             if task.ended:
                 return task_result(task, channel.request.method)
             asks = isinstance(task.work, Asking) and not task.settled
-            if asks and not (gets_handle and policy.task == "always"):
+            if asks and not at_once:
                 continuation = Continuation.unpack(task.continuation)
                 return msgspec.structs.replace(continuation, task=id, last_event=each.id)
-            if gets_handle and (policy.task == "always" or task.bound_node is None):
+            if at_once or (has_handle and task.bound_node is None):
                 return create_task_result(task, service.records.now())
     raise TaskNotFound(id)
 
@@ -561,13 +559,10 @@ def has_tasks(request: Request) -> bool:
     return extensions is not None and TASKS in extensions
 
 
-def _unasked_answers(request: Request) -> Mapping[str, Any]:
-    """Return the answers that *request* contains before any question was sent.
-
-    A state is the server's choice (2026-07-28, basic/patterns, MRTR, "Server Requirements", point
-    3): a client may know the questions in advance. Answers beside a state are for its questions.
-    """
-    return {} if request.request_state is not None else request.input_responses
+def gets_handle(request: Request) -> bool:
+    """Return whether the client of *request* gets a handle once the call is a task."""
+    extensions = request.client.capabilities.extensions
+    return extensions is not None and TASKS in extensions and request.policy.task != "never"
 
 
 def _next(
@@ -578,7 +573,8 @@ def _next(
     Raises:
         ContractError: the assigns that hooks have set have no JSON form.
     """
-    own = store_types("channel.assigns", channel.context.own_assigns)
+    if own := channel.context.own_assigns:
+        own = store_types("channel.assigns", own)
     if last is None:
         id, key = secrets.token_urlsafe(12), channel.request.key
         continuation = Continuation(id, 1, key, step.tag, own, release=release)

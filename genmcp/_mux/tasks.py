@@ -140,6 +140,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
         if access is not None:
             access = msgspec.structs.replace(access, claims={}, expires=None)
         raw = request.raw
+        kept = {key: copied[key] for key in keep if key in copied} if copied else {}
         return cls(
             id=request.id,
             method=request.method,
@@ -148,10 +149,8 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             info=request.client.info,
             capabilities=request.client.capabilities,
             session=request.session,
-            kept=store_types(
-                "keep_assigns", {key: value for key, value in copied.items() if key in keep}
-            ),
-            gone=[key for key in copied if key not in keep],
+            kept=store_types("keep_assigns", kept) if kept else kept,
+            gone=[*(copied.keys() - kept.keys())] if copied else [],
             address=caller.client_key.address,
             access=access,
             whole=isinstance(raw, bytes),
@@ -214,7 +213,8 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             unknown = f"{self.method} {request.key} is not there any more"
             raise NotRunnableHere(unknown, unknown)
         request = msgspec.structs.replace(request, route=route)
-        context.restore(restore_types(own), self.gone)
+        if own or self.gone:
+            context.restore(restore_types(own), self.gone)
         return Channel(request, context, self.access)
 
 
