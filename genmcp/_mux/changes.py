@@ -103,7 +103,9 @@ class Subscriptions(Listener):
     def announce(self, change: ServerChange) -> None:
         """Schedule the write of *change*. If no event loop runs, write it before returning."""
         with self._lock:
-            self._take_back({change: None})
+            self._unwritten[change] = None
+            if len(self._unwritten) > self._keep:
+                self._unwritten = {EVERYTHING: None}  # more than the log retains
             writer = self._writer
             if writer is not None and not writer.done() and not writer.get_loop().is_closed():
                 return  # it writes this change as well
@@ -113,12 +115,6 @@ class Subscriptions(Listener):
             except RuntimeError:
                 pass
         asyncio.run(self._write(once=True))
-
-    def _take_back(self, changes: dict[ServerChange, None]) -> None:
-        """Add *changes* to the unwritten ones, in the order in which they were announced."""
-        self._unwritten = {**self._unwritten, **changes}
-        if len(self._unwritten) > self._keep:
-            self._unwritten = {EVERYTHING: None}  # more than the log retains
 
     async def _write(self, *, once: bool = False) -> None:
         """Write all changes that are not written yet. Unless *once*, retry until they are."""
@@ -135,8 +131,7 @@ class Subscriptions(Listener):
                     return
                 logger.warning("%d changes cannot be announced yet: %s", len(changes), error)
                 with self._lock:
-                    later, self._unwritten = self._unwritten, changes
-                    self._take_back(later)
+                    self._unwritten = {**changes, **self._unwritten}
                 if once:  # the next change is written together with these
                     return
                 await asyncio.sleep(RETRY_DELAY)

@@ -151,10 +151,9 @@ class KeyedCalls:
 
     async def _run(self, task: Task, channel: Channel) -> None:
         """Run the hook of *task*, and write its result."""
-        running, loop = asyncio.current_task(), asyncio.get_running_loop()
+        running = asyncio.current_task()
         assert running is not None
-        stop = partial(_cancel, running, loop)
-        self._tasks.running.add(task.id, task.fencing_token, stop)
+        self._tasks.running.add(task.id, task.fencing_token, running.cancel)
         waiting_calls = self._services.waiting_calls
         slots = waiting_calls.acquire(channel.context.caller.client_key)
         try:
@@ -163,11 +162,6 @@ class KeyedCalls:
         finally:
             waiting_calls.release(slots)
             self._tasks.running.discard(task.id, task.fencing_token)
-
-
-def _cancel(running: "asyncio.Task[None]", loop: asyncio.AbstractEventLoop) -> None:
-    with suppress(RuntimeError):  # its loop was closed, and the call with it
-        loop.call_soon_threadsafe(running.cancel)
 
 
 _arguments: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])

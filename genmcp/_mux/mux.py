@@ -178,7 +178,7 @@ class Mux(Services):
         """
         await self.sessions.end(session, client)
         self.observers.session_ended(session, self.store.now())
-        await self.session_streams.end(session.key, client.client)
+        await self.session_streams.end(session.key)
 
     async def _handled(self, request: Request, channel: Channel) -> EncodedResponse:
         try:

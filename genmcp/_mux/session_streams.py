@@ -27,11 +27,10 @@ from genmcp.errors import (
     LogTruncated,
     McpError,
     Overloaded,
-    OverShare,
 )
 from genmcp.server import Server
 from genmcp.stores.following import follow
-from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
+from genmcp.stores.store import Delete, LogEvent, Put, Store
 from genmcp.wire import sse
 from genmcp.wire.encoder import Encoder
 
@@ -64,14 +63,16 @@ class SessionStreams(msgspec.Struct, eq=False):
     async def subscribe(self, session: str, uri: str, *, wanted: bool, client: str = "") -> None:
         """Subscribe *session* to the resource *uri*, or unsubscribe it, if not *wanted*.
 
-        The list, and the event that announces it, count towards *client*.
+        A longer list, and the event that announces it, count towards *client*.
 
         Raises:
             Overloaded: the session is subscribed to the maximum number or size of URIs.
             StoreError: the list cannot be stored.
         """
-        key, log = _resources(session), _log(session)
-        event = replayed(self._limits)(log, _SUBSCRIBED, client=client)
+        # A client that has used up its share must still be able to free room: an event without a
+        # client is not checked against the share.
+        key, client = _resources(session), client if wanted else ""
+        event = replayed(self._limits)(_log(session), _SUBSCRIBED, client=client)
         while True:
             entry = await self._store.get(key)
             uris = [] if entry is None else _decode_uris(entry.value)
@@ -90,11 +91,11 @@ class SessionStreams(msgspec.Struct, eq=False):
                     _encode(uris),
                     ttl=self._limits.session_ttl,
                     expect=version,
-                    client=client if wanted else "",  # otherwise that of the record
+                    client=client,  # if empty, that of the record
                     new=wanted,
                 )
             with suppress(Conflict):  # another request of the session came first
-                await (self._store.apply if wanted else self._give_back)(record, event)
+                await self._store.apply(record, event)
                 return
 
     def _check_room(self, uris: Collection[str], uri: str) -> None:
@@ -244,25 +245,14 @@ class SessionStreams(msgspec.Struct, eq=False):
         event = replayed(self._limits)(_log(session), message, client=client, new=new)
         await self._store.apply(event)
 
-    async def end(self, session: str, client: str = "") -> None:
+    async def end(self, session: str) -> None:
         """End the stream that *session* listens on, and delete the session's subscriptions.
 
-        The event that ends the stream counts towards *client*.
-
         Raises:
-            StoreError: the store has no room, or cannot be written to.
+            StoreError: the store cannot be written to.
         """
-        event = replayed(self._limits)(_log(session), _ENDED, client=client)
-        await self._give_back(Delete(_resources(session)), event)
-
-    async def _give_back(self, record: Put | Delete, event: Append) -> None:
-        """Apply *record*, which frees room, and append *event*."""
-        try:
-            await self._store.apply(record, event)
-        except OverShare:
-            # A client that has used up its share must still be able to free room. Without a client
-            # the event is not checked against the client's share of the store.
-            await self._store.apply(record, msgspec.structs.replace(event, client=""))
+        event = replayed(self._limits)(_log(session), _ENDED)
+        await self._store.apply(Delete(_resources(session)), event)
 
 
 _Messages: TypeAlias = "asyncio.Queue[LogEvent | bytes | None]"

@@ -8,7 +8,6 @@ from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -122,12 +121,13 @@ class ThreadPool:
         self._bounds = (limit, of_client or limit, waiting, waiting_of_client or waiting)
         self._open = partial(ThreadPoolExecutor, limit, thread_name_prefix="genmcp")
         self._pool = self._open()
-        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadTurns] = WeakKeyDictionary()
+        self._turns: ThreadTurns | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def waiting(self) -> int:
         """The number of calls that wait for a thread."""
-        return sum(turns.waiting for turns in [*self._turns.values()])
+        return 0 if self._turns is None else self._turns.waiting
 
     async def run(
         self, function: Callable[..., Any], *arguments: Any, client: Hashable = None
@@ -141,9 +141,10 @@ class ThreadPool:
             Overloaded: too many calls wait already.
         """
         loop = asyncio.get_running_loop()
-        turns = self._turns.get(loop)
-        if turns is None:
-            turns = self._turns[loop] = ThreadTurns(*self._bounds)
+        turns = self._turns
+        if turns is None or self._loop is not loop:  # a closed loop keeps its threads and calls
+            turns, self._loop = ThreadTurns(*self._bounds), loop
+            self._turns = turns
         await turns.acquire(client)
         try:
             work = self._pool.submit(copy_context().run, _run, function, *arguments)

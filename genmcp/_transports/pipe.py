@@ -379,7 +379,7 @@ class PipeConnection(Pipe):
         self._progress.close()
         if self._opened is not None:
             with suppress(StoreError):
-                await self.mux.session_streams.end(self._opened.key, self.client_key.client)
+                await self.mux.session_streams.end(self._opened.key)
 
     # The notifications to the client.
 
