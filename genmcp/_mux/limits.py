@@ -23,7 +23,7 @@ MAX_REPLAY_BYTES: Final = 32 * 1024 * 1024
 MAX_SUBSCRIBED_BYTES: Final = 64 * 1024 * 1024
 """The total size of what all open streams of `subscriptions/listen` are subscribed to."""
 
-_CLIENT_THREADS: Final = 0.75
+CLIENT_THREADS: Final = 0.75
 """The part of the threads that one client may use. It is larger than `Limits.client_share`, since
 many servers have one client, and free threads are assigned to clients in rotation."""
 
@@ -97,11 +97,6 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         """Check the bounds."""
         check_bounds(self)
-
-    @property
-    def threads_of_client(self) -> int:
-        """The number of `def` hooks of one client that run at once."""
-        return max(1, int(self.max_threads * max(self.client_share, _CLIENT_THREADS)))
 
     def share_of_client(self, total: int) -> int:
         """Return the part of *total* that one client may use; at least 1."""

@@ -16,6 +16,7 @@ from genmcp._mux.changes import Subscriptions
 from genmcp._mux.continuations import Continuations, has_tasks
 from genmcp._mux.keyed import KeyedCalls, key_of
 from genmcp._mux.limits import (
+    CLIENT_THREADS,
     MAX_REPLAY_BYTES,
     MAX_SUBSCRIBED_BYTES,
     ConcurrencyLimit,
@@ -137,7 +138,7 @@ class Mux(Services):
         self.threads = ThreadPool(
             limits.max_threads,
             limits.max_thread_queue,
-            of_client=limits.threads_of_client,
+            of_client=max(1, int(limits.max_threads * max(limits.client_share, CLIENT_THREADS))),
             waiting_of_client=limits.share_of_client(limits.max_thread_queue),
         )
 

@@ -363,21 +363,17 @@ class Tasks:
         step, key_id = str(continuation.step), continuation.key_id
         return self._services.seal.mark(Purpose.TASK, continuation.id, step, key_id=key_id)
 
-    async def begin(self, channel: Channel, id: str, suspended: Suspended) -> Task:
+    async def begin(self, channel: Channel, id: str, suspended: Suspended | None = None) -> Task:
         """Store the call as the task *id*, start its work, and return the task.
 
-        If the call is stored already, return its task, and start nothing.
+        If the call is stored already, return its task, and start nothing. *suspended* is its state;
+        None: it runs, or waits for an awaitable, in this process.
         """
-        packed_request = StoredRequest.of(channel).pack()
-        return await self.service.create(self.new_task(channel, id, suspended), packed_request)
-
-    async def promote(self, channel: Channel, id: str) -> Task:
-        """Store a call that runs or waits here as the task *id*."""
-        self._services.bus.open()
-        continuation = channel.context.continuation
-        suspended = self.running_here
-        if continuation is not None:
-            suspended = suspension_of(continuation, self.awaiting)
+        if suspended is None:
+            self._services.bus.open()
+            continuation, suspended = channel.context.continuation, self.running_here
+            if continuation is not None:
+                suspended = suspension_of(continuation, self.awaiting)
         packed_request = StoredRequest.of(channel).pack()
         return await self.service.create(self.new_task(channel, id, suspended), packed_request)
 
