@@ -11,9 +11,9 @@ events. Over HTTP+SSE (2024-11-05), the log of the session has the other message
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing, suppress
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -141,81 +141,74 @@ class SessionStreams(msgspec.Struct, eq=False):
         self, session: Session, after: str | None, opening: bytes, client: str, as_events: bool
     ) -> AsyncGenerator[bytes, None]:
         """Yield nothing once this listener is announced, and then each message."""
-        async with self._subscriptions.listening(await self._wanted(session)) as subscription:
+
+        def encoded(message: LogEvent) -> bytes:
+            id = f"{LISTENER}/{message.id}".encode()
+            return sse.event(message.data, id) if as_events else message.data
+
+        async with (
+            self._subscriptions.listening(await self._wanted(session)) as subscription,
+            aclosing(follow(self._store, _log(session.key))) as events,
+        ):
             # The listener before sends the changes up to its announcement, perhaps some twice.
             mine = _TAKEN + secrets.token_bytes(12)
             await self.append(session.key, mine, client)
             yield b""
             if after is not None:
                 await self._subscriptions.notify_missed(subscription, after)
-            messages: _Messages = asyncio.Queue()
-            reader = asyncio.create_task(self._read(session, subscription, mine, opening, messages))
-            reader.add_done_callback(lambda _: messages.put_nowait(None))
+            resources = asyncio.create_task(self._follow_resources(subscription.wanted))
+            event = asyncio.ensure_future(anext(events))
+            changes = asyncio.ensure_future(self._changes(session, subscription))
+            begun = False
             try:
-                while (message := await messages.get()) is not None:
-                    if isinstance(message, LogEvent):
-                        id = f"{LISTENER}/{message.id}".encode()
-                        message = sse.event(message.data, id) if as_events else message.data
-                    yield message
-                    messages.task_done()
-                await reader  # it may have failed
-            finally:
-                await cancel_and_wait(reader)
-
-    async def _read(
-        self,
-        session: Session,
-        subscription: Subscription,
-        mine: bytes,
-        opening: bytes,
-        messages: "_Messages",
-    ) -> None:
-        """Put the events for *session* into *messages*, as fast as its client reads them."""
-        following = asyncio.create_task(self._follow_resources(subscription.wanted))
-        relay: asyncio.Task[None] | None = None  # from when this listener has begun
-        try:
-            async with aclosing(follow(self._store, _log(session.key))) as events:
-                async for event in events:
-                    if isinstance(event, LogTruncated):
+                while True:
+                    coming = {event, changes} if begun else {event}
+                    await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
+                    if begun and changes.done():
+                        for message in changes.result():
+                            yield encoded(message)
+                        changes = asyncio.ensure_future(self._changes(session, subscription))
+                    if not event.done():
+                        continue
+                    item = event.result()
+                    event = asyncio.ensure_future(anext(events))
+                    if isinstance(item, LogTruncated):
                         # This reader was so slow that the events at its position were dropped, and
                         # perhaps the announcement of another listener with them. Therefore this
                         # listener ends. The client reconnects.
                         return
-                    if not isinstance(event, LogEvent):
+                    if not isinstance(item, LogEvent):
                         continue
-                    if event.data == mine:
+                    if item.data == mine:
+                        begun = True
                         if opening:
-                            await _put(messages, opening)
-                        relay = asyncio.create_task(self._relay(session, subscription, messages))
-                    elif event.data == _SUBSCRIBED:
+                            yield opening
+                    elif item.data == _SUBSCRIBED:
                         wanted = await self._wanted(session)
                         self._subscriptions.change(subscription, wanted)
                         # The new subscriptions begin before the old ones end: a resource in both
                         # stays subscribed.
-                        before = following
-                        following = asyncio.create_task(self._follow_resources(wanted))
+                        before = resources
+                        resources = asyncio.create_task(self._follow_resources(wanted))
                         await cancel_and_wait(before)
-                    elif event.data == _ENDED or event.data.startswith(_TAKEN):
-                        if relay is not None:
-                            return
-                    elif relay is not None:
-                        await _put(messages, event)
-        finally:
-            await cancel_and_wait(following, *([] if relay is None else [relay]))
+                    elif begun and (item.data == _ENDED or item.data.startswith(_TAKEN)):
+                        return
+                    elif begun:
+                        yield encoded(item)
+            finally:
+                await cancel_and_wait(resources, event, changes)
 
-    async def _relay(
-        self, session: Session, subscription: Subscription, messages: "_Messages"
-    ) -> None:
-        """Put the notifications of changes into *messages*, with the positions to resume from."""
-        while True:
-            before = subscription.position or ""
-            changes, _ = await subscription.receive()
-            # Only the last one has the new position: a client that loses others resumes before it.
-            for number, change in enumerate(changes, 1):
-                position = before if number < len(changes) else subscription.position or ""
-                params = change.params()
-                message = self._encoder.notification(session.revision, change.method, params)
-                await _put(messages, LogEvent(position, message))
+    async def _changes(self, session: Session, subscription: Subscription) -> Sequence[LogEvent]:
+        """Wait for changes; return their notifications, with the positions to resume from."""
+        before = subscription.position or ""
+        changes, _ = await subscription.receive()
+        notifications = []
+        # Only the last one has the new position: a client that loses others resumes before it.
+        for number, change in enumerate(changes, 1):
+            position = before if number < len(changes) else subscription.position or ""
+            message = self._encoder.notification(session.revision, change.method, change.params())
+            notifications.append(LogEvent(position, message))
+        return notifications
 
     async def _follow_resources(self, wanted: Collection[ServerChange]) -> None:
         """Make the server follow the resources among *wanted*, until this is cancelled."""
@@ -253,15 +246,6 @@ class SessionStreams(msgspec.Struct, eq=False):
         """
         event = replayed(self._limits)(_log(session), _ENDED)
         await self._store.apply(Delete(_resources(session)), event)
-
-
-_Messages: TypeAlias = "asyncio.Queue[LogEvent | bytes | None]"
-
-
-async def _put(messages: _Messages, message: LogEvent | bytes) -> None:
-    """Put *message* into *messages*, and wait until it is sent."""
-    messages.put_nowait(message)
-    await messages.join()
 
 
 def _log(session: str) -> str:
