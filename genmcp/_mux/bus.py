@@ -67,7 +67,7 @@ class LogFollower(msgspec.Struct, eq=False):
     current: bool = False
     _following: asyncio.Task[None] | None = None
     _attempted: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
-    _failure: StoreUnavailable | None = None
+    _unavailable: StoreUnavailable | None = None
 
     def open(self) -> None:
         """Follow the log on the running loop, unless this follows it already.
@@ -94,7 +94,7 @@ class LogFollower(msgspec.Struct, eq=False):
         if not self.current:
             await self._attempted.wait()
             if not self.current:
-                raise StoreUnavailable(str(self._failure))
+                raise StoreUnavailable(str(self._unavailable))
 
     async def aclose(self) -> None:
         """Stop following."""
@@ -114,13 +114,13 @@ class LogFollower(msgspec.Struct, eq=False):
                         self.current = True
                         self._caught_up()
                     elif isinstance(item, StoreUnavailable):
-                        self._failure = item
+                        self._unavailable = item
                     else:
                         logger.info("events of %s were dropped before they were read", self._log)
                         continue
                     self._attempted.set()
         except StoreUnavailable as error:  # it was closed
-            self._failure = error
+            self._unavailable = error
             self._attempted.set()
 
 

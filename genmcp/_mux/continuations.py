@@ -43,6 +43,7 @@ from genmcp.core.call import (
     Follow,
     Suspend,
 )
+from genmcp.core.client_key import ClientKey
 from genmcp.core.continuation import AskedQuestion, Continuation
 from genmcp.core.outcome import Done, Failed, Outcome, digest, pack, unpack
 from genmcp.core.request import Request
@@ -461,11 +462,24 @@ class Continuations:
                 await self._server.cancelled(channel)
 
     def _channel(self, task: Task, packed_request: bytes, own: Mapping[str, Any]) -> Channel:
+        """Return a channel for the stored request of *task*, with the assigns *own* of its hooks.
+
+        Raises:
+            NotRunnableHere: this process has no such component, or does not serve the revision.
+        """
         stored = StoredRequest.unpack(packed_request)
-        context = self._context(
-            task, TaskCaller(stored.client_key, restore_types(stored.kept) if stored.kept else {})
-        )
-        return stored.channel(self._server, context, own)
+        request, access = stored.request(), stored.access
+        route = self._server.find(request.method, request.key)
+        if route is None:
+            unknown = f"{request.method} {request.key} is not there any more"
+            raise NotRunnableHere(unknown, unknown)
+        principal = None if access is None else access.principal
+        key = ClientKey(principal, stored.session, stored.address)
+        kept = restore_types(stored.kept) if stored.kept else {}
+        context = self._context(task, TaskCaller(key, kept))
+        if own or stored.gone:
+            context.restore(restore_types(own), stored.gone)
+        return Channel(msgspec.structs.replace(request, route=route), context, access)
 
     def _context(self, task: Task, caller: TaskCaller) -> CallContext:
         token = task.fencing_token

@@ -5,9 +5,14 @@ It decides nothing about the protocol (that is `genmcp.core`) and moves no bytes
 """
 
 import asyncio
+import logging
+import os
 import secrets
+import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 from genmcp._mux.builtin_methods import BuiltinMethods
@@ -21,18 +26,17 @@ from genmcp._mux.limits import (
     MAX_SUBSCRIBED_BYTES,
     ConcurrencyLimit,
     Limits,
+    UnsentBytes,
 )
 from genmcp._mux.performing import report
 from genmcp._mux.replay import Replay
 from genmcp._mux.responses import NO_HEADERS, TASK_SUSPENDED, EncodedResponse, Responses
-from genmcp._mux.scopes import check_named
+from genmcp._mux.scopes import scopes_of
 from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import CallRegistry, Sessions
-from genmcp._mux.settings import checked_server, chosen_clock, chosen_secret, chosen_store
 from genmcp._mux.tasks import Services, new_id
 from genmcp._mux.telemetry import Observers, Telemetry
 from genmcp._mux.threads import ThreadPool
-from genmcp._mux.unsent import UnsentBytes
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.core.call import Promote, RouteResolved
@@ -42,15 +46,22 @@ from genmcp.core.seal import Purpose, Seal
 from genmcp.core.server import BUILTIN, is_offered
 from genmcp.core.session import Session
 from genmcp.core.waiting import Continue, ExternalJob, Suspended
-from genmcp.errors import CapabilityMissing, InvalidParams, SealError
+from genmcp.errors import CapabilityMissing, ConfigurationError, InvalidParams, SealError
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.params import InputResponseRequestParams, PaginatedRequestParams
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Server, resolve_route
+from genmcp.stores import open_store
+from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.wire.encoder import Encoder
+
+SECRET_VARIABLE: Final = "GENMCP_SECRET"
+_STORE_VARIABLE: Final = "GENMCP_STORE"
+
+logger = logging.getLogger("genmcp")
 
 _LOOK: Final = 1.0
 """Maximum seconds of silence after which a resumed stream checks whether its process is alive."""
@@ -97,17 +108,17 @@ class Mux(Services):
         telemetry: Telemetry | Iterable[Telemetry] = (),
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self.server, self.find = checked_server(server), server.find
+        self.server, self.find = _checked_server(server), server.find
         self.offers = partial(is_offered, server)
         self.limits = limits or Limits()
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)
         self.responses = Responses(self.encoder)
         self.observers = Observers(telemetry)
-        self.store, self._closes_store = chosen_store(store, clock)
-        clock = clock or chosen_clock(self.store)
+        self.store, self._closes_store = _chosen_store(store, clock)
+        clock = clock or _chosen_clock(self.store)
         self.audience = audience or server.info.name
-        secret = chosen_secret(secret, self.store)
+        secret = _chosen_secret(secret, self.store)
         self.seal = Seal(secret, self.audience, now=clock, nonce=secrets.token_bytes)
         self._limit_clients()
         self._carry_messages(clock)
@@ -276,7 +287,8 @@ class Mux(Services):
 
     async def _unrouted(self, request: Request, channel: Channel) -> Result | Continue:
         method, params = request.method, request.params
-        check_named(self.server, channel)
+        if scopes := scopes_of(self.server, request, channel.access):
+            channel.context.caller.require_scopes(scopes)
         if method in BUILTIN:
             return await self.builtin.handle(request, channel)
         if isinstance(params, PaginatedRequestParams):
@@ -335,6 +347,80 @@ def _open_cursor(seal: Seal, text: str, channel: Channel) -> str:
         return seal.open(Purpose.CURSOR, text, *bound).decode("utf-8", "surrogatepass")
     except SealError:
         raise InvalidParams("Invalid cursor") from None
+
+
+# The settings without a constant default: the store, the clock and the secret.
+
+
+def _checked_server(server: Server) -> Server:
+    """Return *server*.
+
+    Raises:
+        ConfigurationError: it is not one server.
+    """
+    if isinstance(server, Server):
+        return server
+    if callable(getattr(server, "server", None)):
+        raise ConfigurationError(
+            f"{server!r} is not one server: give what its server() returns; "
+            "a RegistryEndpoint serves each server of a registry as well"
+        )
+    raise ConfigurationError(f"server must be an instance of a Server (a Suite), not {server!r}")
+
+
+def _chosen_store(
+    given: Store | str | None, clock: Callable[[], float] | None
+) -> tuple[Store, bool]:
+    """Return the store to use, and whether `Mux.aclose` closes it: all but the default store."""
+    chosen = given or os.environ.get(_STORE_VARIABLE)
+    if not chosen:
+        return MemoryStore(clock=clock), False
+    if not isinstance(chosen, Store | str):
+        raise ConfigurationError(f"store must be a Store or its URL, not {chosen!r}")
+    return open_store(chosen) if isinstance(chosen, str) else chosen, True
+
+
+def _chosen_clock(store: Store) -> Callable[[], float]:
+    """Return the clock by which sealed values expire, common to the processes that open them.
+
+    Without a shared store they have only the time of day in common.
+    """
+    # Looked up at each call, so that a test can replace it.
+    return store.now if store.shared else lambda: time.time()
+
+
+def _chosen_secret(
+    given: str | bytes | Sequence[str | bytes] | None, store: Store
+) -> str | bytes | Sequence[str | bytes]:
+    """Return the secret to use; a random one only for a store that is not shared."""
+    chosen = given or os.environ.get(SECRET_VARIABLE)
+    if chosen:
+        return chosen
+    if store.shared:
+        raise ConfigurationError(
+            f"a shared store needs one secret for all its processes: secret= or {SECRET_VARIABLE}"
+        )
+    if (workers := _workers()) > 1:
+        logger.warning(
+            "no secret is configured and there are %s workers: each rejects the sessions of the "
+            "others. Give all of them one secret (secret= or %s).",
+            workers,
+            SECRET_VARIABLE,
+        )
+    return secrets.token_bytes(32)
+
+
+def _workers() -> int:
+    """Return the number of processes that serve this application, as far as it is visible.
+
+    It is visible in WEB_CONCURRENCY, or in the command line that a worker inherits from its parent.
+    """
+    counts = [os.environ.get("WEB_CONCURRENCY", "1")]
+    for option, value in pairwise([*sys.argv, ""]):
+        name, _, attached = option.partition("=")
+        if name in ("--workers", "-w"):
+            counts.append(attached or value)
+    return max([1, *(int(count) for count in counts if count.isdigit())])
 
 
 def mux_of(target: Mux | Server) -> Mux:

@@ -9,9 +9,7 @@ Over a pipe there is one local user, who may do everything that the process may 
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Final
 
-from genmcp.channel import Channel
 from genmcp.core.access import Access
 from genmcp.core.request import Request, RouteFacts
 from genmcp.protocol.params import RequestParams
@@ -26,9 +24,6 @@ from genmcp.server import Route, Server
 from genmcp.wire.jsonrpc import printable
 
 logger = logging.getLogger("genmcp")
-
-_NAMING: Final = frozenset(["completion/complete", "resources/subscribe"])
-"""The methods that are not routed, but name a component whose scopes they need."""
 
 
 def scopes_of(server: Server, request: Request, access: Access | None) -> Sequence[str]:
@@ -59,17 +54,6 @@ def _named(server: Server, params: RequestParams) -> Iterable[RouteFacts | None]
             uris = wanted.resource_subscriptions or ()
             return [server.find("resources/read", uri) for uri in uris]
     return ()
-
-
-def check_named(server: Server, channel: Channel) -> None:
-    """Check the scopes of a component that a request without a route names.
-
-    Raises:
-        InsufficientScope: the client lacks one.
-    """
-    request = channel.request
-    if request.method in _NAMING and (scopes := scopes_of(server, request, channel.access)):
-        channel.context.caller.require_scopes(scopes)
 
 
 def log_insufficient(request: Request, access: Access | None, scopes: Sequence[str]) -> None:

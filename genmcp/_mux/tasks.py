@@ -25,7 +25,7 @@ from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.telemetry import Observers
 from genmcp._mux.threads import ThreadPool
-from genmcp.channel import CallContext, ChangeNotifier, Channel
+from genmcp.channel import ChangeNotifier, Channel
 from genmcp.core.access import Access
 from genmcp.core.call import CallAction, WorkCancelled
 from genmcp.core.client_key import ClientKey
@@ -76,7 +76,7 @@ from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.progress import JobProgress, ProgressWriter
 from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import Resume, TaskService
-from genmcp.tasks.values import restore_types, store_types
+from genmcp.tasks.values import store_types
 from genmcp.wire.encoder import EncodedResult, Encoder
 from genmcp.wire.jsonrpc import ErrorBody
 
@@ -125,12 +125,6 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     address: str | None
     access: Access | None
     whole: bool
-
-    @property
-    def client_key(self) -> ClientKey:
-        """The client that sent the request."""
-        principal = None if self.access is None else self.access.principal
-        return ClientKey(principal, self.session, self.address)
 
     @classmethod
     def of(cls, channel: Channel) -> "StoredRequest":
@@ -200,22 +194,6 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             client=ClientInfo(self.version, self.info, self.capabilities),
             session=self.session,
         )
-
-    def channel(self, server: Server, context: CallContext, own: Mapping[str, Any]) -> Channel:
-        """Return a channel for the same request, with the assigns *own* of its hooks.
-
-        Raises:
-            NotRunnableHere: this process has no such component, or does not serve the revision.
-        """
-        request = self.request()
-        route = server.find(self.method, request.key)
-        if route is None:
-            unknown = f"{self.method} {request.key} is not there any more"
-            raise NotRunnableHere(unknown, unknown)
-        request = msgspec.structs.replace(request, route=route)
-        if own or self.gone:
-            context.restore(restore_types(own), self.gone)
-        return Channel(request, context, self.access)
 
 
 class TaskCaller(msgspec.Struct, frozen=True, eq=False):
