@@ -51,6 +51,16 @@ EVERYBODY: Final = ""
 """The name that addresses all processes, the sender included."""
 
 
+def check_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    """Check that *loop*, which has used the mux, does not run beside the present one.
+
+    Raises:
+        ContractError: it does.
+    """
+    if loop.is_running():
+        raise ContractError("a mux cannot be used by two event loops at the same time")
+
+
 class LogFollower(msgspec.Struct, eq=False):
     """The task that follows a log. Owned by the bus, the ended sessions or the subscriptions.
 
@@ -77,11 +87,9 @@ class LogFollower(msgspec.Struct, eq=False):
         """
         loop, following = asyncio.get_running_loop(), self._following
         if following is not None and not following.done():
-            other = following.get_loop()
-            if other is loop:
+            if following.get_loop() is loop:
                 return
-            if not other.is_closed():  # a host may be started a second time
-                raise ContractError("a mux cannot be used by two event loops at the same time")
+            check_stopped(following.get_loop())
         self.current, self._attempted = False, asyncio.Event()
         self._following = loop.create_task(self._follow())
 
@@ -107,6 +115,8 @@ class LogFollower(msgspec.Struct, eq=False):
         try:
             async with aclosing(follow(self._store, self._log, catch_up=True)) as items:
                 async for item in items:
+                    if self._following is not asyncio.current_task():
+                        return  # its loop was stopped, and another one has followed
                     if isinstance(item, LogEvent):
                         self._handle(item)
                         continue
@@ -147,6 +157,7 @@ class MessageBus:
         self._store = store
         self._audience = audience
         self._append = partial(Append, ttl=ttl, keep=keep, keep_bytes=keep_bytes)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._handlers: dict[type[msgspec.Struct], Callable[[Any], None]] = {}
         nodes = (EVERYBODY, self.node) if store.shared else ()
         self._inboxes = [LogFollower(store, self._log_of(node), self._handle) for node in nodes]
@@ -165,7 +176,16 @@ class MessageBus:
         self._decode = msgspec.msgpack.Decoder(kinds).decode
 
     def open(self) -> None:
-        """Start to receive messages on the running loop, unless this receives them already."""
+        """Start to receive messages on the running loop, unless this receives them already.
+
+        Raises:
+            ContractError: another event loop, which still runs, uses the mux.
+        """
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None:
+                check_stopped(self._loop)
+            self._loop = loop
         for inbox in self._inboxes:
             inbox.open()
 

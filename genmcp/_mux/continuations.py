@@ -104,10 +104,7 @@ class Continuations:
         self._state_ttl = services.limits.input_timeout
         self.tasks = Tasks(services, jobs=jobs, external=external, resume=self.resume)
         self.call_services = CallServices(
-            services.changes,
-            services.sessions.level_of,
-            self.tasks.result_of,
-            services.threads.run,
+            services.changes, services.sessions.level_of, self.tasks.result_of, services.threads.run
         )
 
     # Calls of a client that waits for the result.

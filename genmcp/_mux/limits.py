@@ -112,10 +112,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
 def replayed(limits: Limits) -> partial[Append]:
     """Return the append, of a log and data, of an event that is retained for a client to resume."""
     return partial(
-        Append,
-        ttl=limits.replay_ttl,
-        keep=limits.max_replay_events,
-        keep_bytes=MAX_REPLAY_BYTES,
+        Append, ttl=limits.replay_ttl, keep=limits.max_replay_events, keep_bytes=MAX_REPLAY_BYTES
     )
 
 
@@ -292,10 +289,7 @@ class UnsentBytes:
 
     def __init__(self, anonymous_share: float) -> None:
         self.full = False
-        self._bounds = {
-            "all": UNSENT_TOTAL,
-            "anonymous": int(UNSENT_TOTAL * anonymous_share),
-        }
+        self._bounds = {"all": UNSENT_TOTAL, "anonymous": int(UNSENT_TOTAL * anonymous_share)}
         self._lock = Lock()
         self._accounts: dict[Share, _UnreadOfShare] = {}
         self._full_ones: set[Share] = set()

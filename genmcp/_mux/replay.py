@@ -265,10 +265,7 @@ class StoredStream(msgspec.Struct, eq=False):
                 await self._write((0, b"", False), node=_NOBODY)
 
     async def _write(
-        self,
-        *events: tuple[int, bytes, bool],
-        node: str | None = None,
-        optional: bool = False,
+        self, *events: tuple[int, bytes, bool], node: str | None = None, optional: bool = False
     ) -> None:
         node = self._replay.node if node is None else node
         calls = tuple(

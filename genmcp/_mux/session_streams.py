@@ -22,12 +22,7 @@ from genmcp._mux.limits import Limits, replayed
 from genmcp.cancellation import cancel_and_wait
 from genmcp.core.session import Session
 from genmcp.core.subscription import ServerChange, changes_of, session_filter
-from genmcp.errors import (
-    Conflict,
-    LogTruncated,
-    McpError,
-    Overloaded,
-)
+from genmcp.errors import Conflict, LogTruncated, McpError, Overloaded
 from genmcp.server import Server
 from genmcp.stores.following import follow
 from genmcp.stores.store import Delete, LogEvent, Put, Store

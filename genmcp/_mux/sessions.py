@@ -23,13 +23,7 @@ from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
 from genmcp.core.session import Session, new_session
-from genmcp.errors import (
-    ForeignSeal,
-    InvalidParams,
-    SealError,
-    SealExpired,
-    SessionNotFound,
-)
+from genmcp.errors import ForeignSeal, InvalidParams, SealError, SealExpired, SessionNotFound
 from genmcp.protocol.params import SEVERITY, LoggingLevel, RequestId
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
 from genmcp.stores.store import Append, Delete, LogEvent, Put, Store

@@ -155,9 +155,10 @@ def test_bus_of_a_closed_loop_continues_on_the_next() -> None:
     assert bus.handled[-1] == "second"
 
 
-async def test_bus_is_used_by_one_event_loop_at_a_time() -> None:
+@pytest.mark.parametrize("store", [Shared, MemoryStore])
+async def test_bus_is_used_by_one_event_loop_at_a_time(store: type[MemoryStore]) -> None:
     """A second one, while the first still runs, gets an error."""
-    bus = Process(Shared())
+    bus = Process(store())
 
     async def hear() -> None:
         with pytest.raises(ContractError, match="two event loops at the same time"):
@@ -165,6 +166,31 @@ async def test_bus_is_used_by_one_event_loop_at_a_time() -> None:
 
     async with opened(bus):
         await asyncio.to_thread(asyncio.run, hear())
+
+
+def test_bus_follows_on_the_loop_that_runs() -> None:
+    """The loop before was stopped, and not closed: what it reads later is not handled twice."""
+    bus, other = Process(store := Shared()), Process(store)
+    first, second = asyncio.new_event_loop(), asyncio.new_event_loop()
+
+    async def hear(text: str) -> None:
+        bus.open()
+        await other.send(bus.node, Word(text))
+        await until(lambda: text in bus.handled)
+        await asyncio.sleep(0)
+
+    for loop, text in ((first, "a"), (second, "b"), (first, "c")):
+        loop.run_until_complete(hear(text))
+    first.run_until_complete(bus.aclose())
+    second.run_until_complete(asyncio.sleep(0))
+    for loop in (first, second):
+        for task in asyncio.all_tasks(loop):
+            task.cancel()
+            loop.run_until_complete(asyncio.wait({task}))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        loop.close()
+
+    assert [*dict.fromkeys(bus.handled)][-1] == "c"
 
 
 # Requests of the server.
