@@ -280,8 +280,6 @@ class Continue:
 
     def take(self) -> WaitsFor | None:
         """Return the awaited object and drop the reference, so that it can be freed early."""
-        # A call may wait for days. A Task or future without another reference is collected in the
-        # meantime, so that its wait fails with WorkerLost: see `_mux/continuations.py`.
         on, self._on = self._on, None
         return on
 
