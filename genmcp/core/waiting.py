@@ -300,7 +300,8 @@ class Continue:
 
     def close(self) -> None:
         """Release the awaited object. A coroutine that has not started is closed."""
-        _Other(self.take()).close()
+        if isinstance(on := self.take(), Coroutine):
+            on.close()  # unstarted: Python would warn that it was not awaited
 
 
 StoredWork: TypeAlias = Job | ExternalJob | JobGroup[Any]
