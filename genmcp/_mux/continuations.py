@@ -592,7 +592,8 @@ def _next(
     else:
         continuation = last.then(step.tag, own, release)
     if step.method is not None:
-        continuation = continuation.in_method(getattr(step.otherwise, "__name__", ""))
+        otherwise = getattr(step.otherwise, "__name__", "")
+        continuation = msgspec.structs.replace(continuation, method=True, otherwise=otherwise)
     if step.questions:
         packed = {key: question.pack() for key, question in step.questions.items()}
         continuation = continuation.asking(packed, alone=step.alone)

@@ -71,10 +71,6 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
             otherwise="",
         )
 
-    def in_method(self, otherwise: str) -> "Continuation":
-        """Return this step as one that continues in the method *tag*, or in *otherwise*."""
-        return replace(self, method=True, otherwise=otherwise)
-
     def asking(self, questions: Mapping[str, bytes], *, alone: bool) -> "Continuation":
         """Return this step with *questions* to the client, by the tool's own keys.
 
