@@ -5,13 +5,13 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from genmcp._mux.changes import Subscription
 from genmcp._mux.continuations import Continuations, has_tasks
-from genmcp._mux.tasks import Services, StoredRequest, task_fields, task_result
+from genmcp._mux.tasks import Services, StoredRequest, detailed_task
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.core.access import Access
@@ -32,28 +32,18 @@ from genmcp.errors import (
     TaskNotFound,
 )
 from genmcp.protocol.capabilities import TASKS
-from genmcp.protocol.params import SUBSCRIPTION_ID, RequestId
 from genmcp.protocol.resources import SubscriptionFilter, SubscriptionsListenRequestParams
-from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import (
     SetLevelRequestParams,
     SubscribeRequestParams,
     UnsubscribeRequestParams,
 )
-from genmcp.protocol.tasks import (
-    PROGRESS,
-    DetailedTask,
-    TaskParams,
-    TaskStatusNotificationParams,
-    UpdateTaskParams,
-)
+from genmcp.protocol.tasks import TaskParams, UpdateTaskParams
 from genmcp.protocol.value import Result
 from genmcp.question.elicitation import FormQuestion
 from genmcp.question.packing import unpack
 from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.service import TaskChange, TaskService
-from genmcp.wire.encoder import Encoder
-from genmcp.wire.jsonrpc import ErrorBody
 
 logger = logging.getLogger("genmcp")
 
@@ -193,39 +183,6 @@ async def _watch(
         logger.debug("a task has expired: %s", error)
     except StoreError as error:
         logger.warning("the changes of task %s cannot be read any more: %s", id, error)
-
-
-def detailed_task(task: Task, encoder: Encoder, now: float) -> DetailedTask:
-    """Return the state of *task* as of *now* (`Store.now`), for its client."""
-    return DetailedTask(**_members(task, encoder, now))
-
-
-def task_status_notification(
-    task: Task, encoder: Encoder, subscription: RequestId, now: float
-) -> TaskStatusNotificationParams:
-    """Return the state of *task* as a notification on the stream of *subscription*."""
-    members = _members(task, encoder, now)
-    members["meta"] = {**(members.get("meta") or {}), SUBSCRIPTION_ID: subscription}
-    return TaskStatusNotificationParams(**members)
-
-
-def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
-    members = task_fields(task, now)
-    if task.progress is not None:
-        # With its message, which `status_message` of a task that has ended does not contain.
-        latest = {"progress": task.progress, "total": task.total, "message": task.message}
-        members["meta"] = {PROGRESS: {k: v for k, v in latest.items() if v is not None}}
-    if task.error is not None:
-        # "Task Execution Errors": the error replaces the latest message of the work.
-        members["status_message"] = msgspec.json.decode(task.error, type=ErrorBody).message
-        members["error"] = msgspec.Raw(task.error)
-    elif task.result is not None:
-        result = task_result(task, "tools/call")
-        members["result"] = msgspec.Raw(encoder.result(LATEST, result))
-    elif isinstance(task.work, Asking) and task.status == "input_required":
-        asked = task.work.missing.items()
-        members["input_requests"] = {name: msgspec.Raw(each) for name, each in asked}
-    return members
 
 
 def _valid_answers(

@@ -63,9 +63,14 @@ from genmcp.errors import (
 )
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.client_features import InputRequest
-from genmcp.protocol.params import ProgressNotificationParams, RequestId
+from genmcp.protocol.params import SUBSCRIPTION_ID, ProgressNotificationParams, RequestId
 from genmcp.protocol.revisions.chain import LATEST, REVISIONS
-from genmcp.protocol.tasks import CreateTaskResult
+from genmcp.protocol.tasks import (
+    PROGRESS,
+    CreateTaskResult,
+    DetailedTask,
+    TaskStatusNotificationParams,
+)
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result, Value
 from genmcp.question.packing import unpack
@@ -581,6 +586,39 @@ def task_fields(task: Task, now: float) -> dict[str, Any]:
         # The latest message of the work describes neither a question nor a result.
         "status_message": task.message if task.status == "working" else None,
     }
+
+
+def detailed_task(task: Task, encoder: Encoder, now: float) -> DetailedTask:
+    """Return the state of *task* as of *now* (`Store.now`), for its client."""
+    return DetailedTask(**_members(task, encoder, now))
+
+
+def task_status_notification(
+    task: Task, encoder: Encoder, subscription: RequestId, now: float
+) -> TaskStatusNotificationParams:
+    """Return the state of *task* as a notification on the stream of *subscription*."""
+    members = _members(task, encoder, now)
+    members["meta"] = {**(members.get("meta") or {}), SUBSCRIPTION_ID: subscription}
+    return TaskStatusNotificationParams(**members)
+
+
+def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
+    members = task_fields(task, now)
+    if task.progress is not None:
+        # With its message, which `status_message` of a task that has ended does not contain.
+        latest = {"progress": task.progress, "total": task.total, "message": task.message}
+        members["meta"] = {PROGRESS: {k: v for k, v in latest.items() if v is not None}}
+    if task.error is not None:
+        # "Task Execution Errors": the error replaces the latest message of the work.
+        members["status_message"] = msgspec.json.decode(task.error, type=ErrorBody).message
+        members["error"] = msgspec.Raw(task.error)
+    elif task.result is not None:
+        result = task_result(task, "tools/call")
+        members["result"] = msgspec.Raw(encoder.result(LATEST, result))
+    elif isinstance(task.work, Asking) and task.status == "input_required":
+        asked = task.work.missing.items()
+        members["input_requests"] = {name: msgspec.Raw(each) for name, each in asked}
+    return members
 
 
 def advertised_ttl(task: Task, now: float) -> float | None:
