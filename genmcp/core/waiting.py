@@ -219,8 +219,12 @@ class _Other(Wait[T_co]):
         self.on = on
 
     def close(self) -> None:
-        if isinstance(self.on, Coroutine):  # unstarted: Python would warn that it was not awaited
-            self.on.close()
+        _close(self.on)
+
+
+def _close(on: object) -> None:
+    if isinstance(on, Coroutine):  # unstarted: Python would warn that it was not awaited
+        on.close()
 
 
 @overload
@@ -300,8 +304,7 @@ class Continue:
 
     def close(self) -> None:
         """Release the awaited object. A coroutine that has not started is closed."""
-        if isinstance(on := self.take(), Coroutine):
-            on.close()  # unstarted: Python would warn that it was not awaited
+        _close(self.take())
 
 
 StoredWork: TypeAlias = Job | ExternalJob | JobGroup[Any]
