@@ -34,13 +34,7 @@ from genmcp.core.server import (
     ServerConnection,
     StartRequest,
 )
-from genmcp.core.server_dispatch import (
-    SESSION_HEADER,
-    Era,
-    check_batch,
-    check_legacy,
-    era_of,
-)
+from genmcp.core.server_dispatch import SESSION_HEADER, Era, check_batch, check_legacy, era_of
 from genmcp.core.session import Session
 from genmcp.core.task import LOST
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
