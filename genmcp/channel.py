@@ -220,10 +220,9 @@ class CallContext(CallState, kw_only=True, eq=False):
         return self._assigns
 
     @property
-    def own_assigns(self) -> dict[str, Any]:
+    def own_assigns(self) -> Mapping[str, Any]:
         """The assigns that hooks of the call have set. A continuation stores them."""
-        own: dict[str, Any] = self.assigns.maps[0]  # type: ignore[assignment]
-        return own
+        return {} if self._assigns is None else self._assigns.maps[0]
 
     def restore(self, own: Mapping[str, Any], gone: Collection[str] = ()) -> None:
         """Replace the assigns that hooks have set by *own*.
@@ -248,7 +247,7 @@ class CallContext(CallState, kw_only=True, eq=False):
     async def promotion_decided(self) -> None:
         """Wait until it is decided whether the client gets the handle of a task."""
         # A promotion that fails may be followed by another one.
-        while self.undecided and self.promoting is not None:
+        while self.promoting is not None and self.undecided:
             await asyncio.wait([self.promoting])
 
 

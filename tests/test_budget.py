@@ -31,7 +31,7 @@ BUDGETS = {
     "client/ core/client/": 6_150,
     "tasks/": 4_100,
     "stores/": 3_250,
-    "mux/": 3_380,
+    "mux/": 3_150,
     "transports/": 3_390,
     "cli/": 3_510,
     "testing/": 400,

@@ -52,9 +52,9 @@ LAYERS = [
 # Each module of the mux imports those before it: what a client has open, what is sent between
 # processes, the waits of a call, its record, and the methods.
 MUX = [
-    *("threads", "limits", "deployment", "unsent", "telemetry", "settings"),
+    *("threads", "limits", "telemetry"),
     *("bus", "changes", "sessions", "session_streams", "replay"),
-    *("scopes", "responses", "performing", "questions", "sinks"),
+    *("scopes", "responses", "performing"),
     *("tasks", "continuations", "keyed"),
     *("builtin_methods", "mux"),
 ]

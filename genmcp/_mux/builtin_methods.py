@@ -5,17 +5,13 @@ import logging
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from functools import partial
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
 from genmcp._mux.changes import Subscription
 from genmcp._mux.continuations import Continuations, has_tasks
-from genmcp._mux.limits import Limits
-from genmcp._mux.session_streams import SessionStreams
-from genmcp._mux.sessions import Sessions
-from genmcp._mux.sinks import StoredRequest
-from genmcp._mux.tasks import task_fields, task_result
+from genmcp._mux.tasks import Services, StoredRequest, detailed_task
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.core.access import Access
@@ -28,7 +24,6 @@ from genmcp.core.task import Task
 from genmcp.core.waiting import Asking
 from genmcp.errors import (
     ArgumentFaults,
-    ConfigurationError,
     InvalidParams,
     MissingCapability,
     Overloaded,
@@ -37,29 +32,18 @@ from genmcp.errors import (
     TaskNotFound,
 )
 from genmcp.protocol.capabilities import TASKS
-from genmcp.protocol.params import SUBSCRIPTION_ID, RequestId
 from genmcp.protocol.resources import SubscriptionFilter, SubscriptionsListenRequestParams
-from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import (
     SetLevelRequestParams,
     SubscribeRequestParams,
     UnsubscribeRequestParams,
 )
-from genmcp.protocol.tasks import (
-    PROGRESS,
-    DetailedTask,
-    TaskParams,
-    TaskStatusNotificationParams,
-    UpdateTaskParams,
-)
+from genmcp.protocol.tasks import TaskParams, UpdateTaskParams
 from genmcp.protocol.value import Result
 from genmcp.question.elicitation import FormQuestion
 from genmcp.question.packing import unpack
-from genmcp.server import Server
 from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.service import TaskChange, TaskService
-from genmcp.wire.encoder import Encoder
-from genmcp.wire.jsonrpc import ErrorBody
 
 logger = logging.getLogger("genmcp")
 
@@ -69,12 +53,8 @@ TASKS_CHANGED: Final = "notifications/tasks"
 class BuiltinMethods(msgspec.Struct, eq=False):
     """The methods that a mux answers for any server. Owned by the mux."""
 
-    _server: Server
-    _sessions: Sessions
-    _session_streams: SessionStreams
+    _mux: Services
     _continuations: Continuations
-    _encoder: Encoder
-    _limits: Limits
 
     async def handle(self, request: Request, channel: Channel) -> Result:
         """Handle *request*, which calls one of the `BUILTIN` methods.
@@ -83,29 +63,25 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             McpError: the request names a resource or task that does not exist for its principal, or
                 an answer that does not fit its question, or its client lacks a capability.
         """
-        session, client = request.session, channel.context.client
+        session, client = request.session or "", channel.context.client
+        server, streams = self._mux.server, self._mux.session_streams
         match request.params:
             case TaskParams() | UpdateTaskParams():
                 return await self._task(request, request.params, channel)
-            case SetLevelRequestParams(level=level) if session is not None:
-                await self._sessions.set_level(session, level, client)
+            case SetLevelRequestParams(level=level):
+                await self._mux.sessions.set_level(session, level, client)
             case SubscribeRequestParams(uri=uri):
-                await self._subscribe(uri, channel, client)
-            case UnsubscribeRequestParams(uri=uri) if session is not None:
-                await self._session_streams.subscribe(session, uri, wanted=False, client=client)
+                if not self._has(channel.access, uri):
+                    raise ResourceNotFound(uri)
+                async with server.watch_resources((uri,)) as announced:
+                    if uri not in announced:
+                        raise InvalidParams(f"The server announces no updates of {uri}")
+                    await streams.subscribe(session, uri, wanted=True, client=client)
+            case UnsubscribeRequestParams(uri=uri):
+                await streams.subscribe(session, uri, wanted=False, client=client)
         if request.method == "server/discover":
-            return discover_result(self._server.capabilities, self._server.instructions)
+            return discover_result(server.capabilities, server.instructions)
         return Result()
-
-    async def _subscribe(self, uri: str, channel: Channel, client: str) -> None:
-        session = channel.request.session
-        if not self._has(channel.access, uri):
-            raise ResourceNotFound(uri)
-        async with self._server.watch_resources((uri,)) as announced:
-            if uri not in announced:
-                raise InvalidParams(f"The server announces no updates of {uri}")
-            if session is not None:
-                await self._session_streams.subscribe(session, uri, wanted=True, client=client)
 
     async def _task(
         self, request: Request, params: TaskParams | UpdateTaskParams, channel: Channel
@@ -117,7 +93,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             return Result()
         task = await service.get(params.task_id, principal)
         if isinstance(params, TaskParams):
-            return detailed_task(task, self._encoder, service.records.now())
+            return detailed_task(task, self._mux.encoder, service.records.now())
         if isinstance(task.work, Asking):
             if scopes := await self._scopes_of(task.id):
                 channel.context.caller.require_scopes(scopes)
@@ -136,7 +112,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             request = StoredRequest.unpack(packed).request()
         except NotRunnableHere:
             return ()
-        route = self._server.find(request.method, request.key)
+        route = self._mux.server.find(request.method, request.key)
         return () if route is None else route.scopes
 
     async def honored(self, request: Request, access: Access | None) -> SubscriptionFilter:
@@ -148,7 +124,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             MissingCapability: it names tasks, and the client did not declare the extension.
         """
         assert isinstance(request.params, SubscriptionsListenRequestParams)
-        wanted, most = request.params.notifications, self._limits.max_subscriptions
+        wanted, most = request.params.notifications, self._mux.limits.max_subscriptions
         uris, tasks = wanted.resource_subscriptions or (), wanted.task_ids or ()
         if max(len(uris), len(tasks)) > most:
             bound = (
@@ -165,11 +141,11 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             with suppress(TaskNotFound):
                 known.append((await self._continuations.tasks.service.get(id, principal)).id)
         exists = partial(self._has, access)
-        honored = supported_subset(wanted, self._server.capabilities, exists)
+        honored = supported_subset(wanted, self._mux.server.capabilities, exists)
         return msgspec.structs.replace(honored, task_ids=known or None)
 
     def _has(self, access: Access | None, uri: str) -> bool:
-        route = self._server.find("resources/read", uri)
+        route = self._mux.server.find("resources/read", uri)
         return route is not None and route.is_visible(access)
 
 
@@ -209,45 +185,13 @@ async def _watch(
         logger.warning("the changes of task %s cannot be read any more: %s", id, error)
 
 
-def detailed_task(task: Task, encoder: Encoder, now: float) -> DetailedTask:
-    """Return the state of *task* as of *now* (`Store.now`), for its client."""
-    return DetailedTask(**_members(task, encoder, now))
-
-
-def task_status_notification(
-    task: Task, encoder: Encoder, subscription: RequestId, now: float
-) -> TaskStatusNotificationParams:
-    """Return the state of *task* as a notification on the stream of *subscription*."""
-    members = _members(task, encoder, now)
-    members["meta"] = {**(members.get("meta") or {}), SUBSCRIPTION_ID: subscription}
-    return TaskStatusNotificationParams(**members)
-
-
-def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
-    members = task_fields(task, now)
-    if task.progress is not None:
-        # With its message, which `status_message` of a task that has ended does not contain.
-        latest = {"progress": task.progress, "total": task.total, "message": task.message}
-        members["meta"] = {PROGRESS: {k: v for k, v in latest.items() if v is not None}}
-    if task.error is not None:
-        # "Task Execution Errors": the error replaces the latest message of the work.
-        members["status_message"] = msgspec.json.decode(task.error, type=ErrorBody).message
-        members["error"] = msgspec.Raw(task.error)
-    elif task.result is not None:
-        result = task_result(task, "tools/call")
-        members["result"] = msgspec.Raw(encoder.result(LATEST, result))
-    elif isinstance(task.work, Asking) and task.status == "input_required":
-        asked = task.work.missing.items()
-        members["input_requests"] = {name: msgspec.Raw(each) for name, each in asked}
-    return members
-
-
 def _valid_answers(
     continuation: Continuation, asking: Asking, responses: Mapping[str, msgspec.Raw]
 ) -> dict[str, bytes]:
     """Return the answers to open questions among *responses*, packed, by their keys.
 
-    Other answers are ignored (SEP-2663, "Task Update Requests").
+    Other answers are ignored (SEP-2663, "Task Update Requests"). An answer is checked against the
+    form that the client was shown: the type of the tool may have changed in a deploy since.
 
     Raises:
         InvalidParams: an answer does not fit its question (SEP-2663, "Splitting Reads": servers
@@ -257,31 +201,15 @@ def _valid_answers(
     for each in continuation.asked:
         if each.name in responses and each.name in asking.missing:
             answer = msgspec.json.decode(responses[each.name])
+            shown = msgspec.json.decode(asking.questions[each.name]).get("params", {})
+            schema = shown.get("requestedSchema")
+            question = unpack(each.question) if schema is None else FormQuestion("", schema=schema)
             try:
-                _check(each.question, asking.questions[each.name], answer)
+                question.read(answer)
             except ArgumentFaults as error:
                 raise InvalidParams(f"The answer to {each.name!r} does not fit: {error}") from None
             good[each.name] = pack(Done(answer))
     return good
-
-
-def _check(question: bytes, task_fields: bytes, answer: Any) -> None:
-    """Check *answer* against *question*, or else against the question *shown* to the client.
-
-    The two differ if the expected type changed in a deploy while the question was open. The tool
-    then gets an error that its type does not accept the answer.
-
-    Raises:
-        ArgumentFaults: the answer fits neither question.
-    """
-    try:
-        unpack(question).read(answer)
-    except (ArgumentFaults, ConfigurationError):
-        schema = msgspec.json.decode(task_fields).get("params", {}).get("requestedSchema")
-        if schema is None:
-            raise
-        FormQuestion("", schema=schema).read(answer)
-        logger.warning("an answer fits the question that was sent, but not its present type")
 
 
 def _seen(task: Task) -> tuple[object, ...]:

@@ -4,26 +4,23 @@ Each process follows two logs: the messages to all processes, and those to itsel
 least once, as long as a process is not suspended for longer than a message is retained:
 
 | Message | If it is lost |
-| `EndSession` | it has a log of its own, which retains it for the lifetime of a session |
 | `CancelInSession` | the call runs on; its client ignores the response |
 | `StopTask` | the record of the task is read once per lease as well |
 | `ClientReply` | the question times out |
 
-Changes of lists and resources, and those of tasks, have logs of their own (`genmcp._mux.changes`,
-`genmcp.tasks.follower`); the log level of a session is read from its record.
+Ended sessions have a log of their own (`genmcp._mux.sessions`), which retains them for the lifetime
+of a session; so have changes of lists and resources (`genmcp._mux.changes`), and those of tasks
+(`genmcp.tasks.follower`). The log level of a session is read from its record.
 """
 
 import asyncio
 import logging
 import secrets
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future
 from contextlib import aclosing
 from functools import partial
 from itertools import count
-from threading import Lock
-from typing import Any, Final, TypeVar
-from weakref import WeakSet
+from typing import Any, Final, TypeVar, Union
 
 import msgspec
 
@@ -32,6 +29,7 @@ from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
 from genmcp.errors import (
     CapabilityMissing,
+    ContractError,
     InvalidRequest,
     SealError,
     StoreUnavailable,
@@ -52,11 +50,19 @@ M = TypeVar("M", bound=msgspec.Struct)
 EVERYBODY: Final = ""
 """The name that addresses all processes, the sender included."""
 
-_READ_TIMEOUT: Final = 1.0  # seconds until a sender stops to wait for its own message
+
+def check_stopped(loop: asyncio.AbstractEventLoop) -> None:
+    """Check that *loop*, which has used the mux, does not run beside the present one.
+
+    Raises:
+        ContractError: it does.
+    """
+    if loop.is_running():
+        raise ContractError("a mux cannot be used by two event loops at the same time")
 
 
 class LogFollower(msgspec.Struct, eq=False):
-    """The task that follows a log on an event loop. Owned by a bus, or by the subscriptions.
+    """The task that follows a log. Owned by the bus, the ended sessions or the subscriptions.
 
     handle: called with each event. After events were dropped, those that are retained may come
     twice. caught_up: called when all stored events were read, also after an interruption.
@@ -67,30 +73,36 @@ class LogFollower(msgspec.Struct, eq=False):
     _store: Store
     _log: str
     _handle: Callable[[LogEvent], None]
-    _caught_up: Callable[[], None]
+    _caught_up: Callable[[], None] = lambda: None
     current: bool = False
     _following: asyncio.Task[None] | None = None
-    _reading: "Future[None]" = msgspec.field(default_factory=Future)  # awaited from any event loop
+    _attempted: asyncio.Event = msgspec.field(default_factory=asyncio.Event)
+    _unavailable: StoreUnavailable | None = None
 
     def open(self) -> None:
-        """Follow the log on the running loop, unless this follows it already."""
-        following = self._following
-        if (
-            following is None
-            or following.done()
-            or following.get_loop().is_closed()  # a host may be started a second time
-        ):
-            self.current, self._reading = False, Future()
-            self._following = asyncio.get_running_loop().create_task(self._follow())
+        """Follow the log on the running loop, unless this follows it already.
+
+        Raises:
+            ContractError: another event loop, which still runs, uses the mux.
+        """
+        loop, following = asyncio.get_running_loop(), self._following
+        if following is not None and not following.done():
+            if following.get_loop() is loop:
+                return
+            check_stopped(following.get_loop())
+        self.current, self._attempted = False, asyncio.Event()
+        self._following = loop.create_task(self._follow())
 
     async def catch_up(self) -> None:
-        """Wait until this is `current`.
+        """Wait until this, once opened, is `current`.
 
         Raises:
             StoreUnavailable: the store cannot be read at present.
         """
         if not self.current:
-            await asyncio.shield(asyncio.wrap_future(self._reading))
+            await self._attempted.wait()
+            if not self.current:
+                raise StoreUnavailable(str(self._unavailable))
 
     async def aclose(self) -> None:
         """Stop following."""
@@ -103,189 +115,109 @@ class LogFollower(msgspec.Struct, eq=False):
         try:
             async with aclosing(follow(self._store, self._log, catch_up=True)) as items:
                 async for item in items:
+                    if self._following is not asyncio.current_task():
+                        return  # its loop was stopped, and another one has followed
                     if isinstance(item, LogEvent):
                         self._handle(item)
-                    elif isinstance(item, StoreUnavailable):
-                        self._fail(item)
-                    elif item is not None:
-                        logger.info("events of %s were dropped before they were read", self._log)
-                    else:
-                        if not self.current:
-                            self.current = True
-                            self._reading.set_result(None)
+                        continue
+                    if item is None:
+                        self.current = True
                         self._caught_up()
+                    elif isinstance(item, StoreUnavailable):
+                        self._unavailable = item
+                    else:
+                        logger.info("events of %s were dropped before they were read", self._log)
+                        continue
+                    self._attempted.set()
         except StoreUnavailable as error:  # it was closed
-            self._fail(error)
-
-    def _fail(self, error: StoreUnavailable) -> None:
-        """Make those fail who wait until this is `current`."""
-        if not self.current:
-            reading, self._reading = self._reading, Future()
-            reading.set_exception(error)
-
-
-class Envelope(msgspec.Struct, frozen=True, array_like=True):
-    """A message in the log: its recipient, the tag of its type, and its msgpack."""
-
-    node: str
-    kind: str
-    payload: bytes
-
-
-_decode_envelope: Final = msgspec.msgpack.Decoder(Envelope).decode
+            self._unavailable = error
+            self._attempted.set()
 
 
 class MessageBus:
     """Messages between the processes that serve one *audience*. Owned by the mux.
 
-    Delivery is at least once: a message may be handled twice.
+    Delivery is at least once: a message may be handled twice. Messages to single processes have a
+    log for each recipient, so that neither kind of messages makes a log drop those of the other.
 
     Args:
-        store: carries the messages. A store that no other process sees needs no log: the buses of
-            this process handle a message before `send` returns.
+        store: carries the messages. A store that no other process sees carries none.
         audience: the name of the log of messages to EVERYBODY.
         ttl: seconds for which messages are retained for a slow process.
-        keep: the number of messages that are retained. keep_bytes: their total size; None
-            (the default): unlimited.
-        addressed: whether messages to single processes are sent, which have a log for each
-            recipient: neither kind of messages makes a log drop those of the other.
+        keep: the number of messages that are retained. keep_bytes: their total size.
 
     Attributes:
         node: the name of this process.
-        store: as given.
-        current: whether all messages from before the bus was opened were read.
     """
 
     def __init__(
-        self,
-        store: Store,
-        audience: str,
-        ttl: float,
-        keep: int,
-        keep_bytes: int | None = None,
-        *,
-        addressed: bool = True,
+        self, store: Store, audience: str, ttl: float, keep: int, keep_bytes: int | None = None
     ) -> None:
         self.node = secrets.token_urlsafe(9)
-        self.current = False
-        self.store = store
-        self._log = f"inbox:{audience}"
+        self._store = store
+        self._audience = audience
         self._append = partial(Append, ttl=ttl, keep=keep, keep_bytes=keep_bytes)
-        self._unread: dict[bytes, Future[None]] = {}  # messages of `_append_and_read`
-        # The decoder and the handler of each kind of message.
-        self._kinds: dict[str, tuple[Callable[[bytes], Any], Callable[[Any], None]]] = {}
-        logs = [self._log, self._log_of(self.node)] if addressed else [self._log]
-        self._inboxes = [LogFollower(store, log, self._handle, self._check_current) for log in logs]
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._handlers: dict[type[msgspec.Struct], Callable[[Any], None]] = {}
+        nodes = (EVERYBODY, self.node) if store.shared else ()
+        self._inboxes = [LogFollower(store, self._log_of(node), self._handle) for node in nodes]
 
     def _log_of(self, node: str) -> str:
-        return f"inbox:{node}" if node else self._log
+        return f"inbox:{node or self._audience}"
 
     def subscribe(self, kind: type[M], handler: Callable[[M], None]) -> None:
         """Register *handler* for the messages of this *kind*, a struct with a tag.
 
-        It is called on any thread, and may be called twice with the same message.
+        It may be called twice with the same message.
         """
-        self._kinds[_tag_of(kind)] = msgspec.msgpack.Decoder(kind).decode, handler
+        self._handlers[kind] = handler
+        # The tag of each kind tells them apart, also in a log that two releases share.
+        kinds: Any = Union[tuple(self._handlers)]  # noqa: UP007
+        self._decode = msgspec.msgpack.Decoder(kinds).decode
 
     def open(self) -> None:
-        """Start to receive messages on the running loop, unless this receives them already."""
-        if self.store.shared:
-            for inbox in self._inboxes:
-                inbox.open()
-            self._check_current()
-        elif not self.current:
-            with _lock:
-                _local.add(self)
-            self.current = True
-
-    def _check_current(self) -> None:
-        self.current = all(inbox.current for inbox in self._inboxes)
-
-    async def catch_up(self) -> None:
-        """Wait until the bus, once opened, is `current`.
+        """Start to receive messages on the running loop, unless this receives them already.
 
         Raises:
-            StoreUnavailable: the store cannot be read at present.
+            ContractError: another event loop, which still runs, uses the mux.
         """
-        if not self.current:
-            await asyncio.gather(*(inbox.catch_up() for inbox in self._inboxes))
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            if self._loop is not None:
+                check_stopped(self._loop)
+            self._loop = loop
+        for inbox in self._inboxes:
+            inbox.open()
 
-    async def send(
-        self, node: str, message: msgspec.Struct, client: str = "", *, written_first: bool = False
-    ) -> None:
+    async def send(self, node: str, message: msgspec.Struct, client: str = "") -> None:
         """Send *message* to *node*, or to EVERYBODY.
 
         Args:
             node: the recipient.
             message: handled by this process at once, if it is a recipient.
             client: the client that the stored message counts towards. Default: none.
-            written_first: whether this process handles the message only once it was written, and
-                read from the log, as the other processes then have, too. Default False.
 
         Raises:
             StoreError: the message cannot be written.
         """
-        if not written_first:
-            self._handle_here(node, message)
-        if node != self.node and self.store.shared:
-            envelope = Envelope(node, _tag_of(type(message)), msgspec.msgpack.encode(message))
-            packed = msgspec.msgpack.encode(envelope)
-            append = self._append(self._log_of(node), packed, client=client)
-            if written_first:
-                await self._append_and_read(append)
-            else:
-                await self.store.apply(append)
-        if written_first:
-            self._handle_here(node, message)
-
-    async def _append_and_read(self, append: Append) -> None:
-        """Write *append*, and wait until this process reads it: the others read it at that time.
-
-        A client whose next request goes to another process then finds what it has changed.
-        """
-        read = self._unread.setdefault(append.data, Future())  # two may send the same at once
-        try:
-            await self.store.apply(append)
-            await asyncio.wait({asyncio.wrap_future(read)}, timeout=_READ_TIMEOUT)
-        finally:
-            self._unread.pop(append.data, None)
-
-    def _handle_here(self, node: str, message: msgspec.Struct) -> None:
-        with _lock:
-            buses = {self, *_local}
-        for bus in buses:
-            if bus.store is self.store and bus._log == self._log and node in (bus.node, EVERYBODY):
-                _, handler = bus._kinds[_tag_of(type(message))]
-                handler(message)
+        if node in (self.node, EVERYBODY):
+            self._handlers[type(message)](message)
+        if node != self.node and self._store.shared:
+            packed = msgspec.msgpack.encode(message)
+            await self._store.apply(self._append(self._log_of(node), packed, client=client))
 
     async def aclose(self) -> None:
         """Stop receiving messages."""
-        with _lock:
-            _local.discard(self)
         for inbox in self._inboxes:
             await inbox.aclose()
-        self.current = False
 
     def _handle(self, event: LogEvent) -> None:
-        if (read := self._unread.pop(event.data, None)) is not None:
-            read.set_result(None)
         try:
-            envelope = _decode_envelope(event.data)
-            if envelope.node in (self.node, EVERYBODY) and envelope.kind in self._kinds:
-                decode, handler = self._kinds[envelope.kind]
-                handler(decode(envelope.payload))
+            message = self._decode(event.data)
         except msgspec.MsgspecError as error:
             logger.warning("a message of another release cannot be read: %s", error)
-
-
-def _tag_of(kind: type[msgspec.Struct]) -> str:
-    """Return the tag of a type of messages, which two releases that share a log have in common."""
-    return str(kind.__struct_config__.tag)
-
-
-_local: "WeakSet[MessageBus]" = WeakSet()
-"""The open buses over stores that no other process sees."""
-_lock = Lock()
+        else:
+            self._handlers[type(message)](message)
 
 
 # Requests of the server.
@@ -322,8 +254,7 @@ class ServerRequests(msgspec.Struct, eq=False):
     _bus: MessageBus
     _encoder: Encoder
     _timeout: float
-    # The bus calls from any thread, and a request is awaited on any event loop.
-    _replies: dict[int, "Future[ClientReply]"] = {}
+    _replies: dict[int, "asyncio.Future[ClientReply]"] = {}
     _numbers: Iterator[int] = msgspec.field(default_factory=count)
 
     def __post_init__(self) -> None:
@@ -346,12 +277,16 @@ class ServerRequests(msgspec.Struct, eq=False):
         if request.session is None or method not in revision.methods:
             # The capability has the name of the method's first part.
             raise CapabilityMissing({method.partition("/")[0]: {}})
-        number, id = self._register(request.session, principal)
-        reply_future = self._replies[number]
+        self._bus.open()
+        number = next(self._numbers)
+        address = msgspec.msgpack.encode(_Address(self._bus.node, number, request.session))
+        id = self._seal.seal(Purpose.SERVER_REQUEST, address, principal, ttl=self._timeout)
+        reply_future: asyncio.Future[ClientReply] = asyncio.get_running_loop().create_future()
+        self._replies[number] = reply_future
         try:
             await _sent(send(self._encoder.request(revision, id, method, params)))
             async with asyncio.timeout(self._timeout):
-                reply = await asyncio.wrap_future(reply_future)
+                reply = await reply_future
         except (TimeoutError, asyncio.CancelledError) as error:
             # 2025-11-25, cancellation, and lifecycle, "Timeouts": the client SHOULD be notified;
             # otherwise its user might fill in a form for a call that has ended.
@@ -368,19 +303,6 @@ class ServerRequests(msgspec.Struct, eq=False):
         if reply.error_message is not None:
             raise WorkRaised(secrets.token_hex(6), "ClientError", reply.error_message)
         return reply.result_json
-
-    def _register(self, session: str, principal: str | None) -> tuple[int, str]:
-        """Return the number of a new request to *session*, and its JSON-RPC id."""
-        self._bus.open()
-        number = next(self._numbers)
-        address = _Address(self._bus.node, number, session)
-        future: Future[ClientReply] = Future()
-        self._replies[number] = future
-        # A future that is marked as running cannot be cancelled. If its caller is cancelled,
-        # another thread can still set the reply, without a race against the cancellation.
-        future.set_running_or_notify_cancel()
-        packed, ttl = msgspec.msgpack.encode(address), self._timeout
-        return number, self._seal.seal(Purpose.SERVER_REQUEST, packed, principal, ttl=ttl)
 
     async def deliver(
         self, session: str, principal: str | None, message: Message, client: str = ""
@@ -405,7 +327,8 @@ class ServerRequests(msgspec.Struct, eq=False):
         await self._bus.send(address.node, reply, client)
 
     def _on_reply(self, reply: ClientReply) -> None:
-        if (future := self._replies.pop(reply.number, None)) is not None:
+        future = self._replies.pop(reply.number, None)
+        if future is not None and not future.done():
             future.set_result(reply)
 
 

@@ -1,14 +1,14 @@
 """Changes of a server, and the subscribers that are notified of them.
 
-Every change is written to one log of the store. Each process that shares the store reads that log,
-once for each of its event loops, and notifies its own subscribers. The changes that a subscriber
-has not received yet are a set: a slow subscriber delays no other and needs bounded memory.
+Every change is written to one log of the store. Each process that shares the store reads that log
+while it has subscribers, and notifies them. The changes that a subscriber has not received yet are
+a set: a slow subscriber delays no other and needs bounded memory.
 """
 
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from functools import partial
 from threading import Lock
 from typing import Final
@@ -35,7 +35,7 @@ _decode_change: Final = msgspec.msgpack.Decoder(ServerChange).decode
 
 
 class Subscription(msgspec.Struct, eq=False):
-    """One subscriber, in one event loop: its wanted changes, and those it has not received yet.
+    """One subscriber: its wanted changes, and those it has not received yet.
 
     position: the id, in the log, of the last change that was received; None: not known.
     """
@@ -93,12 +93,19 @@ class Subscriptions(Listener):
         self._lock = Lock()
         self._unwritten: dict[ServerChange, None] = {}
         self._writer: asyncio.Task[None] | None = None
-        self._followers: dict[asyncio.AbstractEventLoop, _LoopSubscriptions] = {}
+        self._follower = LogFollower(store, log, self._handle, self._caught_up)
+        # Each subscription is registered for its wanted changes, and for EVERYTHING.
+        self._listeners: Multimap[ServerChange, Subscription] = Multimap()
+        self._starting: dict[Subscription, None] = {}
+        self._position: str | None = None
+        self._open = 0
 
     def announce(self, change: ServerChange) -> None:
         """Schedule the write of *change*. If no event loop runs, write it before returning."""
         with self._lock:
-            self._take_back({change: None})
+            self._unwritten[change] = None
+            if len(self._unwritten) > self._keep:
+                self._unwritten = {EVERYTHING: None}  # more than the log retains
             writer = self._writer
             if writer is not None and not writer.done() and not writer.get_loop().is_closed():
                 return  # it writes this change as well
@@ -108,12 +115,6 @@ class Subscriptions(Listener):
             except RuntimeError:
                 pass
         asyncio.run(self._write(once=True))
-
-    def _take_back(self, changes: dict[ServerChange, None]) -> None:
-        """Add *changes* to the unwritten ones, in the order in which they were announced."""
-        self._unwritten = {**self._unwritten, **changes}
-        if len(self._unwritten) > self._keep:
-            self._unwritten = {EVERYTHING: None}  # more than the log retains
 
     async def _write(self, *, once: bool = False) -> None:
         """Write all changes that are not written yet. Unless *once*, retry until they are."""
@@ -130,8 +131,7 @@ class Subscriptions(Listener):
                     return
                 logger.warning("%d changes cannot be announced yet: %s", len(changes), error)
                 with self._lock:
-                    later, self._unwritten = self._unwritten, changes
-                    self._take_back(later)
+                    self._unwritten = {**changes, **self._unwritten}
                 if once:  # the next change is written together with these
                     return
                 await asyncio.sleep(RETRY_DELAY)
@@ -146,64 +146,13 @@ class Subscriptions(Listener):
             await asyncio.wait({writer}, timeout=_CLOSE_TIMEOUT)
             await cancel_and_wait(writer)
 
-    def listening(
-        self, wanted: Iterable[ServerChange]
-    ) -> AbstractAsyncContextManager[Subscription]:
+    @asynccontextmanager
+    async def listening(self, wanted: Iterable[ServerChange]) -> AsyncIterator[Subscription]:
         """Yield a subscription that receives every change announced while this is entered.
 
         Raises:
             StoreUnavailable: the store could not be reached.
         """
-        return self._here().listening(wanted)
-
-    async def notify_missed(self, subscription: Subscription, after: str) -> None:
-        """Notify *subscription* of its wanted changes after *after*, a position in the log.
-
-        Raises:
-            LogTruncated: some of them are no longer retained. It is notified of all.
-            StoreUnavailable: the store could not be reached.
-        """
-        subscription.position = after
-        try:
-            while events := await self._store.read(self._log, after):
-                for event in events:
-                    after, change = event.id, _change(event.data)
-                    if change in subscription.wanted or change == EVERYTHING:
-                        _notify(subscription, change, after)
-        except LogTruncated:
-            subscription.position = None
-            _notify(subscription, EVERYTHING)
-            raise
-
-    def change(self, subscription: Subscription, wanted: Iterable[ServerChange]) -> None:
-        """Replace the wanted changes of *subscription*, which belongs to this event loop."""
-        self._here().change(subscription, frozenset(wanted))
-
-    def _here(self) -> "_LoopSubscriptions":
-        loop = asyncio.get_running_loop()
-        with self._lock:
-            if loop not in self._followers:
-                for closed in [each for each in self._followers if each.is_closed()]:
-                    del self._followers[closed]
-                self._followers[loop] = _LoopSubscriptions(self._store, self._log)
-            return self._followers[loop]
-
-
-class _LoopSubscriptions:
-    """The subscribers in an event loop, and the reader of the log, which runs while there are any.
-
-    Each subscription is registered for its wanted changes, and for EVERYTHING.
-    """
-
-    def __init__(self, store: Store, log: str) -> None:
-        self._follower = LogFollower(store, log, self._handle, self._caught_up)
-        self._listeners: Multimap[ServerChange, Subscription] = Multimap()
-        self._starting: dict[Subscription, None] = {}
-        self._position: str | None = None
-        self._open = 0
-
-    @asynccontextmanager
-    async def listening(self, wanted: Iterable[ServerChange]) -> AsyncIterator[Subscription]:
         subscription = Subscription(frozenset(wanted))
         self._open += 1
         try:
@@ -220,9 +169,29 @@ class _LoopSubscriptions:
             if not self._open:
                 await self._follower.aclose()
 
-    def change(self, subscription: Subscription, wanted: frozenset[ServerChange]) -> None:
+    async def notify_missed(self, subscription: Subscription, after: str) -> None:
+        """Notify *subscription* of its wanted changes after *after*, a position in the log.
+
+        If some are no longer retained, it is notified of all.
+
+        Raises:
+            StoreUnavailable: the store could not be reached.
+        """
+        subscription.position = after
+        try:
+            while events := await self._store.read(self._log, after):
+                for event in events:
+                    after, change = event.id, _change(event.data)
+                    if change in subscription.wanted or change == EVERYTHING:
+                        _notify(subscription, change, after)
+        except LogTruncated:
+            subscription.position = None
+            _notify(subscription, EVERYTHING)
+
+    def change(self, subscription: Subscription, wanted: Iterable[ServerChange]) -> None:
+        """Replace the wanted changes of *subscription*."""
         self._remove(subscription)
-        subscription.wanted = wanted
+        subscription.wanted = frozenset(wanted)
         self._add(subscription)
 
     def _add(self, subscription: Subscription) -> None:
@@ -241,14 +210,14 @@ class _LoopSubscriptions:
         self._starting = {}
 
     def _caught_up(self) -> None:
-        self._notify(EVERYTHING)
+        self._notify_all(EVERYTHING)
         self._start()
 
     def _handle(self, event: LogEvent) -> None:
         self._position = event.id
-        self._notify(_change(event.data))
+        self._notify_all(_change(event.data))
 
-    def _notify(self, change: ServerChange) -> None:
+    def _notify_all(self, change: ServerChange) -> None:
         for subscription in self._listeners.of(change):
             _notify(subscription, change, self._position)
 

@@ -16,35 +16,42 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._mux.performing import report
-from genmcp._mux.questions import (
-    answers_outcome,
-    ask_client,
-    merge_answers,
-    missing_capability,
-    pending_requests,
-)
-from genmcp._mux.responses import Responses
-from genmcp._mux.sinks import Services, StoredRequest, TaskCaller, TaskSink, forward_notification
 from genmcp._mux.tasks import (
+    Services,
+    StoredRequest,
+    TaskCaller,
     Tasks,
+    TaskSink,
     create_task_result,
     flush,
+    forward_notification,
     notify,
+    pending_requests,
     suspension_of,
     task_result,
     to_finished,
 )
 from genmcp._mux.telemetry import OnStep
-from genmcp.cancellation import cancel_requested
+from genmcp.cancellation import cancel_and_wait, cancel_requested
 from genmcp.channel import CallContext, CallServices, Channel
-from genmcp.core.call import AccessRecord, CallPhase, CancelTask, Follow, Suspend
-from genmcp.core.continuation import Continuation
+from genmcp.core.call import (
+    AccessRecord,
+    AskClient,
+    CallPhase,
+    CancelTask,
+    ClientAnswered,
+    Follow,
+    Suspend,
+)
+from genmcp.core.client_key import ClientKey
+from genmcp.core.continuation import AskedQuestion, Continuation
 from genmcp.core.outcome import Done, Failed, Outcome, digest, pack, unpack
 from genmcp.core.request import Request
 from genmcp.core.seal import Part, Purpose
 from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import Asking, Continue, Finished, StoredWork, Suspended
 from genmcp.errors import (
+    ArgumentFaults,
     CapabilityMissing,
     ConfigurationError,
     Conflict,
@@ -54,16 +61,19 @@ from genmcp.errors import (
     InvalidArguments,
     InvalidParams,
     McpError,
+    MissingCapability,
     SealError,
     SealExpired,
     StoreError,
     TaskNotFound,
-    ToolError,
+    WaitError,
+    WorkRaised,
 )
 from genmcp.hook import UnknownTag
 from genmcp.protocol.capabilities import TASKS
-from genmcp.protocol.client_features import InputRequiredResult
+from genmcp.protocol.client_features import InputRequiredResult, ListRootsRequestParams
 from genmcp.protocol.value import Result
+from genmcp.question.packing import unpack as unpack_question
 from genmcp.server import resolve_route
 from genmcp.stores.store import Put
 from genmcp.tasks.attempt import NotRunnableHere, wait_error_of
@@ -85,25 +95,16 @@ class Continuations:
     """
 
     def __init__(
-        self,
-        services: Services,
-        responses: Responses,
-        namespace: str,
-        *,
-        jobs: JobOptions,
-        external: Sequence[ExternalQueue],
+        self, services: Services, *, jobs: JobOptions, external: Sequence[ExternalQueue]
     ) -> None:
         self._services = services
-        self._responses = responses
+        self._responses = services.responses
         self._server = services.server
         self._store = services.store
         self._state_ttl = services.limits.input_timeout
-        self.tasks = Tasks(services, namespace, jobs=jobs, external=external, resume=self.resume)
+        self.tasks = Tasks(services, jobs=jobs, external=external, resume=self.resume)
         self.call_services = CallServices(
-            services.changes,
-            services.sessions.level_of,
-            self.tasks.result_of,
-            services.threads.run,
+            services.changes, services.sessions.level_of, self.tasks.result_of, services.threads.run
         )
 
     # Calls of a client that waits for the result.
@@ -118,9 +119,9 @@ class Continuations:
         while isinstance(step, Continue):
             try:
                 continuation = _next(step, channel, continuation, self._server.info.version)
-                outcome: Outcome | Result | Suspended
-                if step.work is not None or step.questions:
-                    outcome = await self._elsewhere(step, continuation, channel)
+                work, outcome = step.work, None
+                if work is not None or step.questions:
+                    outcome = await self._elsewhere(step, work, continuation, channel)
                     if isinstance(outcome, Result | Suspended):
                         return outcome
                 else:
@@ -137,41 +138,33 @@ class Continuations:
         return step
 
     async def _elsewhere(
-        self, step: Continue, continuation: Continuation, channel: Channel
+        self, step: Continue, work: StoredWork | None, continuation: Continuation, channel: Channel
     ) -> Outcome | Result | Suspended:
         """Wait for jobs, external jobs, or answers of the client.
 
         Return the outcome of the wait. Or return a result, if the call continues after this
         response, or Suspended, if the call is a task.
         """
-        if (queue := channel.request.policy.queue) is not None:
+        context, request = channel.context, channel.request
+        if work is not None and (queue := request.policy.queue) is not None:
             step.use_queue(queue)
-        await channel.context.promotion_decided()
-        if channel.task is not None:
-            return self._in_task(step, continuation, channel)
-        if step.work is not None:
-            return await self._work(step.work, continuation, channel)
-        asked = await self._asked(continuation, channel)
-        return answers_outcome(asked) if isinstance(asked, Continuation) else asked
-
-    def _in_task(
-        self, step: Continue, continuation: Continuation, channel: Channel
-    ) -> Suspended | Failed:
-        """Return the wait of a task; or the failure, if its client cannot answer."""
-        if step.questions and channel.context.promoted and not has_tasks(channel.request):
-            # The client got a text result after `max_hold`. Without the tasks extension it has no
-            # method that answers a question of a task.
-            return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
-        return missing_capability(continuation, channel) or suspension_of(continuation, step.work)
-
-    async def _work(self, work: StoredWork, continuation: Continuation, channel: Channel) -> Result:
-        """Start a job. Return the handle of the task, or the result of the call."""
+            work = step.work
+        await context.promotion_decided()
+        if context.task is not None:
+            if step.questions and context.promoted and not has_tasks(request):
+                # The client got a text result after `max_hold`. Without the tasks extension it has
+                # no method that answers a question of a task.
+                return Failed(CapabilityMissing({"extensions": {TASKS: {}}}))
+            return missing_capability(continuation, channel) or suspension_of(continuation, work)
+        if work is None:
+            asked = await self._asked(continuation, channel)
+            return answers_outcome(asked) if isinstance(asked, Continuation) else asked
         id = self.tasks.id_of_work(continuation)
         # A promotion waits from here on, because it could write a second record of the call.
         await report(channel, AccessRecord(id))
-        channel.context.sink.watch_client()
+        context.sink.watch_client()
         task = await self.tasks.begin(channel, id, suspension_of(continuation, work))
-        if channel.request.policy.task != "never" and has_tasks(channel.request):
+        if gets_handle(request):
             return create_task_result(task, self._store.now())
         return await self.followed(task.id, channel, known=task)
 
@@ -185,7 +178,11 @@ class Continuations:
         if failed := missing_capability(continuation, channel):
             return failed
         if channel.request.answers_by_retry:
-            continuation = merge_answers(continuation, _unasked_answers(channel.request))
+            # A state is the server's choice (2026-07-28, basic/patterns, MRTR, "Server
+            # Requirements", point 3): a client may know the questions in advance. Answers beside a
+            # state are for the questions of that.
+            if channel.request.request_state is None:
+                continuation = merge_answers(continuation, channel.request.input_responses)
             if continuation.missing:
                 return self._input_required(continuation, channel)
             return continuation
@@ -322,13 +319,9 @@ class Continuations:
         """Write the client's answers, or the failure, to the task that waits for them."""
         assert asking.task is not None
         given = asking.answers if isinstance(answered, Failed) else answered.answers
-        answers: dict[str, Outcome] = {}
-        for each in asking.asked:
-            if each.key in given:
-                answers[each.name] = Done(msgspec.Raw(given[each.key]))
-            elif isinstance(answered, Failed):
-                answers[each.name] = answered
-        packed = {name: pack(each) for name, each in answers.items()}
+        packed = {name: pack(Done(msgspec.Raw(answer))) for name, answer in given.items()}
+        if isinstance(answered, Failed):
+            packed |= {each.name: pack(answered) for each in asking.missing}
         return await self.tasks.service.answer(asking.task, channel.principal, packed)
 
     # Calls that run without a request: after their job, or with the answers to their questions. The
@@ -421,8 +414,6 @@ class Continuations:
         limits = self._services.limits
         if finished.result is not None and len(finished.result) > limits.max_result_bytes:
             raised = limits.too_large()
-            if await self.tasks.service.records.keep_value(task):
-                raised = ToolError(f"{raised}. The value of its job is kept by the server")
             result = self._responses.result_of(channel.request, raised)
             finished = to_finished(result)
         report(result, raised)
@@ -468,9 +459,24 @@ class Continuations:
                 await self._server.cancelled(channel)
 
     def _channel(self, task: Task, packed_request: bytes, own: Mapping[str, Any]) -> Channel:
+        """Return a channel for the stored request of *task*, with the assigns *own* of its hooks.
+
+        Raises:
+            NotRunnableHere: this process has no such component, or does not serve the revision.
+        """
         stored = StoredRequest.unpack(packed_request)
-        context = self._context(task, TaskCaller(stored.client_key, restore_types(stored.kept)))
-        return stored.channel(self._server, context, own)
+        request, access = stored.request(), stored.access
+        route = self._server.find(request.method, request.key)
+        if route is None:
+            unknown = f"{request.method} {request.key} is not there any more"
+            raise NotRunnableHere(unknown, unknown)
+        principal = None if access is None else access.principal
+        key = ClientKey(principal, stored.session, stored.address)
+        kept = restore_types(stored.kept) if stored.kept else {}
+        context = self._context(task, TaskCaller(key, kept))
+        if own or stored.gone:
+            context.restore(restore_types(own), stored.gone)
+        return Channel(msgspec.structs.replace(request, route=route), context, access)
 
     def _context(self, task: Task, caller: TaskCaller) -> CallContext:
         token = task.fencing_token
@@ -521,8 +527,8 @@ async def _end_of(
     Raises:
         McpError: it ended with an error.
     """
-    policy = channel.request.policy
-    gets_handle = policy.task != "never" and has_tasks(channel.request)
+    has_handle = gets_handle(channel.request)
+    at_once = has_handle and channel.request.policy.task == "always"
     async with aclosing(service.follow(id, channel.principal, after, known=known)) as changes:
         async for each in changes:
             if isinstance(each, TaskMessage):
@@ -534,10 +540,10 @@ async def _end_of(
             if task.ended:
                 return task_result(task, channel.request.method)
             asks = isinstance(task.work, Asking) and not task.settled
-            if asks and not (gets_handle and policy.task == "always"):
+            if asks and not at_once:
                 continuation = Continuation.unpack(task.continuation)
                 return msgspec.structs.replace(continuation, task=id, last_event=each.id)
-            if gets_handle and (policy.task == "always" or task.bound_node is None):
+            if at_once or (has_handle and task.bound_node is None):
                 return create_task_result(task, service.records.now())
     raise TaskNotFound(id)
 
@@ -554,7 +560,7 @@ def _read(continuation: Continuation, outcome: Outcome) -> Outcome:
         answer = unpack(msgspec.json.encode(outcome.value[each.name]))
         if isinstance(answer, Failed):
             return answer
-        answers[each.key] = msgspec.json.encode(answer.value)
+        answers[each.name] = msgspec.json.encode(answer.value)
     return answers_outcome(continuation.answered(answers))
 
 
@@ -564,13 +570,10 @@ def has_tasks(request: Request) -> bool:
     return extensions is not None and TASKS in extensions
 
 
-def _unasked_answers(request: Request) -> Mapping[str, Any]:
-    """Return the answers that *request* contains before any question was sent.
-
-    A state is the server's choice (2026-07-28, basic/patterns, MRTR, "Server Requirements", point
-    3): a client may know the questions in advance. Answers beside a state are for its questions.
-    """
-    return {} if request.request_state is not None else request.input_responses
+def gets_handle(request: Request) -> bool:
+    """Return whether the client of *request* gets a handle once the call is a task."""
+    extensions = request.client.capabilities.extensions
+    return extensions is not None and TASKS in extensions and request.policy.task != "never"
 
 
 def _next(
@@ -581,18 +584,91 @@ def _next(
     Raises:
         ContractError: the assigns that hooks have set have no JSON form.
     """
-    own = store_types("channel.assigns", channel.context.own_assigns)
+    if own := channel.context.own_assigns:
+        own = store_types("channel.assigns", own)
     if last is None:
         id, key = secrets.token_urlsafe(12), channel.request.key
         continuation = Continuation(id, 1, key, step.tag, own, release=release)
     else:
         continuation = last.then(step.tag, own, release)
     if step.method is not None:
-        continuation = continuation.in_method(getattr(step.otherwise, "__name__", ""))
+        otherwise = getattr(step.otherwise, "__name__", "")
+        continuation = msgspec.structs.replace(continuation, method=True, otherwise=otherwise)
     if step.questions:
         packed = {key: question.pack() for key, question in step.questions.items()}
         continuation = continuation.asking(packed, alone=step.alone)
     return continuation
+
+
+# The questions of calls, and their answers.
+
+
+def missing_capability(continuation: Continuation, channel: Channel) -> Failed | None:
+    """Return the outcome of questions that the client does not support; None if it supports all."""
+    lacking: dict[str, Any] = {}
+    for each in continuation.missing:
+        for name, parts in (
+            unpack_question(each.question).missing_capabilities(channel.client.capabilities).items()
+        ):
+            lacking[name] = {**lacking.get(name, {}), **parts}
+    return Failed(CapabilityMissing(lacking)) if lacking else None
+
+
+def merge_answers(continuation: Continuation, responses: Mapping[str, Any]) -> Continuation:
+    """Return *continuation* with the valid answers among *responses*.
+
+    *responses* has the keys of the protocol message. Unknown keys are ignored, and the question of
+    an invalid answer is sent again (2026-07-28, basic/patterns,
+    MRTR, "Error Handling").
+    """
+    good: dict[str, bytes] = {}
+    for each in continuation.missing:
+        if each.name in responses:
+            answer = responses[each.name]
+            try:
+                unpack_question(each.question).read(answer)
+            except ArgumentFaults:
+                continue
+            good[each.name] = msgspec.json.encode(answer)
+    return continuation.answered(good)
+
+
+def answers_outcome(continuation: Continuation) -> Outcome:
+    """Return the outcome of questions, all of which are answered."""
+    values: dict[str, Any] = {}
+    for each in continuation.asked:
+        try:
+            answer = msgspec.json.decode(continuation.answers[each.name])
+            values[each.key] = unpack_question(each.question).read(answer)
+        except ArgumentFaults as error:
+            return Failed(WorkRaised(secrets.token_hex(6), type(error).__name__, str(error)))
+    if continuation.alone:
+        (value,) = values.values()
+        return Done(value)
+    return Done(values)
+
+
+async def ask_client(continuation: Continuation, channel: Channel) -> Continuation | Failed:
+    """Ask the client by requests of the server (legacy); return the answers, or the failure."""
+    asking = [asyncio.ensure_future(_ask(each, channel)) for each in continuation.missing]
+    await report(channel, AskClient(continuation))
+    try:
+        answers = await asyncio.gather(*asking)
+    except WaitError as failure:
+        return Failed(failure)
+    finally:
+        await report(channel, ClientAnswered())
+        await cancel_and_wait(*asking)
+    return continuation.answered(dict(answers))
+
+
+async def _ask(asked: AskedQuestion, channel: Channel) -> tuple[str, bytes]:
+    question = unpack_question(asked.question)
+    params = question.request.params or ListRootsRequestParams()
+    try:
+        return asked.name, await channel.context.sink.ask(channel.request, question.method, params)
+    except MissingCapability as error:
+        raise CapabilityMissing(error.data["requiredCapabilities"]) from error
 
 
 # The `requestState` of a question holds the continuation of the call (2026-07-28, basic/patterns,

@@ -23,10 +23,8 @@ from typing import Final, cast
 import msgspec
 
 from genmcp._mux.continuations import Continuations
-from genmcp._mux.limits import ConcurrencyLimit
 from genmcp._mux.performing import report
-from genmcp._mux.sinks import Services, StoredRequest
-from genmcp._mux.tasks import task_result
+from genmcp._mux.tasks import Services, StoredRequest, task_result
 from genmcp.cancellation import run_to_completion
 from genmcp.channel import Channel
 from genmcp.core.call import AccessRecord
@@ -63,19 +61,13 @@ def key_of(request: Request) -> str | bytes | None:
 
 
 class KeyedCalls:
-    """The calls with idempotency keys of one mux. Owned by the mux.
+    """The calls with idempotency keys of one mux. Owned by the mux."""
 
-    *waiting_calls* counts the calls that wait here, with or without a client.
-    """
-
-    def __init__(
-        self, services: Services, continuations: Continuations, waiting_calls: ConcurrencyLimit
-    ) -> None:
+    def __init__(self, services: Services, continuations: Continuations) -> None:
         self._services = services
         self._continuations = continuations
         self._tasks = continuations.tasks
         self._service = continuations.tasks.service
-        self._waiting_calls = waiting_calls
 
     def ids(self, channel: Channel, key: str | bytes) -> Sequence[str]:
         """Return the ids that the task of *key* may have, one for each secret; a new one the first.
@@ -159,22 +151,17 @@ class KeyedCalls:
 
     async def _run(self, task: Task, channel: Channel) -> None:
         """Run the hook of *task*, and write its result."""
-        running, loop = asyncio.current_task(), asyncio.get_running_loop()
+        running = asyncio.current_task()
         assert running is not None
-        stop = partial(_cancel, running, loop)
-        self._tasks.running.add(task.id, task.fencing_token, stop)
-        slots = self._waiting_calls.acquire(channel.context.caller.client_key)
+        self._tasks.running.add(task.id, task.fencing_token, running.cancel)
+        waiting_calls = self._services.waiting_calls
+        slots = waiting_calls.acquire(channel.context.caller.client_key)
         try:
             step = partial(self._continuations.begin, task, channel)
             await self._service.runner.run_call(task, step)
         finally:
-            self._waiting_calls.release(slots)
+            waiting_calls.release(slots)
             self._tasks.running.discard(task.id, task.fencing_token)
-
-
-def _cancel(running: "asyncio.Task[None]", loop: asyncio.AbstractEventLoop) -> None:
-    with suppress(RuntimeError):  # its loop was closed, and the call with it
-        loop.call_soon_threadsafe(running.cancel)
 
 
 _arguments: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])

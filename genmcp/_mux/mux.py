@@ -5,9 +5,14 @@ It decides nothing about the protocol (that is `genmcp.core`) and moves no bytes
 """
 
 import asyncio
+import logging
+import os
 import secrets
+import sys
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final
 
 from genmcp._mux.builtin_methods import BuiltinMethods
@@ -16,42 +21,47 @@ from genmcp._mux.changes import Subscriptions
 from genmcp._mux.continuations import Continuations, has_tasks
 from genmcp._mux.keyed import KeyedCalls, key_of
 from genmcp._mux.limits import (
+    CLIENT_THREADS,
     MAX_REPLAY_BYTES,
     MAX_SUBSCRIBED_BYTES,
     ConcurrencyLimit,
     Limits,
+    UnsentBytes,
 )
 from genmcp._mux.performing import report
 from genmcp._mux.replay import Replay
 from genmcp._mux.responses import NO_HEADERS, TASK_SUSPENDED, EncodedResponse, Responses
-from genmcp._mux.scopes import check_named
+from genmcp._mux.scopes import scopes_of
 from genmcp._mux.session_streams import SessionStreams
-from genmcp._mux.sessions import CallRegistry, SessionBroadcast, Sessions
-from genmcp._mux.settings import checked_server, chosen_clock, chosen_secret, chosen_store
-from genmcp._mux.sinks import Services
-from genmcp._mux.tasks import new_id
+from genmcp._mux.sessions import CallRegistry, Sessions
+from genmcp._mux.tasks import Services, new_id
 from genmcp._mux.telemetry import Observers, Telemetry
 from genmcp._mux.threads import ThreadPool
-from genmcp._mux.unsent import UnsentBytes
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.core.call import Promote, RouteResolved
 from genmcp.core.client_key import ClientKey
-from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
 from genmcp.core.server import BUILTIN, is_offered
 from genmcp.core.session import Session
 from genmcp.core.waiting import Continue, ExternalJob, Suspended
-from genmcp.errors import CapabilityMissing, InvalidParams, SealError
+from genmcp.errors import CapabilityMissing, ConfigurationError, InvalidParams, SealError
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.params import InputResponseRequestParams, PaginatedRequestParams
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Server, resolve_route
+from genmcp.stores import open_store
+from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.wire.encoder import Encoder
+
+SECRET_VARIABLE: Final = "GENMCP_SECRET"
+_STORE_VARIABLE: Final = "GENMCP_STORE"
+
+logger = logging.getLogger("genmcp")
 
 _LOOK: Final = 1.0
 """Maximum seconds of silence after which a resumed stream checks whether its process is alive."""
@@ -60,7 +70,7 @@ _MESSAGES: Final = 10_000
 """The number of messages to one process, or to all, that are retained for a slow process."""
 
 
-class Mux:
+class Mux(Services):
     """Routes the requests of any number of transports to one server, and keeps its state.
 
     Args:
@@ -98,28 +108,22 @@ class Mux:
         telemetry: Telemetry | Iterable[Telemetry] = (),
         clock: Callable[[], float] | None = None,
     ) -> None:
-        self.server, self.find = checked_server(server), server.find
+        self.server, self.find = _checked_server(server), server.find
         self.offers = partial(is_offered, server)
         self.limits = limits or Limits()
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)
         self.responses = Responses(self.encoder)
         self.observers = Observers(telemetry)
-        self.store, self._closes_store = chosen_store(store, clock)
-        clock, audience = clock or chosen_clock(self.store), audience or server.info.name
-        secret = chosen_secret(secret, self.store)
-        self.seal = Seal(secret, audience, now=clock, nonce=secrets.token_bytes)
+        self.store, self._closes_store = _chosen_store(store, clock)
+        clock = clock or _chosen_clock(self.store)
+        self.audience = audience or server.info.name
+        secret = _chosen_secret(secret, self.store)
+        self.seal = Seal(secret, self.audience, now=clock, nonce=secrets.token_bytes)
         self._limit_clients()
-        self._carry_messages(audience, clock)
-        self._store_calls(audience, jobs or JobOptions(), external)
-        self.builtin = BuiltinMethods(
-            server,
-            self.sessions,
-            self.session_streams,
-            self.continuations,
-            self.encoder,
-            self.limits,
-        )
+        self._carry_messages(clock)
+        self._store_calls(jobs or JobOptions(), external)
+        self.builtin = BuiltinMethods(self, self.continuations)
         self.observers.attach(self.waiting_calls, self.streams, self.tasks.worker, self.store)
         # Chosen once: without telemetry, a call pays nothing for it.
         self.handle = self._observed if self.observers else self._handled
@@ -145,13 +149,13 @@ class Mux:
         self.threads = ThreadPool(
             limits.max_threads,
             limits.max_thread_queue,
-            of_client=limits.threads_of_client,
+            of_client=max(1, int(limits.max_threads * max(limits.client_share, CLIENT_THREADS))),
             waiting_of_client=limits.share_of_client(limits.max_thread_queue),
         )
 
-    def _carry_messages(self, audience: str, clock: Callable[[], float]) -> None:
+    def _carry_messages(self, clock: Callable[[], float]) -> None:
         """Make the parts that carry changes, and the messages of sessions, between processes."""
-        store, limits = self.store, self.limits
+        store, limits, audience = self.store, self.limits, self.audience
         self.subscriptions = Subscriptions(store, f"changes:{audience}", limits)
         self.changes = self.server.changes or ChangeNotifier()
         self.changes.follow(self.subscriptions)
@@ -164,31 +168,14 @@ class Mux:
             self.seal, self.bus, self.encoder, limits.input_timeout
         )
         self.calls = CallRegistry()
-        self.broadcast = SessionBroadcast(self.calls, self.bus, store, audience, limits, clock)
-        self.sessions = Sessions(self.seal, store, limits, clock, self.broadcast)
+        self.sessions = Sessions(self.seal, store, limits, audience, clock, self.calls, self.bus)
 
-    def _store_calls(
-        self, audience: str, jobs: JobOptions, external: Sequence[ExternalQueue]
-    ) -> None:
+    def _store_calls(self, jobs: JobOptions, external: Sequence[ExternalQueue]) -> None:
         """Make the parts of calls that wait, and of those that outlive their requests."""
-        services = Services(
-            server=self.server,
-            store=self.store,
-            seal=self.seal,
-            limits=self.limits,
-            assigns=self.assigns,
-            bus=self.bus,
-            sessions=self.sessions,
-            changes=self.changes,
-            threads=self.threads,
-            observers=self.observers,
-        )
-        self.continuations = Continuations(
-            services, self.responses, audience, jobs=jobs, external=external
-        )
+        self.continuations = Continuations(self, jobs=jobs, external=external)
         self.tasks = self.continuations.tasks
         self.call_services = self.continuations.call_services
-        self.keyed = KeyedCalls(services, self.continuations, self.waiting_calls)
+        self.keyed = KeyedCalls(self, self.continuations)
         lives, look = self.tasks.service.heartbeats.is_alive, min(_LOOK, jobs.lease / 3)
         self.replay = Replay(self.store, self.limits, self.bus.node, lives, look)
 
@@ -201,9 +188,9 @@ class Mux:
         Raises:
             Overloaded: too many ended sessions are remembered; this one stays open.
         """
-        await self.broadcast.end(session, client)
+        await self.sessions.end(session, client)
         self.observers.session_ended(session, self.store.now())
-        await self.session_streams.end(session.key, client.client)
+        await self.session_streams.end(session.key)
 
     async def _handled(self, request: Request, channel: Channel) -> EncodedResponse:
         try:
@@ -300,7 +287,8 @@ class Mux:
 
     async def _unrouted(self, request: Request, channel: Channel) -> Result | Continue:
         method, params = request.method, request.params
-        check_named(self.server, channel)
+        if scopes := scopes_of(self.server, request, channel.access):
+            channel.context.caller.require_scopes(scopes)
         if method in BUILTIN:
             return await self.builtin.handle(request, channel)
         if isinstance(params, PaginatedRequestParams):
@@ -309,10 +297,6 @@ class Mux:
                 cursor = _open_cursor(self.seal, cursor, channel)
             return await self.server.listed(method, cursor, channel)
         return await self.server.handle(request, channel)
-
-    async def job_value(self, task: str) -> Outcome | None:
-        """Return the outcome of the last job of a task with too large a result."""
-        return await self.tasks.service.records.value(task)
 
     async def settle(self, ref: ExternalJob, snapshot: ExternalStatus) -> None:
         """Report the end of an external job, from a callback of its queue or a webhook.
@@ -333,7 +317,7 @@ class Mux:
         await self.tasks.aclose()
         await self.subscriptions.aclose()
         await self.bus.aclose()
-        await self.broadcast.aclose()
+        await self.sessions.aclose()
         self.threads.close()
         if self._closes_store:
             await self.store.aclose()
@@ -363,6 +347,80 @@ def _open_cursor(seal: Seal, text: str, channel: Channel) -> str:
         return seal.open(Purpose.CURSOR, text, *bound).decode("utf-8", "surrogatepass")
     except SealError:
         raise InvalidParams("Invalid cursor") from None
+
+
+# The settings without a constant default: the store, the clock and the secret.
+
+
+def _checked_server(server: Server) -> Server:
+    """Return *server*.
+
+    Raises:
+        ConfigurationError: it is not one server.
+    """
+    if isinstance(server, Server):
+        return server
+    if callable(getattr(server, "server", None)):
+        raise ConfigurationError(
+            f"{server!r} is not one server: give what its server() returns; "
+            "a RegistryEndpoint serves each server of a registry as well"
+        )
+    raise ConfigurationError(f"server must be an instance of a Server (a Suite), not {server!r}")
+
+
+def _chosen_store(
+    given: Store | str | None, clock: Callable[[], float] | None
+) -> tuple[Store, bool]:
+    """Return the store to use, and whether `Mux.aclose` closes it: all but the default store."""
+    chosen = given or os.environ.get(_STORE_VARIABLE)
+    if not chosen:
+        return MemoryStore(clock=clock), False
+    if not isinstance(chosen, Store | str):
+        raise ConfigurationError(f"store must be a Store or its URL, not {chosen!r}")
+    return open_store(chosen) if isinstance(chosen, str) else chosen, True
+
+
+def _chosen_clock(store: Store) -> Callable[[], float]:
+    """Return the clock by which sealed values expire, common to the processes that open them.
+
+    Without a shared store they have only the time of day in common.
+    """
+    # Looked up at each call, so that a test can replace it.
+    return store.now if store.shared else lambda: time.time()
+
+
+def _chosen_secret(
+    given: str | bytes | Sequence[str | bytes] | None, store: Store
+) -> str | bytes | Sequence[str | bytes]:
+    """Return the secret to use; a random one only for a store that is not shared."""
+    chosen = given or os.environ.get(SECRET_VARIABLE)
+    if chosen:
+        return chosen
+    if store.shared:
+        raise ConfigurationError(
+            f"a shared store needs one secret for all its processes: secret= or {SECRET_VARIABLE}"
+        )
+    if (workers := _workers()) > 1:
+        logger.warning(
+            "no secret is configured and there are %s workers: each rejects the sessions of the "
+            "others. Give all of them one secret (secret= or %s).",
+            workers,
+            SECRET_VARIABLE,
+        )
+    return secrets.token_bytes(32)
+
+
+def _workers() -> int:
+    """Return the number of processes that serve this application, as far as it is visible.
+
+    It is visible in WEB_CONCURRENCY, or in the command line that a worker inherits from its parent.
+    """
+    counts = [os.environ.get("WEB_CONCURRENCY", "1")]
+    for option, value in pairwise([*sys.argv, ""]):
+        name, _, attached = option.partition("=")
+        if name in ("--workers", "-w"):
+            counts.append(attached or value)
+    return max([1, *(int(count) for count in counts if count.isdigit())])
 
 
 def mux_of(target: Mux | Server) -> Mux:

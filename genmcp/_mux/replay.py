@@ -127,8 +127,11 @@ class Replay(msgspec.Struct, eq=False):
                     node = event.node
                     # An event that was being written when the call became a task names the call
                     # without its task.
-                    pending = event.pending_calls
-                    calls = {each.id: _newer(each, calls.get(each.id)) for each in pending}
+                    known = calls
+                    calls = {
+                        each.id: known.get(each.id, each) if each.task is None else each
+                        for each in event.pending_calls
+                    }
                     if event.index > after + 1:
                         yield b": %d events have been dropped\n\n" % (event.index - after - 1)
                     if event.index > after:
@@ -178,10 +181,6 @@ class Replay(msgspec.Struct, eq=False):
                         yield _decode(item.data)
             finally:
                 await cancel_and_wait(coming)
-
-
-def _newer(call: OpenCall, known: OpenCall | None) -> OpenCall:
-    return call if call.task is not None or known is None else known
 
 
 class StoredStream(msgspec.Struct, eq=False):
@@ -266,10 +265,7 @@ class StoredStream(msgspec.Struct, eq=False):
                 await self._write((0, b"", False), node=_NOBODY)
 
     async def _write(
-        self,
-        *events: tuple[int, bytes, bool],
-        node: str | None = None,
-        optional: bool = False,
+        self, *events: tuple[int, bytes, bool], node: str | None = None, optional: bool = False
     ) -> None:
         node = self._replay.node if node is None else node
         calls = tuple(

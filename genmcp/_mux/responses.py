@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from genmcp._mux.scopes import has_waited, refused
+from genmcp._mux.scopes import log_insufficient
 from genmcp.channel import Channel, hint_of_name
 from genmcp.core.failures import failure_result, http_status_of, is_expected, store_failure
 from genmcp.core.request import Request
@@ -78,11 +78,19 @@ class Responses:
 
     def failed_call(self, channel: Channel, error: BaseException) -> EncodedResponse:
         """Return the response to the call of *channel*, after its hook has raised *error*."""
+        request, access = channel.request, channel.access
         if not isinstance(error, InsufficientScope):
-            return self.failure(channel.request, error)
-        error = refused(channel, error)
-        response = self.failure(channel.request, error)
-        if has_waited(channel):
+            return self.failure(request, error)
+        # Those of the component and those that a hook found to be needed: a client asks its user
+        # for all of them at once.
+        scopes = () if request.route is None else request.route.scopes
+        error = InsufficientScope(*dict.fromkeys((*scopes, *error.scopes)))
+        log_insufficient(request, access, error.scopes)
+        response = self.failure(request, error)
+        # The first steps of a call that has waited for a job or an answer have taken effect: its
+        # client must not be invited to repeat it from the beginning.
+        has_begun = not scopes or (access is not None and not access.missing(scopes))
+        if has_begun and (channel.context.continuation is not None or request.request_state):
             return msgspec.structs.replace(response, status=200)
         return msgspec.structs.replace(response, headers=_NOT_STORED, refusal=error)
 

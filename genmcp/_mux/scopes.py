@@ -9,12 +9,9 @@ Over a pipe there is one local user, who may do everything that the process may 
 
 import logging
 from collections.abc import Iterable, Sequence
-from typing import Final
 
-from genmcp.channel import Channel
 from genmcp.core.access import Access
 from genmcp.core.request import Request, RouteFacts
-from genmcp.errors import InsufficientScope
 from genmcp.protocol.params import RequestParams
 from genmcp.protocol.prompts import (
     CompleteRequestParams,
@@ -27,9 +24,6 @@ from genmcp.server import Route, Server
 from genmcp.wire.jsonrpc import printable
 
 logger = logging.getLogger("genmcp")
-
-_NAMING: Final = frozenset(["completion/complete", "resources/subscribe"])
-"""The methods that are not routed, but name a component whose scopes they need."""
 
 
 def scopes_of(server: Server, request: Request, access: Access | None) -> Sequence[str]:
@@ -60,42 +54,6 @@ def _named(server: Server, params: RequestParams) -> Iterable[RouteFacts | None]
             uris = wanted.resource_subscriptions or ()
             return [server.find("resources/read", uri) for uri in uris]
     return ()
-
-
-def check_named(server: Server, channel: Channel) -> None:
-    """Check the scopes of a component that a request without a route names.
-
-    Raises:
-        InsufficientScope: the client lacks one.
-    """
-    request = channel.request
-    if request.method in _NAMING and (scopes := scopes_of(server, request, channel.access)):
-        channel.context.caller.require_scopes(scopes)
-
-
-def refused(channel: Channel, error: InsufficientScope) -> InsufficientScope:
-    """Log that the request of *channel* was refused, and return *error* with all its scopes.
-
-    They are those of the component and those that a hook found to be needed: a client asks its
-    user for all of them at once.
-    """
-    request = channel.request
-    scopes = () if request.route is None else request.route.scopes
-    needed = tuple(dict.fromkeys((*scopes, *error.scopes)))
-    log_insufficient(request, channel.access, needed)
-    return InsufficientScope(*needed)
-
-
-def has_waited(channel: Channel) -> bool:
-    """Return whether the call of *channel* has waited for a job or an answer.
-
-    Its client must not repeat it from the beginning then: the first steps have taken effect.
-    """
-    request, access = channel.request, channel.access
-    scopes = () if request.route is None else request.route.scopes
-    if scopes and (access is None or access.missing(scopes)):
-        return False  # no hook has run for this request, not even one that continues a call
-    return channel.context.continuation is not None or request.request_state is not None
 
 
 def log_insufficient(request: Request, access: Access | None, scopes: Sequence[str]) -> None:

@@ -11,9 +11,9 @@ events. Over HTTP+SSE (2024-11-05), the log of the session has the other message
 import asyncio
 import logging
 import secrets
-from collections.abc import AsyncGenerator, Collection
+from collections.abc import AsyncGenerator, Collection, Sequence
 from contextlib import aclosing, suppress
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 
@@ -22,16 +22,10 @@ from genmcp._mux.limits import Limits, replayed
 from genmcp.cancellation import cancel_and_wait
 from genmcp.core.session import Session
 from genmcp.core.subscription import ServerChange, changes_of, session_filter
-from genmcp.errors import (
-    Conflict,
-    LogTruncated,
-    McpError,
-    Overloaded,
-    OverShare,
-)
+from genmcp.errors import Conflict, LogTruncated, McpError, Overloaded
 from genmcp.server import Server
 from genmcp.stores.following import follow
-from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
+from genmcp.stores.store import Delete, LogEvent, Put, Store
 from genmcp.wire import sse
 from genmcp.wire.encoder import Encoder
 
@@ -51,8 +45,6 @@ _TAKEN: Final = b"taken by "  # followed by the random id of a new listener
 _ENDED: Final = b"ended"
 _SUBSCRIBED: Final = b"subscribed to others"
 
-_MISSED: Final = b": events were missed, and are no longer retained\n\n"
-
 
 class SessionStreams(msgspec.Struct, eq=False):
     """The streams of a mux's sessions, and their resource subscriptions. Owned by the mux."""
@@ -66,14 +58,16 @@ class SessionStreams(msgspec.Struct, eq=False):
     async def subscribe(self, session: str, uri: str, *, wanted: bool, client: str = "") -> None:
         """Subscribe *session* to the resource *uri*, or unsubscribe it, if not *wanted*.
 
-        The list, and the event that announces it, count towards *client*.
+        A longer list, and the event that announces it, count towards *client*.
 
         Raises:
             Overloaded: the session is subscribed to the maximum number or size of URIs.
             StoreError: the list cannot be stored.
         """
-        key, log = _resources(session), _log(session)
-        event = replayed(self._limits)(log, _SUBSCRIBED, client=client)
+        # A client that has used up its share must still be able to free room: an event without a
+        # client is not checked against the share.
+        key, client = _resources(session), client if wanted else ""
+        event = replayed(self._limits)(_log(session), _SUBSCRIBED, client=client)
         while True:
             entry = await self._store.get(key)
             uris = [] if entry is None else _decode_uris(entry.value)
@@ -92,11 +86,11 @@ class SessionStreams(msgspec.Struct, eq=False):
                     _encode(uris),
                     ttl=self._limits.session_ttl,
                     expect=version,
-                    client=client if wanted else "",  # otherwise that of the record
+                    client=client,  # if empty, that of the record
                     new=wanted,
                 )
             with suppress(Conflict):  # another request of the session came first
-                await (self._store.apply if wanted else self._give_back)(record, event)
+                await self._store.apply(record, event)
                 return
 
     def _check_room(self, uris: Collection[str], uri: str) -> None:
@@ -113,98 +107,103 @@ class SessionStreams(msgspec.Struct, eq=False):
             )
 
     async def listen(
-        self, session: Session, after: str | None = None, *, opening: bytes = b"", client: str = ""
-    ) -> AsyncGenerator[LogEvent | bytes, None]:
-        """Return the events for *session*, until another listener begins; see `to_wire`.
+        self,
+        session: Session,
+        after: str | None = None,
+        *,
+        opening: bytes = b"",
+        client: str = "",
+        as_events: bool = True,
+    ) -> AsyncGenerator[bytes, None]:
+        """Return the messages to *session*, until another listener begins.
 
-        If *after*, the id of an event, is given, the changes after it come first. If some are no
-        longer retained, a comment in the wire format states that. *opening*, in the wire format, is
-        sent as soon as no later message can be missed.
-
-        The event that announces the listener counts towards *client*.
+        Args:
+            session: the session.
+            after: the id of an event: the changes after it come first. If some are no longer
+                retained, these are all that the session wants.
+            opening: the first event; sent as soon as no later message can be missed.
+            client: the client that the announcement of the listener counts towards.
+            as_events: whether they are server-sent events with ids, and not bare messages.
 
         Raises:
             StoreError: the store has no room, or cannot be written to.
         """
-        mine = _TAKEN + secrets.token_bytes(12)
-        await self.append(session.key, mine, client)
-        return self._messages(session, after, mine, opening)
+        messages = self._messages(session, after, opening, client, as_events)
+        await anext(messages)  # an error is raised before a response begins
+        return messages
 
     async def _messages(
-        self, session: Session, after: str | None, mine: bytes, opening: bytes
-    ) -> AsyncGenerator[LogEvent | bytes, None]:
-        async with self._subscriptions.listening(await self._wanted(session)) as subscription:
-            if after is not None:
-                try:
-                    await self._subscriptions.notify_missed(subscription, after)
-                except LogTruncated:
-                    yield _MISSED
-            messages: _Messages = asyncio.Queue()
-            reader = asyncio.create_task(self._read(session, subscription, mine, opening, messages))
-            reader.add_done_callback(lambda _: messages.put_nowait(None))
-            try:
-                while (message := await messages.get()) is not None:
-                    yield message
-                    messages.task_done()
-                await reader  # it may have failed
-            finally:
-                await cancel_and_wait(reader)
+        self, session: Session, after: str | None, opening: bytes, client: str, as_events: bool
+    ) -> AsyncGenerator[bytes, None]:
+        """Yield nothing once this listener is announced, and then each message."""
 
-    async def _read(
-        self,
-        session: Session,
-        subscription: Subscription,
-        mine: bytes,
-        opening: bytes,
-        messages: "_Messages",
-    ) -> None:
-        """Put the events for *session* into *messages*, as fast as its client reads them."""
-        following = asyncio.create_task(self._follow_resources(subscription.wanted))
-        relay: asyncio.Task[None] | None = None  # from when this listener has begun
-        try:
-            async with aclosing(follow(self._store, _log(session.key))) as events:
-                async for event in events:
-                    if isinstance(event, LogTruncated):
+        def encoded(message: LogEvent) -> bytes:
+            id = f"{LISTENER}/{message.id}".encode()
+            return sse.event(message.data, id) if as_events else message.data
+
+        async with (
+            self._subscriptions.listening(await self._wanted(session)) as subscription,
+            aclosing(follow(self._store, _log(session.key))) as events,
+        ):
+            # The listener before sends the changes up to its announcement, perhaps some twice.
+            mine = _TAKEN + secrets.token_bytes(12)
+            await self.append(session.key, mine, client)
+            yield b""
+            if after is not None:
+                await self._subscriptions.notify_missed(subscription, after)
+            resources = asyncio.create_task(self._follow_resources(subscription.wanted))
+            event = asyncio.ensure_future(anext(events))
+            changes = asyncio.ensure_future(self._changes(session, subscription))
+            begun = False
+            try:
+                while True:
+                    coming = {event, changes} if begun else {event}
+                    await asyncio.wait(coming, return_when=asyncio.FIRST_COMPLETED)
+                    if begun and changes.done():
+                        for message in changes.result():
+                            yield encoded(message)
+                        changes = asyncio.ensure_future(self._changes(session, subscription))
+                    if not event.done():
+                        continue
+                    item = event.result()
+                    event = asyncio.ensure_future(anext(events))
+                    if isinstance(item, LogTruncated):
                         # This reader was so slow that the events at its position were dropped, and
                         # perhaps the announcement of another listener with them. Therefore this
                         # listener ends. The client reconnects.
-                        await _put(messages, _MISSED)
                         return
-                    if not isinstance(event, LogEvent):
+                    if not isinstance(item, LogEvent):
                         continue
-                    if event.data == mine:
+                    if item.data == mine:
+                        begun = True
                         if opening:
-                            await _put(messages, opening)
-                        relay = asyncio.create_task(self._relay(session, subscription, messages))
-                    elif event.data == _SUBSCRIBED:
+                            yield opening
+                    elif item.data == _SUBSCRIBED:
                         wanted = await self._wanted(session)
                         self._subscriptions.change(subscription, wanted)
                         # The new subscriptions begin before the old ones end: a resource in both
                         # stays subscribed.
-                        before = following
-                        following = asyncio.create_task(self._follow_resources(wanted))
+                        before = resources
+                        resources = asyncio.create_task(self._follow_resources(wanted))
                         await cancel_and_wait(before)
-                    elif event.data == _ENDED or event.data.startswith(_TAKEN):
-                        if relay is not None:
-                            return
-                    elif relay is not None:
-                        await _put(messages, event)
-        finally:
-            await cancel_and_wait(following, *([] if relay is None else [relay]))
+                    elif begun and (item.data == _ENDED or item.data.startswith(_TAKEN)):
+                        return
+                    elif begun:
+                        yield encoded(item)
+            finally:
+                await cancel_and_wait(resources, event, changes)
 
-    async def _relay(
-        self, session: Session, subscription: Subscription, messages: "_Messages"
-    ) -> None:
-        """Put the notifications of changes into *messages*, with the positions to resume from."""
-        while True:
-            before = subscription.position or ""
-            changes, _ = await subscription.receive()
-            # Only the last one has the new position: a client that loses others resumes before it.
-            for number, change in enumerate(changes, 1):
-                position = before if number < len(changes) else subscription.position or ""
-                params = change.params()
-                message = self._encoder.notification(session.revision, change.method, params)
-                await _put(messages, LogEvent(position, message))
+    async def _changes(self, session: Session, subscription: Subscription) -> Sequence[LogEvent]:
+        """Wait for changes; return their notifications, with the positions to resume from."""
+        before = subscription.position or ""
+        changes, _ = await subscription.receive()
+        notifications = []
+        # Only the last one has the new position: a client that loses others resumes before it.
+        for number, change in enumerate(changes, 1):
+            position = before if number < len(changes) else subscription.position or ""
+            message = self._encoder.notification(session.revision, change.method, change.params())
+            notifications.append(LogEvent(position, message))
+        return notifications
 
     async def _follow_resources(self, wanted: Collection[ServerChange]) -> None:
         """Make the server follow the resources among *wanted*, until this is cancelled."""
@@ -234,43 +233,14 @@ class SessionStreams(msgspec.Struct, eq=False):
         event = replayed(self._limits)(_log(session), message, client=client, new=new)
         await self._store.apply(event)
 
-    async def end(self, session: str, client: str = "") -> None:
+    async def end(self, session: str) -> None:
         """End the stream that *session* listens on, and delete the session's subscriptions.
 
-        The event that ends the stream counts towards *client*.
-
         Raises:
-            StoreError: the store has no room, or cannot be written to.
+            StoreError: the store cannot be written to.
         """
-        event = replayed(self._limits)(_log(session), _ENDED, client=client)
-        await self._give_back(Delete(_resources(session)), event)
-
-    async def _give_back(self, record: Put | Delete, event: Append) -> None:
-        """Apply *record*, which frees room, and append *event*."""
-        try:
-            await self._store.apply(record, event)
-        except OverShare:
-            # A client that has used up its share must still be able to free room. Without a client
-            # the event is not checked against the client's share of the store.
-            await self._store.apply(record, msgspec.structs.replace(event, client=""))
-
-
-_Messages: TypeAlias = "asyncio.Queue[LogEvent | bytes | None]"
-
-
-async def _put(messages: _Messages, message: LogEvent | bytes) -> None:
-    """Put *message* into *messages*, and wait until it is sent."""
-    messages.put_nowait(message)
-    await messages.join()
-
-
-async def to_wire(messages: AsyncGenerator[LogEvent | bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Yield the events of `SessionStreams.listen` in the wire format, with their ids."""
-    async with aclosing(messages):
-        async for each in messages:
-            if isinstance(each, LogEvent):
-                each = sse.event(each.data, f"{LISTENER}/{each.id}".encode())
-            yield each
+        event = replayed(self._limits)(_log(session), _ENDED)
+        await self._store.apply(Delete(_resources(session)), event)
 
 
 def _log(session: str) -> str:

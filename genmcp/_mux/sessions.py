@@ -5,16 +5,17 @@ only the ids of sessions that clients have ended, up to a limit, and the log lev
 have set.
 """
 
+import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from functools import cached_property, lru_cache
+from functools import lru_cache, partial
 from heapq import heappop, heappush
 from typing import Final, Protocol
 
 import msgspec
 
-from genmcp._mux.bus import EVERYBODY, MessageBus
+from genmcp._mux.bus import EVERYBODY, LogFollower, MessageBus
 from genmcp._mux.limits import ConcurrencyLimit, Limits, Slots
 from genmcp._mux.threads import Multimap
 from genmcp.core.call import CallEvent, Cancel
@@ -22,16 +23,10 @@ from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
 from genmcp.core.session import Session, new_session
-from genmcp.errors import (
-    ForeignSeal,
-    InvalidParams,
-    SealError,
-    SealExpired,
-    SessionNotFound,
-)
+from genmcp.errors import ForeignSeal, InvalidParams, SealError, SealExpired, SessionNotFound
 from genmcp.protocol.params import SEVERITY, LoggingLevel, RequestId
 from genmcp.protocol.revisions.v2025_11_25 import InitializeRequestParams
-from genmcp.stores.store import Delete, Put, Store
+from genmcp.stores.store import Append, Delete, LogEvent, Put, Store
 
 logger = logging.getLogger("genmcp")
 
@@ -46,28 +41,121 @@ no client can end its session."""
 
 _COME_BACK_AFTER: Final = 3600
 """Seconds after which a client that has ended too many sessions may try again."""
+
+_READ_TIMEOUT: Final = 1.0
+"""Maximum seconds for which the end of a session waits until this process has read it."""
+
 _CACHED_SESSIONS: Final = 256
 _CACHE_SECONDS: Final = 60.0
 """The size of the cache of opened sessions, and the maximum age of an entry."""
 
 
-class Sessions(msgspec.Struct, eq=False, dict=True):
-    """Opens and checks the sessions of one mux. They expire by the clock *now*. Owned by the mux.
+class Cancellable(Protocol):
+    """A running call."""
 
-    ended: the sessions that were ended before they expired.
+    request: Request
+
+    def report_threadsafe(self, event: CallEvent) -> None:
+        """Report the cancellation *event* to the call, from any thread.
+
+        Does nothing if the call has ended.
+        """
+
+
+class CallRegistry(Multimap[str, Cancellable]):
+    """The running calls of sessions, so that their clients can cancel them. Owned by the mux."""
+
+    def cancel(self, session: str, id: RequestId | None = None) -> None:
+        """Cancel the call *id* of *session* in this process, or all calls of the session.
+
+        A call that is cancelled gets no response, even if its hook returns a result. An unknown id
+        is ignored (2025-11-25, cancellation, "Behavior Requirements"). If two calls have the same
+        id, which the specification forbids, both are cancelled.
+        """
+        for call in self.of(session):
+            if id is None or id == call.request.id:
+                call.report_threadsafe(Cancel())
+
+
+class CancelInSession(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
+    """Cancels a call of a session.
+
+    id_json: the id of the call as JSON, because msgpack has no integers of more than 64 bits.
     """
 
-    _seal: Seal
-    _store: Store
-    _limits: Limits
-    _now: Callable[[], float]
-    _ended: "SessionBroadcast"
-    _warned: bool = False
+    session: str
+    id_json: bytes
 
-    @cached_property
-    def _unsealed(self) -> "Callable[[str, str | None, float], Session]":
+
+_decode_id: Final = msgspec.json.Decoder(RequestId).decode
+
+
+class EndSession(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
+    """The end of a session of *principal* or *address*; *issued*: when it was opened."""
+
+    session: str
+    issued: float
+    principal: str | None = None
+    address: str | None = None
+
+
+_decode_end: Final = msgspec.msgpack.Decoder(EndSession).decode
+
+
+class Sessions:
+    """The sessions of one mux: opens, checks and ends them. Owned by the mux.
+
+    Remembers the sessions that were ended before they expired, up to a number in total and per
+    client.
+
+    Args:
+        seal: seals their content into their ids.
+        store: has their log levels, and the log of ended sessions, which are retained for the
+            lifetime of a session.
+        limits: the lifetime of sessions, and the share of a client in the ended ones.
+        audience: the name of the log.
+        now: the clock by which sessions expire.
+        calls: the calls of this process.
+        bus: carries the cancellations of calls.
+
+    Attributes:
+        places: counts the ended sessions that are remembered.
+    """
+
+    def __init__(
+        self,
+        seal: Seal,
+        store: Store,
+        limits: Limits,
+        audience: str,
+        now: Callable[[], float],
+        calls: CallRegistry,
+        bus: MessageBus,
+    ) -> None:
+        self._seal = seal
+        self._store = store
+        self._ttl = limits.session_ttl
+        self._now = now
+        self._calls = calls
+        self._bus = bus
         # Unsealing takes half of the time of a call, and a client sends many requests per session.
-        return lru_cache(_CACHED_SESSIONS)(self._unseal)
+        self._unsealed = lru_cache(_CACHED_SESSIONS)(self._unseal)
+        self._warned = False
+        # An ended session is remembered until it expires. If the oldest were dropped instead, a
+        # client could end sessions of its own until a revoked session became valid again. At most
+        # `_MAX_ENDED` are remembered at a time. The log keeps twice as many entries, so
+        # that the entries that it drops have usually expired. (A dropped entry has not expired if
+        # its session would live for long, and those in all later entries expire soon.)
+        log = f"inbox:ended:{audience}"
+        self._append = partial(Append, log, ttl=self._ttl, keep=2 * _MAX_ENDED)
+        self._follower = LogFollower(store, log, self._on_event)
+        self.places = ConcurrencyLimit(
+            "ended sessions", _MAX_ENDED, limits, retry_after=_COME_BACK_AFTER
+        )
+        self._unread: dict[str, asyncio.Event] = {}  # sessions that are being ended
+        self._slots: dict[str, Slots] = {}
+        self._until: list[tuple[float, str]] = []  # a heap
+        bus.subscribe(CancelInSession, self._on_cancel)
 
     def open_new(
         self, params: InitializeRequestParams, principal: str | None
@@ -84,8 +172,7 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
                 f"clientInfo and capabilities take {len(packed)} bytes, the maximum is "
                 f"{_MAX_BYTES}: every request carries them, in Mcp-Session-Id"
             )
-        ttl = self._limits.session_ttl
-        return session, self._seal.seal(Purpose.SESSION, packed, principal, ttl=ttl)
+        return session, self._seal.seal(Purpose.SESSION, packed, principal, ttl=self._ttl)
 
     def open(self, id: str, principal: str | None) -> Session:
         """Return the session with this *id*.
@@ -96,9 +183,9 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
         """
         now = self._now()
         session = self._unsealed(id, principal, now // _CACHE_SECONDS)
-        if session.issued + self._limits.session_ttl <= now:
+        if session.issued + self._ttl <= now:
             raise SessionNotFound("Session expired")
-        if session.key in self._ended:
+        if session.key in self._slots:
             raise SessionNotFound("Session has ended")
         return session
 
@@ -128,9 +215,7 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
             return
         change: Put | Delete = Delete(record)
         if level != DEFAULT_LEVEL:
-            change = Put(
-                record, level.encode(), ttl=self._limits.session_ttl, client=client, new=True
-            )
+            change = Put(record, level.encode(), ttl=self._ttl, client=client, new=True)
         await self._store.apply(change)
 
     async def level_of(self, request: Request) -> LoggingLevel | None:
@@ -145,117 +230,20 @@ class Sessions(msgspec.Struct, eq=False, dict=True):
         found = DEFAULT_LEVEL if entry is None else entry.value.decode()
         return next(level for level in SEVERITY if level == found)
 
-
-class Cancellable(Protocol):
-    """A running call."""
-
-    request: Request
-
-    def report_threadsafe(self, event: CallEvent) -> None:
-        """Report the cancellation *event* to the call, from any thread.
-
-        Does nothing if the call has ended.
-        """
-
-
-class CallRegistry(Multimap[str, Cancellable]):
-    """The running calls of sessions, so that their clients can cancel them. Owned by the mux.
-
-    The calls of a session may run on several event loops.
-    """
-
-    def cancel(self, session: str, id: RequestId | None = None) -> None:
-        """Cancel the call *id* of *session* in this process, or all calls of the session.
-
-        A call that is cancelled gets no response, even if its hook returns a result. An unknown id
-        is ignored (2025-11-25, cancellation, "Behavior Requirements"). If two calls have the same
-        id, which the specification forbids, both are cancelled.
-        """
-        for call in self.of(session):
-            if id is None or id == call.request.id:
-                call.report_threadsafe(Cancel())
-
-
-class CancelInSession(msgspec.Struct, frozen=True, array_like=True, tag="cancel"):
-    """Cancels a call of a session.
-
-    id_json: the id of the call as JSON, because msgpack has no integers of more than 64 bits.
-    """
-
-    session: str
-    id_json: bytes
-
-
-_decode_id: Final = msgspec.json.Decoder(RequestId).decode
-
-
-class EndSession(msgspec.Struct, frozen=True, array_like=True, tag="ended"):
-    """Ends the session of *principal* or *address* that was opened at *issued* (Unix time)."""
-
-    session: str
-    issued: float
-    principal: str | None = None
-    address: str | None = None
-
-
-class SessionBroadcast:
-    """Cancels calls and ends sessions in all processes that share the store. Owned by the mux.
-
-    Remembers the sessions that were ended before they expired, up to a number in total and per
-    client.
-
-    Args:
-        calls: the calls of this process.
-        bus: carries the cancellations of calls.
-        store: has the log of ended sessions. They are retained for the lifetime of a session.
-        audience: the name of the log.
-        limits: the lifetime of sessions, and the share of a client in those that are remembered.
-        now: the clock by which sessions expire.
-    """
-
-    def __init__(
-        self,
-        calls: CallRegistry,
-        bus: MessageBus,
-        store: Store,
-        audience: str,
-        limits: Limits,
-        now: Callable[[], float],
-    ) -> None:
-        self._calls = calls
-        self._bus = bus
-        # An ended session is remembered until it expires. If the oldest were dropped instead, a
-        # client could end sessions of its own until a revoked session became valid again. At most
-        # `_MAX_ENDED` are remembered at a time. The log keeps twice as many entries, so
-        # that the entries that it drops have usually expired. (A dropped entry has not expired if
-        # its session would live for long, and those in all later entries expire soon.)
-        keep = 2 * _MAX_ENDED
-        self._ends = MessageBus(
-            store, f"ended:{audience}", ttl=limits.session_ttl, keep=keep, addressed=False
-        )
-        self._lifetime = limits.session_ttl
-        self._now = now
-        self.places = ConcurrencyLimit(
-            "ended sessions", _MAX_ENDED, limits, retry_after=_COME_BACK_AFTER
-        )
-        self._slots: dict[str, Slots] = {}
-        self._until: list[tuple[float, str]] = []  # a heap
-        bus.subscribe(CancelInSession, self._on_cancel)
-        self._ends.subscribe(EndSession, self._on_end)
-
     def __contains__(self, session: str | None) -> bool:
         """Return whether the session with this key was ended before it expired."""
         return session in self._slots
 
     @property
     def current(self) -> bool:
-        """Whether this has read all sessions that were ended before the first call of `open`."""
-        return self._ends.current
+        """Whether this has read all sessions that were ended before the first call of `start`."""
+        return self._follower.current or not self._store.shared
 
-    def open(self) -> None:
-        """Start to receive the cancellations and ends that other muxes and processes send."""
+    def start(self) -> None:
+        """Start to receive the cancellations and ends that other processes send."""
         self._bus.open()
-        self._ends.open()
+        if self._store.shared:
+            self._follower.open()
 
     async def catch_up(self) -> None:
         """Wait until the sessions that were ended before this process started are read (`current`).
@@ -263,10 +251,11 @@ class SessionBroadcast:
         Raises:
             StoreError: they cannot be read. Any session might then have been ended.
         """
-        self.open()
-        await self._ends.catch_up()
+        self.start()
+        if not self.current:
+            await self._follower.catch_up()
 
-    async def cancel(self, session: str, id: RequestId) -> None:
+    async def cancel_call(self, session: str, id: RequestId) -> None:
         """Cancel the call *id* of *session*, wherever it runs.
 
         Raises:
@@ -290,11 +279,30 @@ class SessionBroadcast:
         self.places.check(client)
         ended = EndSession(session.key, session.issued, client.principal, client.address)
         # If it ended here first and the write failed, the client could not repeat its request here.
-        await self._ends.send(EVERYBODY, ended, written_first=True)
+        if self._store.shared:
+            # The other processes read it when this one does: the client may turn to one of them.
+            read = self._unread.setdefault(session.key, asyncio.Event())
+            try:
+                await self._store.apply(self._append(msgspec.msgpack.encode(ended)))
+                await asyncio.wait_for(read.wait(), _READ_TIMEOUT)
+            except TimeoutError:
+                logger.debug("the end of a session is read late")
+            finally:
+                self._unread.pop(session.key, None)
+        self._on_end(ended)
 
     async def aclose(self) -> None:
         """Stop receiving ended sessions. The mux closes the bus for cancellations itself."""
-        await self._ends.aclose()
+        await self._follower.aclose()
+
+    def _on_event(self, event: LogEvent) -> None:
+        try:
+            ended = _decode_end(event.data)
+            self._on_end(ended)
+            if (read := self._unread.get(ended.session)) is not None:
+                read.set()
+        except msgspec.MsgspecError as error:
+            logger.warning("the end of a session, by another release, cannot be read: %s", error)
 
     def _on_end(self, message: EndSession) -> None:
         # The session is remembered before its calls are cancelled. Otherwise a request between the
@@ -303,7 +311,7 @@ class SessionBroadcast:
         if message.session not in self._slots:  # delivery is at least once
             client = ClientKey(message.principal, None, message.address)
             self._slots[message.session] = self.places.acquire(client)
-            heappush(self._until, (message.issued + self._lifetime, message.session))
+            heappush(self._until, (message.issued + self._ttl, message.session))
         self._calls.cancel(message.session)
 
     def _forget_expired(self) -> None:

@@ -1,28 +1,39 @@
-"""Calls with a continuation in the store: how they become tasks, continue and end.
+"""Calls that are tasks: their stored requests, their records, and the sink that writes to those.
 
-For a client that supports the tasks extension (SEP-2663), such a call is a task of the protocol.
-For another client, the process that holds its response follows the task to its end.
+For a client that supports the tasks extension (SEP-2663), a call with a continuation in the store
+is a task of the protocol. For another client, the process that holds its response follows the task
+to its end. It may be resumed without a request: its channel is then rebuilt from the stored one,
+and its messages go to the record.
 """
 
 import logging
 import secrets
-from collections.abc import Coroutine, Sequence
+from collections.abc import Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from math import ceil, inf
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import msgspec
 
+from genmcp._mux.bus import MessageBus
+from genmcp._mux.limits import ConcurrencyLimit, Limits
 from genmcp._mux.performing import report
-from genmcp._mux.questions import pending_requests
-from genmcp._mux.sinks import Services, StoredRequest, TaskSink
-from genmcp.channel import Channel
+from genmcp._mux.responses import Responses
+from genmcp._mux.session_streams import SessionStreams
+from genmcp._mux.sessions import Sessions
+from genmcp._mux.telemetry import Observers
+from genmcp._mux.threads import ThreadPool
+from genmcp.channel import ChangeNotifier, Channel
+from genmcp.core.access import Access
 from genmcp.core.call import CallAction, WorkCancelled
+from genmcp.core.client_key import ClientKey
 from genmcp.core.continuation import Continuation
 from genmcp.core.failures import tool_error
-from genmcp.core.seal import Purpose
+from genmcp.core.request import REQUEST_TYPES, ClientInfo, Request
+from genmcp.core.seal import Purpose, Seal
+from genmcp.core.server_dispatch import reader_of
 from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import (
     Asking,
@@ -41,6 +52,7 @@ from genmcp.core.waiting import (
     scheduled,
 )
 from genmcp.errors import (
+    CapabilityMissing,
     IllegalTransition,
     InsufficientScope,
     McpError,
@@ -49,18 +61,233 @@ from genmcp.errors import (
     TaskNotFound,
     ToolError,
 )
-from genmcp.protocol.revisions.chain import LATEST
-from genmcp.protocol.tasks import CreateTaskResult
+from genmcp.protocol.capabilities import ClientCapabilities, Implementation
+from genmcp.protocol.client_features import InputRequest
+from genmcp.protocol.params import SUBSCRIPTION_ID, ProgressNotificationParams, RequestId
+from genmcp.protocol.revisions.chain import LATEST, REVISIONS
+from genmcp.protocol.tasks import (
+    PROGRESS,
+    CreateTaskResult,
+    DetailedTask,
+    TaskStatusNotificationParams,
+)
 from genmcp.protocol.tools import CallToolResult
-from genmcp.protocol.value import Result
-from genmcp.tasks.attempt import finished_with_error
+from genmcp.protocol.value import Result, Value
+from genmcp.question.packing import unpack
+from genmcp.server import Server
+from genmcp.stores.store import Store
+from genmcp.tasks.attempt import NotRunnableHere, finished_with_error
 from genmcp.tasks.options import JobEnvironment, JobOptions
+from genmcp.tasks.progress import JobProgress, ProgressWriter
 from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import Resume, TaskService
-from genmcp.wire.encoder import EncodedResult
+from genmcp.tasks.values import store_types
+from genmcp.wire.encoder import EncodedResult, Encoder
 from genmcp.wire.jsonrpc import ErrorBody
 
 logger = logging.getLogger("genmcp")
+
+
+class Services:
+    """The parts of a mux that its calls and tasks need. The mux, a subclass, makes them first."""
+
+    server: Server
+    store: Store
+    seal: Seal
+    limits: Limits
+    audience: str
+    assigns: dict[str, Any]
+    encoder: Encoder
+    responses: Responses
+    bus: MessageBus
+    sessions: Sessions
+    session_streams: SessionStreams
+    changes: ChangeNotifier
+    threads: ThreadPool
+    waiting_calls: ConcurrencyLimit
+    observers: Observers
+
+
+class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
+    """The stored form of a request, with everything needed to continue it.
+
+    params: the params as received, JSON; *whole*: the message with them. kept: the assigns copied
+    from the host's request whose keys are in the endpoint's `keep_assigns`. gone: the keys of the
+    other copied assigns, which are not stored. address: the peer address that an anonymous request
+    counts towards. access: that of the client, without its claims, which may be private, and its
+    time of expiry: a call that was authorized when it began continues after that.
+    """
+
+    id: RequestId
+    method: str
+    params: bytes
+    version: str
+    info: Implementation | None
+    capabilities: ClientCapabilities
+    session: str | None
+    kept: Mapping[str, Any]
+    gone: Collection[str]
+    address: str | None
+    access: Access | None
+    whole: bool
+
+    @classmethod
+    def of(cls, channel: Channel) -> "StoredRequest":
+        """Return the request of *channel*, with those copied assigns that the endpoint keeps."""
+        request, caller = channel.request, channel.context.caller
+        copied, keep, access = caller.copied or {}, caller.keep, channel.access
+        if access is not None:
+            access = msgspec.structs.replace(access, claims={}, expires=None)
+        raw = request.raw
+        kept = {key: copied[key] for key in keep if key in copied} if copied else {}
+        return cls(
+            id=request.id,
+            method=request.method,
+            params=bytes(raw),
+            version=request.revision.version,
+            info=request.client.info,
+            capabilities=request.client.capabilities,
+            session=request.session,
+            kept=store_types("keep_assigns", kept) if kept else kept,
+            gone=[*(copied.keys() - kept.keys())] if copied else [],
+            address=caller.client_key.address,
+            access=access,
+            whole=isinstance(raw, bytes),
+        )
+
+    def pack(self) -> bytes:
+        """Return the bytes to store."""
+        # A copy: msgspec leaves half as much memory again behind what it encodes.
+        return bytes(memoryview(_encoder.encode(self)))
+
+    @classmethod
+    def unpack(cls, packed: bytes) -> "StoredRequest":
+        """Return the request that `pack` has packed.
+
+        Raises:
+            NotRunnableHere: it was packed by a release with another format.
+        """
+        try:
+            return _decoder.decode(packed)
+        except msgspec.MsgspecError as error:
+            unknown = f"a request was stored by another release: {error}"
+            raise NotRunnableHere(
+                unknown, "The call was stored by another release of the server"
+            ) from error
+
+    def request(self) -> Request:
+        """Return the request, without its route.
+
+        Raises:
+            NotRunnableHere: its revision is not supported here.
+        """
+        revision = REVISIONS.get(self.version)
+        if revision is None:
+            unknown = f"{self.version} is no longer supported"
+            raise NotRunnableHere(unknown, unknown)
+        method = revision.methods[self.method]
+        if self.whole:
+            params = reader_of(method)(self.params).params
+        else:
+            params = method.params_decoder.decode(self.params or b"{}")
+        return REQUEST_TYPES.get(self.method, Request)(
+            id=self.id,
+            method=self.method,
+            params=revision.up(params),
+            raw=self.params if self.whole else msgspec.Raw(self.params),
+            revision=revision,
+            client=ClientInfo(self.version, self.info, self.capabilities),
+            session=self.session,
+        )
+
+
+class TaskCaller(msgspec.Struct, frozen=True, eq=False):
+    """The caller of a call that is a task, which runs without a connection."""
+
+    client_key: ClientKey
+    copied: Mapping[str, Any] | None
+    keep: ClassVar[Collection[str]] = ()
+    detached: ClassVar[bool] = False
+
+    def require_scopes(self, scopes: Sequence[str]) -> None:
+        """Check nothing: the call was authorized when it began."""
+
+
+class StoredNotification(msgspec.Struct, frozen=True, array_like=True):
+    """A notification of a task, as stored for the process that sends it to the client.
+
+    params: the params of the notification, as JSON.
+    """
+
+    method: str
+    params: bytes
+
+
+class TaskSink(msgspec.Struct, eq=False):
+    """The sink of a call that is the task *id*: writes its progress and messages to the record."""
+
+    _service: TaskService
+    _id: str
+    _fencing_token: int
+    _progress_writer: ProgressWriter | None = None  # while there is progress to write
+
+    @property
+    def closed(self) -> bool:
+        """False: whether the task was cancelled, or has ended, is known to the call."""
+        return False
+
+    async def note(self, request: Request, method: str, params: Value | None) -> bool:
+        """Store progress in the task, and log other notifications for its followers.
+
+        Progress is written at a limited rate, and only the newest. If the store cannot be reached,
+        the notification is lost, and the call continues.
+        """
+        if isinstance(params, ProgressNotificationParams):
+            return self._report(params)
+        encoded = b"" if params is None else msgspec.json.encode(params)
+        try:
+            stored = msgspec.msgpack.encode(StoredNotification(method, encoded))
+            await self._service.records.log_message(self._id, stored)
+        except (StoreError, IllegalTransition):
+            return False
+        return True
+
+    def _report(self, params: ProgressNotificationParams) -> bool:
+        """Schedule the write of progress; return False if the task has ended or was taken over."""
+        writer = self._progress_writer
+        if writer is None:
+            writer = self._progress_writer = ProgressWriter(self._write)
+        if writer.rejected:
+            return False
+        writer.report(params.progress, params.total, params.message)
+        return True
+
+    async def flush(self) -> None:
+        """Write progress that is still pending."""
+        # Sink and writer refer to each other: the cycle is broken here.
+        writer, self._progress_writer = self._progress_writer, None
+        if writer is None:
+            return
+        left = await writer.close()
+        if left is not None and not writer.rejected:
+            with suppress(StoreError, IllegalTransition):
+                await self._write(left)
+
+    async def _write(self, newest: JobProgress) -> None:
+        await self._service.progress(self._id, newest, fencing_token=self._fencing_token)
+
+    async def ask(self, request: Request, method: str, params: Value) -> bytes:
+        """Raise CapabilityMissing: the questions of a task are stored in its record."""
+        raise CapabilityMissing({})
+
+    def watch_client(self) -> None:
+        """Watch nothing: no client waits for the result here."""
+
+    def begin_stream(self) -> None:
+        """Begin nothing: there is no stream."""
+
+    def release(self, retry: int) -> None:
+        """Close nothing: there is no connection."""
 
 
 class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
@@ -73,14 +300,13 @@ class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
 class Tasks:
     """The calls of one mux that are tasks, and the worker of their steps. Owned by the mux.
 
-    running: the tasks with a hook that runs in this process. *namespace* separates the tasks of
-    several muxes that share a store. resume: continues a call after its wait.
+    running: the tasks with a hook that runs in this process. resume: continues a call after its
+    wait.
     """
 
     def __init__(
         self,
         services: Services,
-        namespace: str,
         *,
         jobs: JobOptions,
         external: Sequence[ExternalQueue],
@@ -98,7 +324,7 @@ class Tasks:
                 in_thread=services.threads.run,
                 observer=services.observers,
             ),
-            namespace=namespace,
+            namespace=services.audience,
         )
         self.worker = self.service.worker
         self.running = running = self.service.running
@@ -120,21 +346,17 @@ class Tasks:
         step, key_id = str(continuation.step), continuation.key_id
         return self._services.seal.mark(Purpose.TASK, continuation.id, step, key_id=key_id)
 
-    async def begin(self, channel: Channel, id: str, suspended: Suspended) -> Task:
+    async def begin(self, channel: Channel, id: str, suspended: Suspended | None = None) -> Task:
         """Store the call as the task *id*, start its work, and return the task.
 
-        If the call is stored already, return its task, and start nothing.
+        If the call is stored already, return its task, and start nothing. *suspended* is its state;
+        None: it runs, or waits for an awaitable, in this process.
         """
-        packed_request = StoredRequest.of(channel).pack()
-        return await self.service.create(self.new_task(channel, id, suspended), packed_request)
-
-    async def promote(self, channel: Channel, id: str) -> Task:
-        """Store a call that runs or waits here as the task *id*."""
-        self._services.bus.open()
-        continuation = channel.context.continuation
-        suspended = self.running_here
-        if continuation is not None:
-            suspended = suspension_of(continuation, self.awaiting)
+        if suspended is None:
+            self._services.bus.open()
+            continuation, suspended = channel.context.continuation, self.running_here
+            if continuation is not None:
+                suspended = suspension_of(continuation, self.awaiting)
         packed_request = StoredRequest.of(channel).pack()
         return await self.service.create(self.new_task(channel, id, suspended), packed_request)
 
@@ -284,6 +506,11 @@ def suspension_of(continuation: Continuation, work: StoredWork | Awaiting | None
     return Suspended(continuation.step, continuation.pack(), waits_for)
 
 
+def pending_requests(continuation: Continuation) -> dict[str, InputRequest]:
+    """Return the unanswered questions, by their keys in the protocol message."""
+    return {each.name: unpack(each.question).request for each in continuation.missing}
+
+
 async def flush(channel: Channel) -> None:
     """Write the notifications of *channel* that are pending, if its call is a task."""
     if isinstance(channel.context.sink, TaskSink):
@@ -361,6 +588,39 @@ def task_fields(task: Task, now: float) -> dict[str, Any]:
     }
 
 
+def detailed_task(task: Task, encoder: Encoder, now: float) -> DetailedTask:
+    """Return the state of *task* as of *now* (`Store.now`), for its client."""
+    return DetailedTask(**_members(task, encoder, now))
+
+
+def task_status_notification(
+    task: Task, encoder: Encoder, subscription: RequestId, now: float
+) -> TaskStatusNotificationParams:
+    """Return the state of *task* as a notification on the stream of *subscription*."""
+    members = _members(task, encoder, now)
+    members["meta"] = {**(members.get("meta") or {}), SUBSCRIPTION_ID: subscription}
+    return TaskStatusNotificationParams(**members)
+
+
+def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
+    members = task_fields(task, now)
+    if task.progress is not None:
+        # With its message, which `status_message` of a task that has ended does not contain.
+        latest = {"progress": task.progress, "total": task.total, "message": task.message}
+        members["meta"] = {PROGRESS: {k: v for k, v in latest.items() if v is not None}}
+    if task.error is not None:
+        # "Task Execution Errors": the error replaces the latest message of the work.
+        members["status_message"] = msgspec.json.decode(task.error, type=ErrorBody).message
+        members["error"] = msgspec.Raw(task.error)
+    elif task.result is not None:
+        result = task_result(task, "tools/call")
+        members["result"] = msgspec.Raw(encoder.result(LATEST, result))
+    elif isinstance(task.work, Asking) and task.status == "input_required":
+        asked = task.work.missing.items()
+        members["input_requests"] = {name: msgspec.Raw(each) for name, each in asked}
+    return members
+
+
 def advertised_ttl(task: Task, now: float) -> float | None:
     """Return the `ttl` that clients see: seconds from the creation of *task*; None: never expires.
 
@@ -392,3 +652,17 @@ def _at(seconds: float) -> str:
     """Return Unix time as ISO 8601."""
     text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
     return text.replace("+00:00", "Z")
+
+
+async def forward_notification(packed: bytes, channel: Channel) -> None:
+    """Send on *channel* a notification that a task has stored."""
+    stored = msgspec.msgpack.decode(packed, type=StoredNotification)
+    method = LATEST.methods.get(stored.method)
+    params: Any = msgspec.Raw(stored.params) if stored.params else None
+    if method is not None and params is not None:
+        params = method.params_decoder.decode(params)
+    await channel.notify(stored.method, params)
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(StoredRequest)

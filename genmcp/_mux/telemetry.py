@@ -8,7 +8,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import msgspec
 from msgspec.structs import replace
@@ -112,19 +112,10 @@ class EndedSession(msgspec.Struct, frozen=True, kw_only=True):
     seconds: float
 
 
-PROBE_KEY: Final = "health:probe"
-"""No record has this key, but reading it needs the store like any other read."""
-
 _CACHE: Final = 1.0  # seconds: one collection of metrics calls several methods
 _TIMEOUT: Final = 1.0  # seconds for the store to respond to a collection
 
 Backlogs: TypeAlias = Mapping[str, Backlog | None]
-
-
-class _Reading(NamedTuple):
-    up: bool
-    backlogs: Backlogs
-    valid_until: float = 0.0
 
 
 class Gauges(msgspec.Struct, eq=False):
@@ -134,7 +125,8 @@ class Gauges(msgspec.Struct, eq=False):
     _open_streams: Sized
     _worker: TaskWorker
     _store: Store
-    _collected: _Reading = _Reading(True, {})
+    _collected: Backlogs = {}
+    _valid_until: float = 0.0
 
     @property
     def open_calls(self) -> int:
@@ -152,43 +144,36 @@ class Gauges(msgspec.Struct, eq=False):
         None: the store does not respond within a second. In a thread that runs an event loop,
         return the previous result: waiting would block the loop.
         """
-        return self._read().backlogs
+        loop = self._worker.loop
+        if loop is None:
+            return {}
+        if steady() >= self._valid_until:
+            reading = asyncio.run_coroutine_threadsafe(self._collect(), loop)
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                try:
+                    reading.result(3 * _TIMEOUT)
+                except (TimeoutError, asyncio.CancelledError):  # the loop is blocked, or was closed
+                    return dict.fromkeys(self._worker.options.queues)
+        return self._collected
 
     def is_store_up(self) -> bool:
         """Return whether the store responds, and no operation fails that has not succeeded since.
 
         Like `backlogs`, it reads from the store, so that an idle process notices an outage.
         """
-        return self._read().up and not self._store.outages.failing
+        return None not in self.backlogs().values() and not self._store.outages.failing
 
-    def _read(self) -> _Reading:
-        loop = self._worker.loop
-        if loop is None:
-            return _Reading(True, {})
-        if steady() >= self._collected.valid_until:
-            reading = asyncio.run_coroutine_threadsafe(self._collect(), loop)
-            try:
-                asyncio.get_running_loop()
-            except RuntimeError:
-                try:
-                    return reading.result(3 * _TIMEOUT)
-                except (TimeoutError, asyncio.CancelledError):  # the loop is blocked, or was closed
-                    return _Reading(True, dict.fromkeys(self._worker.options.queues))
-        return self._collected
-
-    async def _collect(self) -> _Reading:
-        up = False
+    async def _collect(self) -> None:
         found: dict[str, Backlog | None] = dict.fromkeys(self._worker.options.queues)
         try:  # the readiness of the process has the reason of a failure
             async with asyncio.timeout(_TIMEOUT):
-                await self._store.get(PROBE_KEY)
                 for queue in found:
                     found[queue] = await self._worker.backlog(queue)
-            up = True
         except (TimeoutError, StoreError, ConfigurationError) as error:
             logger.debug("the gauges are not known: %s", error)
-        self._collected = _Reading(up, found, steady() + _CACHE)
-        return self._collected
+        self._collected, self._valid_until = found, steady() + _CACHE
 
 
 class Telemetry:

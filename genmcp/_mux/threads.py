@@ -7,9 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from threading import Lock
 from typing import Any, Generic, TypeVar
-from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -123,12 +121,13 @@ class ThreadPool:
         self._bounds = (limit, of_client or limit, waiting, waiting_of_client or waiting)
         self._open = partial(ThreadPoolExecutor, limit, thread_name_prefix="genmcp")
         self._pool = self._open()
-        self._turns: WeakKeyDictionary[asyncio.AbstractEventLoop, ThreadTurns] = WeakKeyDictionary()
+        self._turns: ThreadTurns | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     @property
     def waiting(self) -> int:
         """The number of calls that wait for a thread."""
-        return sum(turns.waiting for turns in [*self._turns.values()])
+        return 0 if self._turns is None else self._turns.waiting
 
     async def run(
         self, function: Callable[..., Any], *arguments: Any, client: Hashable = None
@@ -142,9 +141,10 @@ class ThreadPool:
             Overloaded: too many calls wait already.
         """
         loop = asyncio.get_running_loop()
-        turns = self._turns.get(loop)
-        if turns is None:
-            turns = self._turns[loop] = ThreadTurns(*self._bounds)
+        turns = self._turns
+        if turns is None or self._loop is not loop:  # a closed loop keeps its threads and calls
+            turns, self._loop = ThreadTurns(*self._bounds), loop
+            self._turns = turns
         await turns.acquire(client)
         try:
             work = self._pool.submit(copy_context().run, _run, function, *arguments)
@@ -195,11 +195,10 @@ V = TypeVar("V")
 
 
 class Multimap(Generic[K, V]):
-    """A table with several values for a key. A key without values is not in it. Thread-safe."""
+    """A table with several values for a key. A key without values is not in it."""
 
     def __init__(self) -> None:
         self._values: dict[K, dict[V, None]] = {}
-        self._lock = Lock()
 
     def __len__(self) -> int:
         return len(self._values)
@@ -209,18 +208,15 @@ class Multimap(Generic[K, V]):
 
     def of(self, key: K) -> list[V]:
         """Return the values of *key*, in the order in which they were added."""
-        with self._lock:
-            return [*self._values.get(key, ())]
+        return [*self._values.get(key, ())]
 
     def add(self, key: K, value: V) -> None:
         """Add *value* to the values of *key*."""
-        with self._lock:
-            self._values.setdefault(key, {})[value] = None
+        self._values.setdefault(key, {})[value] = None
 
     def discard(self, key: K, value: V) -> None:
         """Remove *value* from the values of *key*, if it is among them."""
-        with self._lock:
-            values = self._values.get(key, {})
-            values.pop(value, None)
-            if not values:
-                self._values.pop(key, None)
+        values = self._values.get(key, {})
+        values.pop(value, None)
+        if not values:
+            self._values.pop(key, None)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 
 from genmcp._mux.mux import Mux
-from genmcp._mux.telemetry import PROBE_KEY
 from genmcp._transports.endpoint import Endpoint, route_to
 from genmcp._transports.request import Receive, Scope, Send
 from genmcp._transports.shutdown import is_exiting, uvicorn_server
@@ -22,6 +21,9 @@ logger = logging.getLogger("genmcp")
 
 HEALTH_PATH: Final = "/health"
 READY_PATH: Final = "/ready"
+
+_PROBE_KEY: Final = "health:probe"
+"""No record has this key, but reading it needs the store like any other read."""
 
 
 class Health:
@@ -110,7 +112,7 @@ class Health:
         found: dict[str, str] = {}
         try:
             async with asyncio.timeout(self._timeout):
-                await self._mux.store.get(PROBE_KEY)
+                await self._mux.store.get(_PROBE_KEY)
         except TimeoutError:
             found["store"] = f"no response in {self._timeout:g} seconds"
         except (StoreError, ConfigurationError) as error:

@@ -47,7 +47,6 @@ from genmcp.protocol.params import (
     ProgressNotificationParams,
 )
 from genmcp.protocol.value import Value
-from genmcp.stores.store import LogEvent
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
 from genmcp.wire.lines import OversizedMessage
@@ -380,7 +379,7 @@ class PipeConnection(Pipe):
         self._progress.close()
         if self._opened is not None:
             with suppress(StoreError):
-                await self.mux.session_streams.end(self._opened.key, self.client_key.client)
+                await self.mux.session_streams.end(self._opened.key)
 
     # The notifications to the client.
 
@@ -399,11 +398,11 @@ class PipeConnection(Pipe):
         client = self.client_key.client
         try:
             while True:
-                events = await self.mux.session_streams.listen(session, client=client)
-                async with aclosing(events):
-                    async for each in events:
-                        if isinstance(each, LogEvent):
-                            await self.send(each.data)
+                streams = self.mux.session_streams
+                messages = await streams.listen(session, client=client, as_events=False)
+                async with aclosing(messages):
+                    async for message in messages:
+                        await self.send(message)
         except StoreError as error:
             logger.warning("a session gets no more notifications: %s", error)
 

@@ -14,8 +14,8 @@ import msgspec
 
 from genmcp._mux.replay import OpenCall
 from genmcp._mux.responses import error_of
-from genmcp._mux.session_streams import LISTENER, to_wire
-from genmcp._mux.sinks import StoredRequest
+from genmcp._mux.session_streams import LISTENER
+from genmcp._mux.tasks import StoredRequest
 from genmcp._transports.listening import EventStream
 from genmcp._transports.pipe import Pipe, PipedCall
 from genmcp._transports.request import HttpRequest, reject
@@ -34,13 +34,7 @@ from genmcp.core.server import (
     ServerConnection,
     StartRequest,
 )
-from genmcp.core.server_dispatch import (
-    SESSION_HEADER,
-    Era,
-    check_batch,
-    check_legacy,
-    era_of,
-)
+from genmcp.core.server_dispatch import SESSION_HEADER, Era, check_batch, check_legacy, era_of
 from genmcp.core.session import Session
 from genmcp.core.task import LOST
 from genmcp.errors import InvalidRequest, McpError, NotAllowed, StoreError
@@ -63,7 +57,7 @@ def post(http: HttpRequest, message: Message | list[Message | InvalidRequest]) -
     session = None
     era = era_of(http.table, message)
     if era is Era.SESSION:
-        if not http.mux.broadcast.current:
+        if not http.mux.sessions.current:
             return _post_later(http, message)
         session = session_of(http)
     action = ServerConnection(http.mux, session, headers=http.table).receive(message, era)
@@ -73,7 +67,7 @@ def post(http: HttpRequest, message: Message | list[Message | InvalidRequest]) -
 
 
 async def _post_later(http: HttpRequest, message: Message) -> None:
-    await http.mux.broadcast.catch_up()
+    await http.mux.sessions.catch_up()
     answering = post(http, message)
     del message  # not kept for the life of a call or stream
     await answering
@@ -111,7 +105,7 @@ async def perform(http: HttpRequest, action: ServerAction) -> None:
             await asked.deliver(session.key, http.principal, response, http.client_key.client)
         case CancelRequest(id=id):
             assert http.session is not None
-            await http.mux.broadcast.cancel(http.session, id)
+            await http.mux.sessions.cancel_call(http.session, id)
 
 
 async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidRequest]) -> None:
@@ -121,7 +115,7 @@ async def _post_batch(http: HttpRequest, batch: Sequence[Message | InvalidReques
         InvalidRequest: the session's revision has no batches.
     """
     check_batch(http.table)
-    await http.mux.broadcast.catch_up()
+    await http.mux.sessions.catch_up()
     session = session_of(http)
     connection = ServerConnection(http.mux, session, headers=http.table)
     actions = connection.receive_batch(batch, error_of)
@@ -154,7 +148,7 @@ async def get(http: HttpRequest) -> None:
         McpError: the request is not for a stream of a session.
     """
     check_legacy(http.table)
-    await http.mux.broadcast.catch_up()
+    await http.mux.sessions.catch_up()
     session = session_of(http)
     check_get_headers(http.table)
     with http.mux.streams.acquired(http.client_key):
@@ -166,7 +160,7 @@ async def get(http: HttpRequest) -> None:
             if not http.mux.offers(LISTEN):
                 raise NotAllowed("This server announces no changes: it has no stream", "POST")
             client = http.client_key.client
-            source = to_wire(await http.mux.session_streams.listen(session, client=client))
+            source = await http.mux.session_streams.listen(session, client=client)
         else:
             source = await _resumed(http, session, last.strip().decode("latin-1"), stream)
         await stream.serve(source)
@@ -175,7 +169,7 @@ async def get(http: HttpRequest) -> None:
 async def delete(http: HttpRequest) -> None:
     """End the session, its calls and streams: 2025-11-25, transports, "Session Management"."""
     check_legacy(http.table)
-    await http.mux.broadcast.catch_up()
+    await http.mux.sessions.catch_up()
     await http.mux.end_session(session_of(http), http.client_key)
     await reply(http, 204)
 
@@ -192,7 +186,7 @@ def session_of(http: HttpRequest) -> Session:
         raise NotAllowed(
             "This method needs a session (Mcp-Session-Id), which initialize opens", "POST"
         )
-    http.mux.broadcast.open()
+    http.mux.sessions.start()
     session = http.mux.sessions.open(id.strip().decode("latin-1"), http.principal)
     http.enter(session.key)
     return session
@@ -212,7 +206,7 @@ async def _resumed(
     stream, _, number = last.partition("/")
     if stream == LISTENER:
         client = http.client_key.client
-        return to_wire(await http.mux.session_streams.listen(session, after=number, client=client))
+        return await http.mux.session_streams.listen(session, after=number, client=client)
     if not _NUMBER.fullmatch(number):
         raise InvalidRequest(f"Last-Event-ID is not an id of this server: {last}")
     await http.mux.replay.check(session.key, stream)

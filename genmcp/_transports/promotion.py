@@ -16,8 +16,13 @@ from genmcp._mux.continuations import has_tasks
 from genmcp._mux.mux import Mux
 from genmcp._mux.performing import perform
 from genmcp._mux.responses import EncodedResponse
-from genmcp._mux.sinks import TaskSink
-from genmcp._mux.tasks import create_task_result, new_id, still_running_result, suspension_of
+from genmcp._mux.tasks import (
+    TaskSink,
+    create_task_result,
+    new_id,
+    still_running_result,
+    suspension_of,
+)
 from genmcp._transports.timers import TimerTable
 from genmcp.channel import Channel, Performer
 from genmcp.core.call import (
@@ -182,7 +187,7 @@ class Promotion(msgspec.Struct, eq=False):
         # A repeated write may find the record as the first one has written it, with another step.
         self._written = None if id == self._record else context.continuation
         self._record = id
-        task = await tasks.promote(self._channel, id)
+        task = await tasks.begin(self._channel, id)
         # An earlier attempt wrote it, although the store reported a failure, and another process
         # has ended the task as lost in the meantime. The next attempt uses a new id.
         if task.ended:

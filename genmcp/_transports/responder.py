@@ -361,7 +361,7 @@ async def _serve_member(call: Responder, response: OpenResponse, limits: "BatchL
     """
     mux, request = call.caller.mux, call.request
     try:
-        if call.closed or request.session in mux.broadcast:
+        if call.closed or request.session in mux.sessions:
             call.put(NO_RESPONSE)
         elif response.stopping:
             call.put(mux.responses.encode(request, Overloaded("The server is shutting down")))

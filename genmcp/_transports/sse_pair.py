@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final
 from urllib.parse import parse_qs, quote
 
-from genmcp._mux.session_streams import to_wire
 from genmcp._mux.threads import Multimap
 from genmcp._transports.body import decode, read_body
 from genmcp._transports.listening import EventStream
@@ -76,7 +75,7 @@ class SseEndpoint:
         """Open a session, which ends with its stream."""
         check_get_headers(http.table)
         mux = http.mux
-        mux.broadcast.open()
+        mux.sessions.start()
         with mux.streams.acquired(http.client_key):
             session, id = mux.sessions.open_new(anonymous_params(REVISION), http.principal)
             opening = sse.endpoint(f"{path}?{_PARAMETER}={id}".encode())
@@ -85,7 +84,7 @@ class SseEndpoint:
             try:
                 source = await mux.session_streams.listen(session, opening=opening, client=client)
                 in_use = partial(self._calls.__contains__, session.key)
-                await EventStream(http, in_use=in_use).serve(to_wire(source))
+                await EventStream(http, in_use=in_use).serve(source)
             finally:
                 for call in self._calls.of(session.key):
                     # The task of a client with a handle is not cancelled by a disconnect.
@@ -101,7 +100,7 @@ class SseEndpoint:
             McpError: it is not a message of an open session.
         """
         check_post_headers(http.table.get(b"content-type", b""), b"*/*")
-        await http.mux.broadcast.catch_up()
+        await http.mux.sessions.catch_up()
         given = parse_qs(query.decode("latin-1")).get(_PARAMETER, [""])
         session = http.mux.sessions.open(given[0], http.principal)
         http.enter(session.key)

@@ -4,7 +4,7 @@ ASGI has no event for "the client has read": a server takes bytes until its own 
 the next `send` waits. So a large body is sent in pieces, and the last `send` returns when all of it
 has left the server. Most responses fit into the buffer; nothing below is made for them. One that
 waits becomes an `UnreadResponse`, with the deadline of `Limits.write_timeout`, an
-entry in the account of its client (`_mux/unsent.py`), and a place in the shutdown.
+entry in the account of its client (`_mux/limits.py`), and a place in the shutdown.
 """
 
 import asyncio

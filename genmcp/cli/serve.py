@@ -20,8 +20,7 @@ import uvicorn
 from msgspec.structs import replace
 from starlette.applications import Starlette
 
-from genmcp._mux.mux import Mux
-from genmcp._mux.settings import SECRET_VARIABLE
+from genmcp._mux.mux import SECRET_VARIABLE, Mux
 from genmcp._transports.endpoint import Endpoint
 from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
 from genmcp._transports.shutdown import uvicorn_server

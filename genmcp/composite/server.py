@@ -50,6 +50,7 @@ from genmcp.protocol.capabilities import (
 )
 from genmcp.protocol.prompts import CompleteRequestParams, ListPromptsResult, PromptReference
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
+from genmcp.protocol.revisions.chain import RESOURCE_NOT_FOUND
 from genmcp.protocol.tools import ListToolsResult
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Server
@@ -78,9 +79,6 @@ _LISTS: Final[Mapping[str, _List]] = {
 _METHODS: Final = frozenset(
     {*_LISTS, "tools/call", "prompts/get", "resources/read", "completion/complete"}
 )
-
-# The codes of an error that means "no such resource": 2026-07-28, and earlier revisions.
-_NOT_FOUND: Final = (InvalidParams.code, -32002)
 
 R = TypeVar("R")
 
@@ -168,7 +166,7 @@ async def first_result(
         except InsufficientScope:
             raise
         except (McpError, ClientError) as error:
-            absent = getattr(error, "code", None) in _NOT_FOUND
+            absent = getattr(error, "code", None) in RESOURCE_NOT_FOUND
             if each.is_claimed and not absent:
                 raise
             # Other errors of a member without a template also lead to the next member, since

@@ -29,7 +29,7 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
 
     id: random, and the same for the life of the call. step: the number of the wait, counted from 1.
     key: the tool, prompt or URI that the request names. tag, assigns: those of the tool. asked,
-    answers: the questions to the client, and its answers so far, as JSON by the keys of the tool.
+    answers: the questions to the client, and its answers so far, as JSON by their names.
     alone: whether there is one question; then the tool gets its answer without a key. names: every
     name that a question of this call has had on the wire, where each MUST be unique (2026-07-28,
     basic/patterns, MRTR, "Server Requirements"; SEP-2663, "Task Update Requests"). task: the stored
@@ -71,10 +71,6 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
             otherwise="",
         )
 
-    def in_method(self, otherwise: str) -> "Continuation":
-        """Return this step as one that continues in the method *tag*, or in *otherwise*."""
-        return replace(self, method=True, otherwise=otherwise)
-
     def asking(self, questions: Mapping[str, bytes], *, alone: bool) -> "Continuation":
         """Return this step with *questions* to the client, by the tool's own keys.
 
@@ -92,13 +88,13 @@ class Continuation(msgspec.Struct, frozen=True, array_like=True):
         return replace(self, asked=tuple(asked), alone=alone, names=names)
 
     def answered(self, answers: Mapping[str, bytes]) -> "Continuation":
-        """Return this step with more *answers*, by the tool's own keys."""
+        """Return this step with more *answers*, by their names on the wire."""
         return replace(self, answers={**self.answers, **answers})
 
     @property
     def missing(self) -> Sequence[AskedQuestion]:
         """The questions that have no answer yet."""
-        return [each for each in self.asked if each.key not in self.answers]
+        return [each for each in self.asked if each.name not in self.answers]
 
     def pack(self) -> bytes:
         """Return the bytes to seal or store."""

@@ -217,7 +217,7 @@ def _join(parts: Sequence[Part]) -> bytes:
         if part is None:
             joined.append(b"-")
         else:
-            data = _to_bytes(part)
+            data = part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
             joined.append(b"%d:%b" % (len(data), data))
     return b"".join(joined)
 

@@ -219,8 +219,12 @@ class _Other(Wait[T_co]):
         self.on = on
 
     def close(self) -> None:
-        if isinstance(self.on, Coroutine):  # unstarted: Python would warn that it was not awaited
-            self.on.close()
+        _close(self.on)
+
+
+def _close(on: object) -> None:
+    if isinstance(on, Coroutine):  # unstarted: Python would warn that it was not awaited
+        on.close()
 
 
 @overload
@@ -280,8 +284,6 @@ class Continue:
 
     def take(self) -> WaitsFor | None:
         """Return the awaited object and drop the reference, so that it can be freed early."""
-        # A call may wait for days. A Task or future without another reference is collected in the
-        # meantime, so that its wait fails with WorkerLost: see `_mux/questions.py`.
         on, self._on = self._on, None
         return on
 
@@ -302,7 +304,7 @@ class Continue:
 
     def close(self) -> None:
         """Release the awaited object. A coroutine that has not started is closed."""
-        _Other(self.take()).close()
+        _close(self.take())
 
 
 StoredWork: TypeAlias = Job | ExternalJob | JobGroup[Any]

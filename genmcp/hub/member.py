@@ -544,7 +544,7 @@ class HubMember(Member):
         # The mux seals the assigns of the call into its continuation, from which `resume` reads
         # this key.
         if isinstance(step, Continue):
-            channel.context.own_assigns[_RELAY] = self._settings.suspended.add(call)
+            channel.context.assigns[_RELAY] = self._settings.suspended.add(call)
         return step
 
     async def _forward(self, request: Request, call: ForwardedCall) -> Result:

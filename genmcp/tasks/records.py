@@ -21,7 +21,6 @@ from typing import Final, NamedTuple, TypeAlias
 import msgspec
 
 from genmcp.core.client_key import client_of
-from genmcp.core.outcome import Outcome, unpack
 from genmcp.core.task import Task, record_ttl
 from genmcp.core.waiting import ExternalJob, Working
 from genmcp.errors import (
@@ -420,29 +419,6 @@ class TaskRecords:
         that.
         """
         await self.store.apply(Delete(f"{self.key(id)}#mark"))
-
-    # A large result of a job, which its call could not return, would otherwise be lost after hours
-    # of work. The application reads it with `Mux.job_value`.
-
-    async def keep_value(self, task: Task) -> bool:
-        """Store the outcome of the job of *task* for its ttl, and return True.
-
-        Return False if the task has no outcome, or the store does not accept it.
-        """
-        if task.outcome is None:
-            return False
-        key, client = f"{self.prefix}value:{task.id}", client_of(task.owner, task.address)
-        try:
-            await self.store.apply(Put(key, task.outcome, ttl=task.ttl, client=client, new=True))
-        except StoreError as error:
-            logger.warning("the outcome of the job of task %s is not stored: %s", task.id, error)
-            return False
-        return True
-
-    async def value(self, id: str) -> Outcome | None:
-        """Return the stored outcome of the job of the task *id*."""
-        entry = await self.store.get(f"{self.prefix}value:{id}")
-        return None if entry is None else unpack(entry.value)
 
     async def _shorten_request(self, task: Task) -> None:
         """Make the request of a cancelled or failed task expire with the task.

@@ -15,7 +15,7 @@ class RunningTasks:
     """
 
     def __init__(self) -> None:
-        self._callbacks: dict[tuple[str, int], Callable[[], None]] = {}
+        self._callbacks: dict[tuple[str, int], Callable[[], object]] = {}
 
     def __len__(self) -> int:
         return len(self._callbacks)
@@ -23,7 +23,7 @@ class RunningTasks:
     def __iter__(self) -> Iterator[tuple[str, int]]:
         return iter(self._callbacks)
 
-    def add(self, id: str, fencing_token: int, stop: Callable[[], None]) -> None:
+    def add(self, id: str, fencing_token: int, stop: Callable[[], object]) -> None:
         """Register the task *id*, which runs in this process; *stop* cancels its hook."""
         self._callbacks[id, fencing_token] = stop
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from genmcp import Mux, Suite, prompt
+from genmcp import Mux, Suite, prompt, tool
 from genmcp._mux import changes as module
 from genmcp._mux.changes import Subscription, Subscriptions
 from genmcp._mux.limits import Limits
@@ -18,6 +18,11 @@ from genmcp.stores.store import Append, LogEvent, Op
 from tests.mux.test_sessions import PARAMS
 
 LOG = "changes:test"
+
+
+@tool
+def nothing() -> None:
+    """Does nothing."""
 
 
 class Faulty(MemoryStore):
@@ -247,17 +252,41 @@ async def test_listening_stream_continues_after_failures_of_the_store(
     monkeypatch.setattr("genmcp.stores.following.RETRY_DELAY", 0)
     mux = Mux(Suite(name="test", version="1"), store=(store := Restarting()))
     session, _ = mux.sessions.open_new(PARAMS, None)
-    messages = await mux.session_streams.listen(session, opening=b"open")
+    messages = await mux.session_streams.listen(session, opening=b"open", as_events=False)
     async with aclosing(messages), asyncio.timeout(5):
-        found: list[object] = [await anext(messages)]
+        found = [await anext(messages)]
         for number in range(3):
             await mux.session_streams.append(session.key, b"%d" % number)
-            event = await anext(messages)
-            assert isinstance(event, LogEvent)
-            found.append(event.data)
+            found.append(await anext(messages))
     await store.aclose()
 
     assert found == [b"open", b"0", b"1", b"2"]
+
+
+async def test_change_between_two_listeners_is_not_missed() -> None:
+    """The second listens before the first has ended."""
+
+    class Slow(MemoryStore):
+        """Returns from the announcement of a listener once the one before has ended."""
+
+        async def apply(self, *ops: Op) -> None:
+            await super().apply(*ops)
+            if first and any(isinstance(each, Append) for each in ops):
+                messages = first.pop()
+                assert [each async for each in messages] == []
+                mux.subscriptions.announce(TOOLS)
+
+    first: list[AsyncGenerator[bytes, None]] = []
+    mux = Mux(Suite(name="test", version="1", tools=[nothing]), store=Slow())
+    session, _ = mux.sessions.open_new(PARAMS, None)
+    messages = await mux.session_streams.listen(session, opening=b"open", as_events=False)
+    assert await anext(messages) == b"open"
+    first.append(messages)
+
+    async with asyncio.timeout(5):
+        async with aclosing(await mux.session_streams.listen(session, as_events=False)) as second:
+            assert b"tools/list_changed" in await anext(second)
+    await mux.aclose()
 
 
 async def test_session_resumes_after_any_of_several_changes() -> None:
@@ -272,18 +301,24 @@ async def test_session_resumes_after_any_of_several_changes() -> None:
     mux.subscriptions.announce(RESOURCES)
     await asyncio.sleep(0)
 
-    async def listened(after: str | None = None, *announced: ServerChange) -> list[LogEvent]:
+    async def listened(after: str | None, *announced: ServerChange) -> list[bytes]:
         async with aclosing(await mux.session_streams.listen(session, after, opening=b":")) as got:
-            found = [await anext(got)]
+            await anext(got)
             for change in announced:
                 mux.subscriptions.announce(change)
-            found += [await asyncio.wait_for(anext(got), 5) for _ in range(2)]
-            return [each for each in found if isinstance(each, LogEvent)]
+            return [await asyncio.wait_for(anext(got), 5) for _ in range(2)]
+
+    def id_of(event: bytes) -> str:
+        return event.partition(b"\n")[0].decode().removeprefix("id: listener/")
+
+    def data_of(event: bytes) -> bytes:
+        return event.partition(b"data: ")[2]
 
     first, second = await listened(None, TOOLS, PROMPTS)
-    assert [each.data for each in await listened(first.id)] == [first.data, second.data]
-    prompts, _ = await listened(second.id, PROMPTS, TOOLS)
-    assert prompts.data == second.data
+    again = await listened(id_of(first))
+    assert [*map(data_of, again)] == [data_of(first), data_of(second)]
+    prompts, _ = await listened(id_of(second), PROMPTS, TOOLS)
+    assert data_of(prompts) == data_of(second)
     await mux.aclose()
 
 

@@ -73,7 +73,7 @@ async def test_ended_sessions_are_forgotten_after_their_lifetime(clock: Clock) -
     session, _ = begin(mux, clock)
     await mux.end_session(session, LOCAL)
 
-    assert len(mux.broadcast.places) == 1
+    assert len(mux.sessions.places) == 1
 
 
 async def test_ended_sessions_have_shares(clock: Clock) -> None:
@@ -104,7 +104,7 @@ async def test_session_that_is_ended_twice_is_counted_once(clock: Clock) -> None
     for _ in range(3):
         await mux.end_session(session, ClientKey(None, None, ""))
 
-    assert len(mux.broadcast.places) == 1
+    assert len(mux.sessions.places) == 1
 
 
 async def test_level_is_the_sessions_own(clock: Clock) -> None:

@@ -12,7 +12,6 @@ from genmcp import (
     Done,
     Endpoint,
     JobOptions,
-    MemoryStore,
     Mux,
     Run,
     SQLiteStore,
@@ -137,7 +136,7 @@ async def test_two_muxes_of_one_audience_are_one(tmp_path: Path) -> None:
         assert task["result"]["content"][0]["text"] == "SHOUT!"
 
 
-async def test_two_muxes_of_one_audience_share_a_memory_store() -> None:
+async def test_two_muxes_of_one_audience_share_their_calls(tmp_path: Path) -> None:
     """A call that runs in one is cancelled by way of the other, and a question answered there."""
 
     class Runs(Tool):
@@ -161,8 +160,8 @@ async def test_two_muxes_of_one_audience_share_a_memory_store() -> None:
             self.cancelled.set()
 
     suite = Suite(name="test", version="1", tools=[tool := Runs()])
-    store = MemoryStore()
-    muxes = [Mux(suite, store=store, secret="a secret of both of them") for _ in range(2)]
+    path, secret = tmp_path / "store.db", "a secret of both of them"
+    muxes = [Mux(suite, store=SQLiteStore(path), secret=secret) for _ in range(2)]
     here, there = (Client(Endpoint(mux), capabilities=TASKS) for mux in muxes)
     async with here.open(here.call("runs")) as call:
         await until(lambda: call.complete)

@@ -1,17 +1,23 @@
 """Legacy sessions over a store in a file: the knowledge of a process that has just started."""
 
+import asyncio
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, SQLiteStore, Suite, Tool, elicit, tool
-from genmcp._mux.bus import EVERYBODY
 from genmcp._mux.sessions import EndSession
+from genmcp.cancellation import cancel_and_wait
+from genmcp.core.request import Request
 from genmcp.errors import StoreUnavailable
+from genmcp.protocol.client_features import ListRootsRequestParams
+from genmcp.protocol.params import RequestParams
+from genmcp.protocol.revisions.chain import REVISIONS
 from genmcp.stores.store import LogEvent, Store
 from tests.support.asgi import LEGACIES, Client, until
 
@@ -126,7 +132,7 @@ async def test_session_is_not_trusted_while_ends_cannot_be_read(
         ended.app = app
         assert (await ended.send(ended.call("mark"))).status == 503
         store.back = True
-        await until(lambda: app.mux.broadcast.current, pause=0.01)
+        await until(lambda: app.mux.sessions.current, pause=0.01)
         assert (await ended.send(ended.call("mark"))).status == 404
 
 
@@ -154,12 +160,11 @@ async def test_process_that_falls_behind_learns_of_every_end(
         client = await Client.begin(slow, LEGACIES[0])
         assert (await client.send(client.call("mark"))).status == 200
         session = other.mux.sessions.open(client.session or "", None)
-        bus = other.mux.broadcast._ends
-        await bus.send(EVERYBODY, EndSession(session.key, session.issued))
-        for number in range(35):
-            await bus.send(EVERYBODY, EndSession(f"other {number}", session.issued))
+        for key in (session.key, *(f"other {number}" for number in range(35))):
+            ended = msgspec.msgpack.encode(EndSession(key, session.issued))
+            await other.mux.store.apply(other.mux.sessions._append(ended))
         released.append(True)
-        await until(lambda: session.key in slow.mux.broadcast, pause=0.01)
+        await until(lambda: session.key in slow.mux.sessions, pause=0.01)
         assert (await client.send(client.call("mark"))).status == 404
 
 
@@ -178,8 +183,22 @@ async def test_answer_to_a_server_with_a_full_store_is_503(tmp_path: Path) -> No
             store=SQLiteStore(tmp_path / "store.db"),
             secret="a secret of all processes",
         )
-        _, id = other.server_requests._register(session.key, None)
+        sent: list[bytes] = []
+        asking = Request(
+            id=1,
+            method="tools/call",
+            params=RequestParams(),
+            revision=REVISIONS[LEGACIES[0]],
+            client=session.client,
+            session=session.key,
+        )
+        params = ListRootsRequestParams()
+        asked = other.server_requests.ask(asking, None, "roots/list", params, sent.append)
+        call = asyncio.create_task(asked)
+        await until(lambda: sent)
+        id = msgspec.json.decode(sent[0])["id"]
         answer = await client.send({"jsonrpc": "2.0", "id": id, "result": {}})
+        await cancel_and_wait(call)
         await other.bus.aclose()
         await other.store.aclose()
 

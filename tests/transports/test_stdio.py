@@ -587,7 +587,7 @@ async def test_stdio_tells_a_legacy_client_of_changes() -> None:
         await wires.initialize()
         wires.send(request("ping", id=1))
         await wires.answer(1)
-        await until(lambda: mux.subscriptions._here()._listeners)
+        await until(lambda: mux.subscriptions._listeners)
         suite.add(fill)
         changed = await wires.receive()
 
@@ -648,7 +648,7 @@ async def test_stdio_notifications_resume_after_a_store_fault(
             await wires.answer(1)
         else:
             wires.send({"jsonrpc": "2.0", "method": again})
-        await until(lambda: mux.subscriptions._here()._listeners)
+        await until(lambda: mux.subscriptions._listeners)
         suite.add(echo)
         changed = await wires.receive()
 

@@ -244,20 +244,6 @@ async def test_listeners_of_one_address_fill_its_share_only() -> None:
         assert "x" * 10 in str(message["result"])
 
 
-async def test_unsubscribing_counts_for_its_client() -> None:
-    """The announcing event may be the first of a log after all others have expired."""
-    now = 0.0
-    store = MemoryStore(clock=lambda: now)
-    client = await at(served(store), "10.0.0.1")
-    for uri in ("note://1", "note://2"):
-        assert await subscribe(client, uri) == ""
-    now = Limits().replay_ttl + 1
-    unsubscribed = client.request("resources/unsubscribe", {"uri": "note://1"})
-    assert error(await client.send(unsubscribed)) == ""
-
-    assert (await store.usage("address 10.0.0.1")).entries == 2
-
-
 async def test_client_past_its_share_can_give_room_back() -> None:
     """It opens no more streams, but can unsubscribe and end its sessions."""
     store = MemoryStore(max_entries=100)

@@ -375,8 +375,6 @@ async def stream(client: Client) -> AsyncIterator[Connection]:
     """Give the session's own stream, once it has begun."""
     async with client.listen() as connection:
         await connection.started()
-        mux: Mux = client.app.mux
-        await until(lambda: mux.subscriptions._here()._listeners)
         yield connection
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, Endpoint, Limits, Mux, Suite, tool
-from genmcp._mux.unsent import SHARE, UnsentBytes
+from genmcp._mux.limits import UNSENT_SHARE, UnsentBytes
 from genmcp.core.client_key import ClientKey
 from genmcp.errors import Overloaded
 from tests.support.asgi import PATIENCE, until
@@ -156,7 +156,7 @@ async def test_client_that_reads_nothing_is_rejected_before_its_call(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """With 429, until it has read; another client, and a small request, is served meanwhile."""
-    monkeypatch.setattr("genmcp._mux.unsent.SHARE", LARGE // 2)
+    monkeypatch.setattr("genmcp._mux.limits.UNSENT_SHARE", LARGE // 2)
     app, ada, bob = served(), {"x-user": "ada"}, {"x-user": "bob"}
     async with serve(app) as url, await Connection.open(url) as connection:
 
@@ -180,7 +180,7 @@ async def test_longest_unread_response_is_closed_under_pressure(
 ) -> None:
     """A client below its own share is served: the newest response is sent."""
     caplog.set_level("INFO", "genmcp")
-    monkeypatch.setattr("genmcp._mux.unsent.TOTAL", LARGE)  # the kernel takes some of each
+    monkeypatch.setattr("genmcp._mux.limits.UNSENT_TOTAL", LARGE)  # the kernel takes some of each
     app = served()
     async with serve(app) as url:
         request = called("large", {}, id=1)
@@ -226,7 +226,7 @@ def test_account_refuses_who_has_used_up_the_share() -> None:
     """By principal or address, until the response is sent."""
     account = UnsentBytes(0.8)
     one, other = Waiting("192.0.2.1"), Waiting("192.0.2.2")
-    account.count(one, SHARE)
+    account.count(one, UNSENT_SHARE)
     assert account.full
     with refused(account, one.client_key):
         account.check(other.client_key)
@@ -239,14 +239,14 @@ def test_account_closes_the_response_that_was_read_longest_ago() -> None:
     """That of the client above its share, and never its only one."""
     account = UnsentBytes(1)
     first, second, third, other = Waiting(), Waiting(), Waiting(), Waiting("192.0.2.2")
-    account.count(other, SHARE // 2)
-    account.count(first, SHARE // 2)
-    account.count(second, SHARE // 2)
-    account.count(first, SHARE // 4, was_read=True)
-    account.count(third, SHARE // 2)
+    account.count(other, UNSENT_SHARE // 2)
+    account.count(first, UNSENT_SHARE // 2)
+    account.count(second, UNSENT_SHARE // 2)
+    account.count(first, UNSENT_SHARE // 4, was_read=True)
+    account.count(third, UNSENT_SHARE // 2)
 
     assert [each.closed for each in (first, second, third, other)] == [False, True, False, False]
-    account.count(third, 3 * SHARE)
+    account.count(third, 3 * UNSENT_SHARE)
     assert [first.closed, third.closed] == [True, False]
 
 
@@ -257,7 +257,7 @@ def test_account_leaves_room_to_authenticated_clients() -> None:
     account.count(ada, 1000)
     crowd = [Waiting(f"192.0.2.{number}") for number in range(8)]
     for each in crowd:
-        account.count(each, SHARE // 2)
+        account.count(each, UNSENT_SHARE // 2)
 
     assert not ada.closed
     assert [each.closed for each in crowd] == [True] * 6 + [False] * 2
@@ -267,6 +267,6 @@ def test_local_client_has_no_share() -> None:
     """It is the only client of its process."""
     account = UnsentBytes(0.8)
     local = Waiting(None)
-    account.count(local, 10 * SHARE)
+    account.count(local, 10 * UNSENT_SHARE)
     account.check(local.client_key)
     assert not local.closed

@@ -13,7 +13,7 @@ from genmcp.protocol.revisions import (
 )
 from genmcp.protocol.revisions.revision import Revision
 
-__all__ = ["LATEST", "LEGACY", "MODERN", "REVISIONS", "protocol_version"]
+__all__ = ["LATEST", "LEGACY", "MODERN", "RESOURCE_NOT_FOUND", "REVISIONS", "protocol_version"]
 
 
 #: Each revision by its version, newest first.
@@ -30,6 +30,9 @@ MODERN: Final = tuple(each for each in REVISIONS.values() if each.modern)
 LEGACY: Final = tuple(each for each in REVISIONS.values() if not each.modern)
 
 LATEST: Final = v2026_07_28.REVISION
+
+#: The codes of an error that means "no such resource" in any revision.
+RESOURCE_NOT_FOUND: Final = frozenset(each.resource_not_found for each in REVISIONS.values())
 
 
 def protocol_version() -> str:
