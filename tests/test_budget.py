@@ -53,7 +53,6 @@ SETTINGS = {
     "genmcp.Registry": 3,
     "genmcp.hub.Retry": 4,
     "genmcp.SQLiteStore": 4,
-    "genmcp._schema.limits.SchemaLimits": 5,
     "genmcp.Security": 2,
     "genmcp.ServerConfig": 11,
     "genmcp.Suite": 13,
