@@ -24,7 +24,7 @@ from genmcp._transports.request import (
 )
 from genmcp._transports.responder import Responder
 from genmcp._transports.shutdown import JobsAtWork, Shutdown
-from genmcp._transports.writing import START, reply, write
+from genmcp._transports.writing import reply
 from genmcp.core.server import Reject
 from genmcp.core.server_dispatch import SESSION_HEADER, plain_request
 from genmcp.errors import ConfigurationError, InsufficientScope, NotAllowed
@@ -317,18 +317,12 @@ def _opens_page(http: HttpRequest) -> bool:
 
 
 async def _no_console(http: HttpRequest) -> None:
-    """Respond to a browser: 405, as to any GET without a session, in words for its user."""
-    http.response_begun = True
-    headers = [
-        (b"allow", ", ".join(_METHODS).encode()),
-        (b"cache-control", b"no-cache"),
-        (b"content-length", b"%d" % len(_NO_CONSOLE)),
-        (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
-        (b"content-type", b"text/html; charset=utf-8"),
-        (b"vary", b"accept"),
-        (b"x-content-type-options", b"nosniff"),
-    ]
-    await write(http, {"type": START, "status": 405, "headers": headers}, _NO_CONSOLE)
+    """Respond to a browser as to any GET without a session, in words for its user."""
+    raise NotAllowed(
+        "This is an MCP endpoint: connect a client to the URL of this page. A page with which to "
+        "try the server is here with Endpoint(console=True), or genmcp serve --console",
+        *_METHODS,
+    )
 
 
 async def _post(http: HttpRequest) -> None:
@@ -392,23 +386,6 @@ async def _hang_up(http: HttpRequest) -> None:
 
 
 _CLIENT_CLOSED_REQUEST: Final = 499
-
-_NO_CONSOLE: Final = b"""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>MCP endpoint</title>
-<style>
-body { font: 1.05rem/1.6 system-ui, sans-serif; max-width: 38rem; margin: 12vh auto; padding: 1rem }
-</style>
-<h1>This is an MCP endpoint</h1>
-<p>MCP clients use it. To connect one, give it the URL of this page.</p>
-<p>A page with which to try the server can be here as well: the console. It is off unless the
-server is made with <code>Endpoint(..., console=True)</code>, or started with
-<code>genmcp serve --console</code>.</p>
-</html>
-"""
 
 _METHODS: Final[dict[str, Serve]] = {
     "GET": get,

@@ -18,17 +18,6 @@ import msgspec
 
 from genmcp.core.request import Request
 
-__all__ = [
-    "TICK",
-    "AdjustableTimeout",
-    "LatestProgress",
-    "RateLimiter",
-    "Timed",
-    "TimerTable",
-    "drive",
-    "run_at_once",
-]
-
 TICK: Final = 0.05
 """Seconds for which a call is pending before it is opened, and its client watched."""
 

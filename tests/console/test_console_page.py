@@ -43,8 +43,6 @@ async def test_browser_without_console_learns_how_to_have_one() -> None:
 
     assert answer.status_code == 405
     assert "POST" in answer.headers["allow"]
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert answer.headers["vary"] == "accept"
     for words in ("MCP endpoint", "URL of this page", "console=True", "genmcp serve --console"):
         assert words in answer.text
 
