@@ -9,8 +9,9 @@ import asyncio
 import logging
 import secrets
 import time
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
+from functools import partial
 from typing import Any, Protocol
 
 from genmcp._mux.mux import Mux
@@ -258,7 +259,7 @@ class PipeConnection(Pipe):
             if not isinstance(action, StartRequest | Reject):
                 self._perform(action)
         # The calls of the batch start only now: a cancellation in a batch concerns earlier calls.
-        running = [self._run(call) for call in calls]
+        running = [self._run(call, partial(batch.run, call)) for call in calls]
         self._start(batch.finish(running))
 
     def _perform(self, action: ServerAction) -> None:
@@ -272,7 +273,8 @@ class PipeConnection(Pipe):
             case StartRequest(request=request):
                 if request.method == "resources/subscribe" and self._relay is not None:
                     self._start_relay()
-                self._run(PipedCall(self, request))
+                call = PipedCall(self, request)
+                self._run(call, call.run)
             case OpenSession(id=id, params=params):
                 # A second `initialize`, for example of another client behind one proxy, opens
                 # another session; the calls of the first one continue.
@@ -333,14 +335,14 @@ class PipeConnection(Pipe):
 
     # The calls of the client.
 
-    def _run(self, call: PipedCall) -> Task:
+    def _run(self, call: PipedCall, run: Callable[[], Awaitable[None]]) -> Task:
         self._calls.add(call)
-        return self._start(self._ran(call))
+        return self._start(self._ran(call, run))
 
-    async def _ran(self, call: PipedCall) -> None:
+    async def _ran(self, call: PipedCall, run: Callable[[], Awaitable[None]]) -> None:
         request = call.request
         try:
-            await call.run()
+            await run()
         except Exception as error:
             if call.responded:
                 raise
@@ -428,6 +430,17 @@ class PipedBatch:
         self._bounds = BatchLimits(connection.mux, responses)
         self._pending = 0
         self._complete = asyncio.Event()
+
+    async def run(self, call: PipedCall) -> None:
+        """Run *call* as soon as few enough of the batch run.
+
+        Raises:
+            TooLarge: the response to the batch is full.
+        """
+        async with self._bounds.turns:
+            if self._bounds.full:
+                raise self._bounds.overflow()
+            await call.run()
 
     def add(self, request: Request, message: bytes | None) -> None:
         """Add the response to one of the requests, if it has one."""

@@ -23,7 +23,7 @@ from genmcp._mux.mux import Mux
 from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.listening import listen
 from genmcp._transports.request import ClientLeft, Headers, HttpRequest, as_headers, reject
-from genmcp._transports.running_call import RunningCall, unfinished
+from genmcp._transports.running_call import NO_RESPONSE, RunningCall, unfinished
 from genmcp._transports.stream import OpenResponse
 from genmcp._transports.timers import TICK, TimerTable, drive
 from genmcp._transports.writing import reply
@@ -41,6 +41,10 @@ from genmcp.protocol.value import Value
 
 _TURN: Final = 0.001
 """Seconds for which a hook may send messages before other asyncio.Tasks run."""
+
+
+_BATCH_CONCURRENCY: Final = 10
+"""Requests of a batch that run at once."""
 
 
 class Responder(RunningCall[HttpRequest], eq=False):
@@ -301,12 +305,16 @@ async def serve_batch(
         Responder(http, request, open_response=response, batch_limits=limits)
         for request in requests
     ]
-    members: list[asyncio.Task[None]] = []
+    members: set[asyncio.Task[None]] = set()
 
     try:
         for message in rejections:
             response.push(response.exchange.respond(message))
-        members += [asyncio.create_task(call.complete()) for call in calls]
+        # The asyncio.Task of a request is made when the semaphore admits the request. A client may
+        # send many batches whose first requests wait, and tasks for all others would take memory.
+        for call in calls:
+            await limits.turns.acquire()
+            members.add(asyncio.create_task(_serve_member(call, response, limits)))
         for ended in await asyncio.gather(*members, return_exceptions=True):
             # A hook that has cancelled itself does not cancel the others.
             if isinstance(ended, Exception):
@@ -327,26 +335,57 @@ async def serve_batch(
             await response.end(promotions)
 
 
+async def _serve_member(call: Responder, response: OpenResponse, limits: "BatchLimits") -> None:
+    """Run *call*, a member of a batch, which holds one of the turns in *limits*.
+
+    It is not started if the *response* or the session has ended, if the server is shutting down, or
+    if the response is full.
+    """
+    mux, request = call.caller.mux, call.request
+    try:
+        if call.closed or request.session in mux.broadcast:
+            call.put(NO_RESPONSE)
+        elif response.stopping:
+            call.put(mux.responses.encode(request, Overloaded("The server is shutting down")))
+        elif limits.full:  # not started, so the client can retry it
+            call.put(mux.responses.encode(request, limits.overflow()))
+        else:
+            await call.complete()
+        await asyncio.sleep(0)  # let requests of other clients run between two members
+    finally:
+        limits.turns.release()
+
+
 class BatchLimits:
-    """The limit on the responses of one batch together. Owned by the response to the batch.
+    """The limits on the requests and responses of one batch. Owned by the response to the batch.
 
     rejections: the errors of members that are not valid requests; they count towards
-    `Limits.max_result_bytes`.
+    `Limits.max_result_bytes`. turns: the semaphore (`_BATCH_CONCURRENCY`) that each running
+    request holds.
     """
 
     def __init__(self, mux: Mux, rejections: Iterable[bytes] = ()) -> None:
+        self.turns = asyncio.Semaphore(_BATCH_CONCURRENCY)
         self._mux = mux
         self._left = mux.limits.max_result_bytes - sum(map(len, rejections))
+
+    @property
+    def full(self) -> bool:
+        """Whether the response has reached `Limits.max_result_bytes`."""
+        return self._left <= 0
+
+    def overflow(self) -> TooLarge:
+        """Return the error for a request with a response that does not fit."""
+        most = self._mux.limits.max_result_bytes
+        return TooLarge(
+            f"The responses of this batch are larger than {most} bytes (limit: max_result_bytes)"
+        )
 
     def bounded(self, request: Request, response: EncodedResponse) -> EncodedResponse:
         """Return *response*, or an error if it does not fit; after that nothing fits any more."""
         size = len(response.body or b"")
-        if size <= self._left:
-            self._left -= size
-            return response
-        self._left = 0
-        most = self._mux.limits.max_result_bytes
-        error = TooLarge(
-            f"The responses of this batch are larger than {most} bytes (limit: max_result_bytes)"
-        )
-        return self._mux.responses.encode(request, error)
+        if size > self._left:
+            self._left = 0
+            return self._mux.responses.encode(request, self.overflow())
+        self._left -= size
+        return response
