@@ -42,27 +42,25 @@ FOREIGN_LIMITS: Final = SchemaLimits(
 MAX_DEPTH: Final = 64
 # Characters in one string: a pattern that runs as an automaton takes 8 ms for so many.
 _MAX_TEXT: Final = 4_194_304
-# Bits of an integer that is compared in some nanoseconds, and of one with a hash of its own. Larger
-# ones are few, since `uniqueItems` compares each pair of them, in 0.5 us. Their digits are bounded,
-# since one of 4,000 is converted in 0.6 ms for each keyword that compares it.
-WORD_BITS, EXACT_BITS = 64, 53
-_MAX_LARGE: Final = 200
+# Digits of an integer: one of 4,000 is converted in 0.6 ms for each keyword that compares it.
 _MAX_DIGITS: Final = 100
-# The digits of the smallest of them.
-_DIGITS: Final = {bits: b"0" * len(str(1 << bits)) for bits in (WORD_BITS, EXACT_BITS)}
+# An integer of more bits may be equal to others as a float. It has 16 digits at least.
+_EXACT_BITS: Final = 53
+_INEXACT: Final = b"0" * 16
+_LONG: Final = b"0" * (_MAX_DIGITS + 1)
 _AS_ZEROS: Final = bytes.maketrans(b"123456789", b"0" * 9)
 
 
 class ValueLimits(NamedTuple):
     """Bounds on the values that a schema is applied to; lower if it is expensive to apply.
 
-    values: items and properties, at all levels. names: characters of all property names. bits:
-    those of an integer that is not large.
+    values: items and properties, at all levels. names: characters of all property names. alike:
+    different integers that are equal to others as floats, if they may have to be compared.
     """
 
     values: int = 200_000
     names: int = _MAX_TEXT
-    bits: int = WORD_BITS
+    alike: int | None = None
 
 
 # Accepts values of at most that depth. It checks ten million values per second.
@@ -90,29 +88,30 @@ def excess(value: Any, raw: Raw | bytes | None, limits: ValueLimits) -> str | No
 
 def _is_small(value: Any, text: bytes, limits: ValueLimits) -> bool:
     brackets = text.count(b"[") + text.count(b"{")
+    digits = _LONG if limits.alike is None else _INEXACT
     return (
         len(text) <= limits.names
         and brackets + text.count(b",") <= limits.values
-        and _DIGITS[limits.bits] not in text.translate(_AS_ZEROS)
+        and (len(text) < len(digits) or digits not in text.translate(_AS_ZEROS))
         and (brackets <= MAX_DEPTH or _SHALLOW.is_valid(value))
     )
 
 
 def _excess_by_walk(value: Any, limits: ValueLimits) -> str | None:
     level: Collection[Any] = (value,)
-    depth = count = large = named = 0
+    depth = count = named = 0
+    inexact: set[int] = set()
     while level:
         texts = (len(each) for each in level if each.__class__ is str)
         if (longest := max(texts, default=0)) > _MAX_TEXT:
             return f"expected text of at most {_MAX_TEXT} characters, got {longest}"
-        numbers = (each for each in level if each.__class__ is int)
-        sizes = [size for size in map(int.bit_length, numbers) if size > limits.bits]
-        large += len(sizes)
-        if large > _MAX_LARGE or max(sizes, default=0) > _MAX_DIGITS * 10 // 3:
-            return (
-                f"expected at most {_MAX_LARGE} integers of more than {limits.bits} bits, of at "
-                f"most {_MAX_DIGITS} digits; got more or longer ones"
-            )
+        numbers = [each for each in level if each.__class__ is int]
+        if max(map(int.bit_length, numbers), default=0) > _MAX_DIGITS * 10 // 3:
+            return f"expected integers of at most {_MAX_DIGITS} digits, got a longer one"
+        if limits.alike is not None:
+            inexact |= {each for each in numbers if each.bit_length() > _EXACT_BITS}
+            if len(inexact) - len({*map(float, inexact)}) > limits.alike:
+                return f"expected at most {limits.alike} integers that are equal as floats"
         objects = [each for each in level if each.__class__ is dict]
         arrays = [each for each in level if each.__class__ in (list, tuple)]
         named += sum(map(len, chain(*objects)))

@@ -19,7 +19,7 @@ from typing import Any, Final
 from jsonschema_rs import Draft202012Validator, RegexOptions
 
 from genmcp._schema.document import Document
-from genmcp._schema.limits import WORD_BITS, SchemaLimits
+from genmcp._schema.limits import SchemaLimits
 from genmcp._schema.words import join_pointer
 
 # Seconds for all patterns and comparisons of one value, and the fault of a value beyond them.
@@ -113,7 +113,7 @@ class Meter:
         numbers = _WORK_OF_NUMBER * _numbers_of(given)
 
         def work(value: Any) -> int:
-            is_word = value.__class__ is int and value.bit_length() <= WORD_BITS
+            is_word = value.__class__ is int and value.bit_length() <= 64
             return 0 if is_word or value.__class__ not in (int, float) else numbers
 
         return _Metered(self._budget, Draft202012Validator({"enum": given}).is_valid, work)

@@ -14,17 +14,10 @@ from jsonschema_rs import RegexOptions, Registry, ValidationError, Validator
 from jsonschema_rs import ValidationErrorKind as Kind
 from msgspec import Raw
 
-from genmcp._schema.cost import cost_of
+from genmcp._schema.cost import COMPARED, cost_of
 from genmcp._schema.document import DIALECTS, Document
 from genmcp._schema.explain import Explainer
-from genmcp._schema.limits import (
-    DEFAULT_LIMITS,
-    EXACT_BITS,
-    WORD_BITS,
-    SchemaLimits,
-    ValueLimits,
-    excess,
-)
+from genmcp._schema.limits import DEFAULT_LIMITS, SchemaLimits, ValueLimits, excess
 from genmcp._schema.metered import Meter
 from genmcp._schema.words import accepted_values, join_pointer, join_words, mismatch, to_json
 from genmcp.errors import ConfigurationError
@@ -50,10 +43,10 @@ _VALIDATORS: Final[dict[str, type[Validator]]] = dict(
 _SMALL: Final = 64
 # Subschemas that are applied to all parts of a value: in 25 ms at most, and 10 ms usually.
 _MAX_APPLIED: Final = 1_200_000
-# Values that may each be checked by a callback, which takes some microseconds, and values that may
-# be compared with each other.
+# Values that may each be checked by a callback, which takes some microseconds.
 _MAX_CALLBACKS: Final = 50_000
-_MAX_COMPARED: Final = 20_000
+# Integers that `uniqueItems` compares with each other, since they are equal as floats: 10 ms.
+_MAX_ALIKE: Final = 200
 
 
 class Schema:
@@ -155,15 +148,12 @@ class Schema:
 def _value_limits(document: Document, meter: Meter, cost: int) -> ValueLimits:
     """Return the limits of the values that a schema with that *cost* is applied to."""
     most = ValueLimits()
-    compares = document.uses("uniqueItems")
+    callbacks = _MAX_CALLBACKS if meter.keywords else most.values
     return ValueLimits(
-        values=min(
-            _MAX_APPLIED // cost,
-            _MAX_COMPARED if compares else most.values,
-            _MAX_CALLBACKS if meter.keywords else most.values,
-        ),
+        values=min(_MAX_APPLIED // cost, callbacks),
         names=min(meter.max_names, most.names),
-        bits=EXACT_BITS if compares else WORD_BITS,
+        # Each of several comparisons of the same items takes as long.
+        alike=_MAX_ALIKE // (1 + cost // (2 * COMPARED)) if document.uses("uniqueItems") else None,
     )
 
 
