@@ -30,12 +30,12 @@ BUDGETS = {
     "tasks/": 4_100,
     "stores/": 3_250,
     "mux/": 3_380,
-    "transports/": 3_390,
+    "transports/": 3_260,
     "cli/": 3_510,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_590,
-    "schema/": 1_620,
-    "protocol/ wire/ core/": 4_430,
+    "schema/": 1_580,
+    "protocol/ wire/ core/": 4_390,
     "prompts/ resources/ question/ suite/ telemetry/": 2_760,
     "": 2_990,  # the modules at the top, and the console
 }
