@@ -24,13 +24,13 @@ async def test_deadlines_expire_in_order_whatever_their_durations() -> None:
     """One timer serves all; a deadline shorter than a tick does not wait for one."""
     table = TimerTable.of(asyncio.get_running_loop())
     order: list[float] = []
-    items = [Item(seconds, order) for seconds in (0.03, 0.0, 0.02, 0.01)]
+    items = [Item(seconds, order) for seconds in (0.15, 0.0, 0.1, 0.05)]
     for item in items:
         table.add(item, item.seconds)
     for item in items:
         await item.expired.wait()
 
-    assert order == [0.0, 0.01, 0.02, 0.03]
+    assert order == [0.0, 0.05, 0.1, 0.15]
 
 
 async def test_timer_exists_only_while_something_waits() -> None:
