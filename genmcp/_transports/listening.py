@@ -67,8 +67,8 @@ class EventStream(OpenConnection, eq=False):
         """Return the actions of a heartbeat."""
         return [StreamChunk(COMMENT)]
 
-    async def serve(self, source: AsyncGenerator[bytes, None]) -> None:
-        """Respond with the events of *source*, which are in the wire format."""
+    async def serve(self, source: AsyncGenerator[bytes | list[bytes], None]) -> None:
+        """Respond with the events of *source*: in the wire format, or a list of messages."""
         http = self.http
         http.response_begun = True
         # It has no deadline until `leave` sets one, the present: if it has expired, the stream was
@@ -86,8 +86,11 @@ class EventStream(OpenConnection, eq=False):
                     watch.add_done_callback(self._left)
                     await self._send(StreamHead())
                     self._watch_expiry()
-                    async for data in source:
-                        await self._send(StreamChunk(data))
+                    async for each in source:
+                        if isinstance(each, list):
+                            each = b"".join(map(sse.event, each))
+                        await self._send(StreamChunk(each))
+                        del each  # which a quiet stream would keep
             except TimeoutError:
                 if not scope.expired():
                     raise
@@ -161,7 +164,7 @@ async def listen(http: HttpRequest, request: Request) -> None:
         if http.body_size:  # there may be many open streams, which do not need it
             http.release_body()
         end = sse.event(closing_response(mux, request))
-        await EventStream(http, closing_response=end).serve(_events(messages))
+        await EventStream(http, closing_response=end).serve(messages)
 
 
 def closing_response(mux: Mux, request: Request) -> bytes:
@@ -244,8 +247,3 @@ async def _messages(
                 for each in tasks
             ),
         ]
-
-
-async def _events(messages: AsyncGenerator[list[bytes], None]) -> AsyncGenerator[bytes, None]:
-    async for each in messages:
-        yield b"".join(map(sse.event, each))
