@@ -30,7 +30,7 @@ BUDGETS = {
     "tasks/": 4_100,
     "stores/": 3_250,
     "mux/": 3_380,
-    "transports/": 3_250,
+    "transports/": 3_240,
     "cli/": 3_510,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_590,
