@@ -145,16 +145,20 @@ class _Metered:
         work = 0 if budget.fault else self._work(value)
         if budget.fault:
             raise ValueError
+        fits = self._metered(value, work) if work else self._accepts(value)
+        if not fits:
+            raise ValueError
+
+    def _metered(self, value: Any, work: int) -> bool:
         # The clock of CPU time takes longer than a short match. The other one also counts pauses of
         # the process, but for no more than the worst match.
         clock = perf_counter if work < _LONG_WORK else thread_time
         began = clock()
         fits = self._accepts(value)
-        budget.seconds -= min(max(0, clock() - began - _SHORT), work * _SECONDS_OF_WORK)
-        if budget.seconds < 0:
-            budget.fault = _TOO_SLOW
-        if not fits:
-            raise ValueError
+        self._budget.seconds -= min(max(0, clock() - began - _SHORT), work * _SECONDS_OF_WORK)
+        if self._budget.seconds < 0:
+            self._budget.fault = _TOO_SLOW
+        return fits
 
 
 def _numbers_of(options: Any) -> int:
