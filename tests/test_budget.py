@@ -32,12 +32,12 @@ BUDGETS = {
     "tasks/": 4_100,
     "stores/": 3_250,
     "mux/": 3_150,
-    "transports/": 3_390,
+    "transports/": 3_240,
     "cli/": 3_510,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_590,
-    "schema/": 1_620,
-    "protocol/ wire/ core/": 4_430,
+    "schema/": 1_580,
+    "protocol/ wire/ core/": 4_390,
     "prompts/ resources/ question/ suite/ telemetry/": 2_760,
     "": 2_990,  # the modules at the top, and the console
 }
@@ -55,7 +55,6 @@ SETTINGS = {
     "genmcp.Registry": 3,
     "genmcp.hub.Retry": 4,
     "genmcp.SQLiteStore": 4,
-    "genmcp._schema.limits.SchemaLimits": 5,
     "genmcp.Security": 2,
     "genmcp.ServerConfig": 11,
     "genmcp.Suite": 13,

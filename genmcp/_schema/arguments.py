@@ -6,7 +6,6 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw, Struct
 
-from genmcp._schema.limits import DEFAULT_LIMITS, SchemaLimits
 from genmcp._schema.of_type import allows_extra, decoder_of, schema_of
 from genmcp._schema.schema import Formats, Schema
 from genmcp.errors import ArgumentFaults, ConfigurationError, MalformedParams
@@ -18,19 +17,10 @@ Extra = Literal["forbid", "ignore"]
 
 # Keywords at the root of a schema that may allow properties besides those of `properties`.
 _OPENING: Final = frozenset(
-    [
-        "additionalProperties",
-        "patternProperties",
-        "unevaluatedProperties",
-        "$ref",
-        "$dynamicRef",
-        "allOf",
-        "anyOf",
-        "oneOf",
-        "not",
-        "if",
-        "dependentSchemas",
-    ]
+    {
+        *("additionalProperties", "patternProperties", "unevaluatedProperties", "dependentSchemas"),
+        *("$ref", "$dynamicRef", "allOf", "anyOf", "oneOf", "not", "if"),
+    }
 )
 
 _read = msgspec.json.Decoder().decode
@@ -56,7 +46,6 @@ def arguments_of(
     source: Any,
     *,
     formats: Formats = True,
-    limits: SchemaLimits = DEFAULT_LIMITS,
     extra: Extra = "forbid",
     origin: str = "input_schema",
 ) -> Arguments:
@@ -66,7 +55,6 @@ def arguments_of(
         source: a schema, whose arguments are decoded to a dict with its defaults; a type, to which
             they are decoded; or None for any object.
         formats: whether `format` is asserted, or additional formats.
-        limits: bounds on the schema and on the arguments.
         extra: whether undefined arguments of a type are rejected ("forbid", the default) or
             dropped. A type that configures this itself overrides it.
         origin: the option that *source* is from, for error messages.
@@ -93,7 +81,7 @@ def arguments_of(
     closes = closes and _OPENING.isdisjoint(document)
     if closes:
         document = {**document, "additionalProperties": False}
-    schema = Schema(document, formats=formats, limits=limits)
+    schema = Schema(document, formats=formats)
     if is_schema:
         decode = _dict_decoder(schema)
     else:

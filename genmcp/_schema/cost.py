@@ -30,9 +30,11 @@ _UNEVALUATED: Final = frozenset({"unevaluatedItems", "unevaluatedProperties"})
 _MARKING: Final = _UNEVALUATED | {"contains"}
 
 # The cost of expensive keywords, as a multiple of the cost of a subschema, which is some 20 ns: a
-# division, and the comparison with a constant other than a text. (`metered` has those of numbers.)
+# division, the comparison with a constant other than a text (`metered` has those of numbers), and
+# the comparison of an item with others.
 _MULTIPLE_OF: Final = 40
 _CONSTANT: Final = 4
+COMPARED: Final = 100
 # A reference that closes a loop: jsonschema-rs looks up whether its target was applied before, but
 # not at the innermost two levels of a value. So there is a cost for each, and for each pair.
 _LOOP: Final = 5
@@ -176,6 +178,7 @@ def _own_cost(schema: Any) -> int:
     compared = [each for each in options if each.__class__ in (dict, list)]
     if schema.get("const", "").__class__ is not str:
         compared.append(schema["const"])
+    keywords = _MULTIPLE_OF * ("multipleOf" in schema) + COMPARED * ("uniqueItems" in schema)
     needs = [schema.get("dependentRequired"), schema.get("dependencies")]
     named = sum(len(each) for each in needs if isinstance(each, dict))
-    return 1 + _MULTIPLE_OF * ("multipleOf" in schema) + _CONSTANT * len(compared) + named
+    return 1 + keywords + _CONSTANT * len(compared) + named

@@ -182,7 +182,7 @@ class Document:
                 continue
             schemas[pointer] = schema
             if len(schemas) > most:
-                raise self.refuse(pointer, f"more than {most} subschemas (SchemaLimits.subschemas)")
+                raise self.refuse(pointer, f"more than {most} subschemas")
             if depth > MAX_DEPTH:
                 raise self.refuse(pointer, f"more than {MAX_DEPTH} levels of subschemas")
             if schema.__class__ is not dict:
@@ -223,8 +223,7 @@ class Document:
             raise self.refuse(
                 pointer,
                 f"the JSON Pointers of its subschemas have more than {self._limits.schema_size} "
-                f"characters in all; use shorter names, or fewer levels below long ones "
-                f"(SchemaLimits.schema_size)",
+                f"characters in all; use shorter names, or fewer levels below long ones",
             )
 
     def _resolve(self) -> None:
@@ -265,7 +264,7 @@ def _plain(document: Mapping[str, Any], origin: str, limits: SchemaLimits) -> di
         raise ConfigurationError(
             f"{origin}: the schema has {len(text)} bytes and {size // _ITEM_SIZE} items and "
             f"properties, more than {limits.schema_size} bytes, of which each of them counts "
-            f"{_ITEM_SIZE} (SchemaLimits.schema_size)"
+            f"{_ITEM_SIZE}"
         )
     return dict(plain)
 

@@ -1,23 +1,22 @@
 """Patterns and comparisons, within limits of size and time.
 
-jsonschema-rs cannot be interrupted, and the time of some keywords depends on more than the size of
+jsonschema-rs cannot be interrupted, and the time of two keywords depends on more than the size of
 the value. A `pattern` takes up to 0.1 us for each character and each kilobyte of the compiled
 pattern, in which all repetitions are written out (`[ab]*a[ab]{1000}c`, on hostile text). `enum`
-takes up to 3 us for each number in it, and `uniqueItems` compares each pair of integers beyond 64
-bits. jsonschema-rs therefore applies these keywords by callbacks, which decide nothing more once
-they have taken too long for one value.
+takes up to 3 us for each number in it. jsonschema-rs therefore applies these keywords by callbacks,
+which decide nothing more once they have taken too long for one value.
 """
 
 import re
+import sys
 import threading
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Iterator
+from functools import lru_cache
 from math import inf
 from time import perf_counter, thread_time
 from typing import Any, Final
 
-from jsonschema_rs import Draft202012Validator, RegexOptions, Validator
+from jsonschema_rs import Draft202012Validator, RegexOptions
 
 from genmcp._schema.document import Document
 from genmcp._schema.limits import SchemaLimits
@@ -27,9 +26,8 @@ from genmcp._schema.words import join_pointer
 _SECONDS: Final = 0.010
 _TOO_SLOW: Final = "takes too long to check; send fewer or shorter texts, or fewer items"
 # Seconds of the worst match, for each kilobyte of its pattern and each character; and the same for
-# an item of an array, and for a number of an `enum`, in such units.
+# a number of an `enum`, in such units.
 _SECONDS_OF_WORK: Final = 0.000_000_1
-_WORK_OF_ITEM: Final = 20
 _WORK_OF_NUMBER: Final = 30
 _LONG_WORK: Final = 1_000
 # Seconds that are not counted, of each match: most take less.
@@ -53,28 +51,16 @@ _EACH_PATTERN: Final = 40
 _FOLDED_CLASS: Final = 2_000
 _ANY_CASE: Final = re.compile(r"\(\?[a-zA-Z-]*i")
 
-# Items that are compared with each other; and the same if numbers among them are beyond 64 bits.
-_MAX_COMPARED: Final = 10_000
-_MAX_COMPARED_SLOWLY: Final = 200
-_COMPARED_FAST: Final = Draft202012Validator(
-    {
-        "minimum": -(2**63),
-        "maximum": 2**64 - 1,
-        "items": {"$ref": "#"},
-        "additionalProperties": {"$ref": "#"},
-    }
-)
-
 
 class Meter:
-    """Applies the patterns and comparisons of a schema. Owned by its `Schema`.
+    """Applies the patterns and numeric enums of a schema. Owned by its `Schema`.
 
     Args:
         document: the schema.
         limits: bounds on its patterns.
 
     Attributes:
-        keywords: the keywords that jsonschema-rs applies by callbacks, for its validators.
+        max_names: characters that all property names of a value may have together.
 
     Raises:
         ConfigurationError: a pattern is invalid or too large, or there are too many.
@@ -82,19 +68,23 @@ class Meter:
 
     def __init__(self, document: Document, limits: SchemaLimits) -> None:
         self._budget = _Budget()
-        lengths = _lengths_of_patterns(document, limits)
-        self.keywords: dict[str, Any] = {}
-        if min(lengths.values(), default=inf) < inf:
-            self.keywords["pattern"] = partial(_Pattern, self._budget, lengths)
-        if document.uses("uniqueItems"):
-            self.keywords["uniqueItems"] = partial(_UniqueItems, self._budget)
+        self._lengths = _lengths_of_patterns(document, limits)
         schemas = [each for each in document.schemas.values() if each.__class__ is dict]
-        if any(_numbers_of(each.get("enum")) for each in schemas):
-            self.keywords["enum"] = partial(_Enum, self._budget)
-        names = {
-            each for _, each in _patterns(document, "patternProperties") if lengths[each] < inf
-        }
-        self._names = self._matcher_of_names(names) if names else None
+        # jsonschema-rs has no callback for the patterns of names.
+        names = {pattern for each in schemas for pattern in _of_names(each)}
+        large = [int(each) for each in map(self._lengths.__getitem__, names) if each < inf]
+        self.max_names = min(large, default=sys.maxsize) // max(1, len(large))
+        self._compares_numbers = any(_numbers_of(each.get("enum")) for each in schemas)
+
+    @property
+    def keywords(self) -> dict[str, Any]:
+        """The keywords that jsonschema-rs applies by callbacks, for its validators."""
+        found: dict[str, Any] = {}
+        if min(self._lengths.values(), default=inf) < inf:
+            found["pattern"] = self._pattern
+        if self._compares_numbers:
+            found["enum"] = self._enum
+        return found
 
     @property
     def fault(self) -> str:
@@ -104,109 +94,71 @@ class Meter:
     def fits(self, accepts: Callable[[Any], bool], value: Any) -> bool:
         """Return whether *accepts*, of a validator with these keywords, decides for *value*."""
         self._budget.seconds, self._budget.fault = _SECONDS, ""
-        if self._names is not None:
-            self._names.is_valid(value)
-        return not self.fault and accepts(value) and not self.fault
+        return accepts(value) and not self.fault
 
-    def _matcher_of_names(self, patterns: Iterable[str]) -> Validator:
-        """Return a validator that accepts every value, and matches the names of its properties.
+    def _pattern(self, _schema: Any, pattern: str, _path: Any) -> "_Metered":
+        most = self._lengths[pattern]
+        kilobytes = int(_SIZE_TIMES_LENGTH / 1024 / most)
 
-        jsonschema-rs has no callback for the patterns of names. With this validator, those that
-        take too long are found before they are applied.
-        """
-        below = {"$ref": "#"}
-        return Draft202012Validator(
-            {
-                "propertyNames": {"allOf": [{"anyOf": [{"pattern": it}, True]} for it in patterns]},
-                "items": below,
-                "additionalProperties": below,
-            },
-            keywords=self.keywords,
-        )
+        def work(value: Any) -> int:
+            count = len(value) if isinstance(value, str) else 0
+            if count > most:
+                words = f"expected text of at most {most} characters for the pattern "
+                self._budget.fault = f"{words}{pattern[:200]}, got {count}"
+            return count * kilobytes
+
+        return _Metered(self._budget, _matcher_of(pattern), work)
+
+    def _enum(self, _schema: Any, given: list[Any], _path: Any) -> "_Metered":
+        numbers = _WORK_OF_NUMBER * _numbers_of(given)
+
+        def work(value: Any) -> int:
+            is_word = value.__class__ is int and value.bit_length() <= 64
+            return 0 if is_word or value.__class__ not in (int, float) else numbers
+
+        return _Metered(self._budget, Draft202012Validator({"enum": given}).is_valid, work)
 
 
 class _Budget(threading.local):
-    """The seconds that the check of a value has left in its thread, and the fault that ended it."""
+    """What is left for the value that this thread checks, or the fault of that value."""
 
     seconds = 0.0
     fault = ""
 
 
-class _Metered(ABC):
-    """A keyword with its value in a schema, as jsonschema-rs calls it."""
+class _Metered:
+    """A keyword with its value in a schema, as jsonschema-rs calls it.
 
-    def __init__(self, budget: _Budget, accepts: Callable[[Any], bool]) -> None:
+    *accepts* applies it. *work* returns the work for a value, or sets the fault of the budget.
+    """
+
+    def __init__(
+        self, budget: _Budget, accepts: Callable[[Any], bool], work: Callable[[Any], int]
+    ) -> None:
         self._budget = budget
         self._accepts = accepts
-
-    @abstractmethod
-    def work(self, value: Any) -> int:
-        """Return the work for *value*; set the fault of the budget if *value* is too large.
-
-        Raise ValueError if it is known without the work that *value* does not fit.
-        """
+        self._work = work
 
     def validate(self, value: Any) -> None:
         """Raise ValueError if *value* does not fit; for every further value beyond a limit, too."""
         budget = self._budget
-        work = 0 if budget.fault else self.work(value)
+        work = 0 if budget.fault else self._work(value)
         if budget.fault:
             raise ValueError
+        fits = self._metered(value, work) if work else self._accepts(value)
+        if not fits:
+            raise ValueError
+
+    def _metered(self, value: Any, work: int) -> bool:
         # The clock of CPU time takes longer than a short match. The other one also counts pauses of
         # the process, but for no more than the worst match.
         clock = perf_counter if work < _LONG_WORK else thread_time
         began = clock()
         fits = self._accepts(value)
-        budget.seconds -= min(max(0, clock() - began - _SHORT), work * _SECONDS_OF_WORK)
-        if budget.seconds < 0:
-            budget.fault = _TOO_SLOW
-        if not fits:
-            raise ValueError
-
-
-class _Pattern(_Metered):
-    def __init__(
-        self, budget: _Budget, lengths: Mapping[str, float], _schema: Any, pattern: str, _path: Any
-    ) -> None:
-        super().__init__(budget, _matcher_of(pattern))
-        self._pattern = pattern
-        self._length = lengths[pattern]
-        self._kilobytes = int(_SIZE_TIMES_LENGTH / 1024 / self._length)
-
-    def work(self, value: Any) -> int:
-        count = len(value) if isinstance(value, str) else 0
-        if count > self._length:
-            words = f"expected text of at most {self._length} characters for the pattern "
-            self._budget.fault = f"{words}{self._pattern[:200]}, got {count}"
-        return count * self._kilobytes
-
-
-class _UniqueItems(_Metered):
-    def __init__(self, budget: _Budget, _schema: Any, given: bool, _path: Any) -> None:
-        super().__init__(budget, Draft202012Validator({"uniqueItems": given}).is_valid)
-        self._given = given
-
-    def work(self, value: Any) -> int:
-        count = len(value) if self._given and isinstance(value, list | tuple) else 0
-        most = _MAX_COMPARED
-        if count > _MAX_COMPARED_SLOWLY and not _COMPARED_FAST.is_valid(value):
-            most = _MAX_COMPARED_SLOWLY
-        if count > most:
-            self._budget.fault = f"expected at most {most} items that differ, got {count}"
-        return count * _WORK_OF_ITEM
-
-
-class _Enum(_Metered):
-    def __init__(self, budget: _Budget, _schema: Any, given: list[Any], _path: Any) -> None:
-        super().__init__(budget, Draft202012Validator({"enum": given}).is_valid)
-        self._given = given
-        self._work = _WORK_OF_NUMBER * _numbers_of(given)
-
-    def work(self, value: Any) -> int:
-        # jsonschema-rs converts a large integer again for each number: 0.5 ms for 4,000 digits.
-        if value.__class__ is int and value.bit_length() > 64 and value not in self._given:
-            raise ValueError
-        return self._work if value.__class__ is float else 0
+        self._budget.seconds -= min(max(0, clock() - began - _SHORT), work * _SECONDS_OF_WORK)
+        if self._budget.seconds < 0:
+            self._budget.fault = _TOO_SLOW
+        return fits
 
 
 def _numbers_of(options: Any) -> int:
@@ -227,35 +179,38 @@ def _lengths_of_patterns(document: Document, limits: SchemaLimits) -> dict[str, 
     """
     lengths: dict[str, float] = {}
     counted = 0
-    for keyword in ("pattern", "patternProperties"):
-        for pointer, pattern in _patterns(document, keyword):
-            if pattern not in lengths:
-                counted += _count(pattern)
-            if counted > limits.patterns:
-                words = f"more than {limits.patterns} characters of patterns"
-                raise document.refuse(pointer, f"{words} (SchemaLimits.patterns)")
-            length = longest_text(pattern, _BYTES_OF_CHARACTER * limits.patterns)
-            if length is None:
-                raise document.refuse(
-                    pointer,
-                    f"the pattern {pattern[:200]!r} is not one that can be run in linear time, or "
-                    f"is too large (SchemaLimits.patterns): look-around and back-references are "
-                    f"not supported, and repetitions are written out; bound lengths with maxLength "
-                    f"instead",
-                )
-            lengths[pattern] = length
+    for pointer, pattern in _patterns(document):
+        if pattern not in lengths:
+            counted += _count(pattern)
+        if counted > limits.patterns:
+            raise document.refuse(pointer, f"more than {limits.patterns} characters of patterns")
+        length = longest_text(pattern, _BYTES_OF_CHARACTER * limits.patterns)
+        if length is None:
+            raise document.refuse(
+                pointer,
+                f"the pattern {pattern[:200]!r} is not one that can be run in linear time, or is "
+                f"too large: look-around and back-references are not supported, and repetitions "
+                f"are written out; bound lengths with maxLength instead",
+            )
+        lengths[pattern] = length
     return lengths
 
 
-def _patterns(document: Document, keyword: str) -> Iterator[tuple[str, str]]:
-    """Yield each pattern of *keyword*, `pattern` or `patternProperties`, with its pointer."""
+def _patterns(document: Document) -> Iterator[tuple[str, str]]:
+    """Yield each pattern with its pointer."""
     for pointer, schema in document.schemas.items():
-        given = schema.get(keyword) if schema.__class__ is dict else None
-        if isinstance(given, str):
-            yield join_pointer(pointer, keyword), given
-        elif isinstance(given, dict):
-            for pattern in given:
-                yield join_pointer(pointer, keyword, pattern), pattern
+        if schema.__class__ is not dict:
+            continue
+        if isinstance(pattern := schema.get("pattern"), str):
+            yield join_pointer(pointer, "pattern"), pattern
+        for pattern in _of_names(schema):
+            yield join_pointer(pointer, "patternProperties", pattern), pattern
+
+
+def _of_names(schema: dict[str, Any]) -> Iterable[str]:
+    """Return the patterns of property names in *schema*."""
+    named = schema.get("patternProperties")
+    return named if isinstance(named, dict) else ()
 
 
 def _count(pattern: str) -> int:

@@ -14,10 +14,10 @@ from jsonschema_rs import RegexOptions, Registry, ValidationError, Validator
 from jsonschema_rs import ValidationErrorKind as Kind
 from msgspec import Raw
 
-from genmcp._schema.cost import cost_of
+from genmcp._schema.cost import COMPARED, cost_of
 from genmcp._schema.document import DIALECTS, Document
 from genmcp._schema.explain import Explainer
-from genmcp._schema.limits import DEFAULT_LIMITS, SchemaLimits, excess
+from genmcp._schema.limits import DEFAULT_LIMITS, SchemaLimits, ValueLimits, excess
 from genmcp._schema.metered import Meter
 from genmcp._schema.words import accepted_values, join_pointer, join_words, mismatch, to_json
 from genmcp.errors import ConfigurationError
@@ -41,11 +41,12 @@ _VALIDATORS: Final[dict[str, type[Validator]]] = dict(
 
 # A JSON text of fewer bytes cannot exceed any reasonable limits, so the limits are not checked.
 _SMALL: Final = 64
-
 # Subschemas that are applied to all parts of a value: in 25 ms at most, and 10 ms usually.
 _MAX_APPLIED: Final = 1_200_000
 # Values that may each be checked by a callback, which takes some microseconds.
 _MAX_CALLBACKS: Final = 50_000
+# Integers that `uniqueItems` compares with each other, since they are equal as floats: 10 ms.
+_MAX_ALIKE: Final = 200
 
 
 class Schema:
@@ -55,7 +56,7 @@ class Schema:
         document: the schema.
         formats: whether `format` is asserted, or additional formats; default True.
         origin: the name of the option that *document* is from, which begins error messages.
-        limits: bounds on the schema and on values; see `SchemaLimits`.
+        limits: bounds on the schema; see `SchemaLimits`.
 
     Attributes:
         document: the schema as it was given, for listing.
@@ -81,11 +82,9 @@ class Schema:
         self.document = document
         self._formats = formats
         self.parts = Document(document, origin, limits)
-        self._meter = Meter(self.parts, limits)
-        self._max_values = min(limits.values, _MAX_APPLIED // cost_of(self.parts, limits))
-        if not {"pattern", "enum"}.isdisjoint(self._meter.keywords):
-            self._max_values = min(self._max_values, _MAX_CALLBACKS)
-        self.small = min(_SMALL, self._max_values)
+        self._meter = meter = Meter(self.parts, limits)
+        self._limits = _value_limits(self.parts, meter, cost_of(self.parts, limits))
+        self.small = min(_SMALL, self._limits.values)
         try:
             self._validator = self._compile(self.parts.plain)
         except ValidationError as error:
@@ -93,8 +92,8 @@ class Schema:
         except ValueError as error:  # too deep nesting, or an unsupported number
             raise self.parts.refuse("", f"it cannot be compiled: {error}") from None
         self.fits = self._validator.is_valid
-        if self._meter.keywords:
-            self.fits = partial(self._meter.fits, self._validator.is_valid)
+        if meter.keywords:
+            self.fits = partial(meter.fits, self._validator.is_valid)
         self.fill = _filler_of(self.parts)
 
     def check(self, instance: Any, raw: Raw | bytes | None = None) -> Sequence[str]:
@@ -105,7 +104,7 @@ class Schema:
         """
         words = None
         if raw is None or len(raw) > self.small:
-            words = excess(instance, raw, self._max_values)
+            words = excess(instance, raw, self._limits)
         if not words:
             if self.fits(instance):
                 return ()
@@ -144,6 +143,18 @@ class Schema:
             case kind:
                 words = mismatch(kind.name, kind.value, error.instance)
         return self.parts.refuse(join_pointer("", *error.instance_path), words)
+
+
+def _value_limits(document: Document, meter: Meter, cost: int) -> ValueLimits:
+    """Return the limits of the values that a schema with that *cost* is applied to."""
+    most = ValueLimits()
+    callbacks = _MAX_CALLBACKS if meter.keywords else most.values
+    return ValueLimits(
+        values=min(_MAX_APPLIED // cost, callbacks),
+        names=min(meter.max_names, most.names),
+        # Each of several comparisons of the same items takes as long.
+        alike=_MAX_ALIKE // (1 + cost // (2 * COMPARED)) if document.uses("uniqueItems") else None,
+    )
 
 
 def _without_errors(checker: Callable[[str], bool]) -> Callable[[str], bool]:

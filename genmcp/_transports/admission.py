@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable
 
 from genmcp._mux.mux import Mux
 from genmcp._transports.request import IN_PROCESS, HttpRequest, Scope
-from genmcp.core.access import Access, InvalidToken, check_text
-from genmcp.errors import ConfigurationError, HttpRejected
+from genmcp.core.access import Access
+from genmcp.errors import ConfigurationError
 from genmcp.tasks.values import store_types
 from genmcp.wire.http import HeaderPolicy, Security, cors_headers, is_loopback
 
@@ -98,7 +98,7 @@ class Admission:
         """Check the headers of the request, and set its access and copied assigns.
 
         Raises:
-            HttpRejected: its headers are not accepted, or its client's identity is not text.
+            HttpRejected: its headers are not accepted.
             ConfigurationError: the host application returned an identity that is not one.
         """
         peer = scope.get("client")
@@ -111,7 +111,6 @@ class Admission:
         if self._principal is not authenticated or "user" in scope:
             access = _access_of(self._principal(scope))
             if access is not None:
-                _check_text(access)
                 http.authenticate(access)
         if self._open and http.principal is None and peer and peer[0] != "127.0.0.1":
             self._warn_of(peer[0])
@@ -166,17 +165,3 @@ def _access_of(found: object) -> Access | None:
         f"text that is not empty, or an Access with a subject or client_id), or None for an "
         f"anonymous client"
     )
-
-
-def _check_text(access: Access) -> None:
-    """Check that *access*, which the host application took from a credential, is text.
-
-    Raises:
-        HttpRejected: it is not.
-    """
-    try:
-        check_text(access)
-    except InvalidToken as error:
-        # No defect of the host: the issuer of the credential has chosen the text. Not 401: the host
-        # accepts the credential, so that another login would not help.
-        raise HttpRejected(f"The client is refused: {error.reason}", status=403) from None

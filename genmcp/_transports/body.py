@@ -1,12 +1,13 @@
 """The body of an HTTP request: read within its limits, and decoded."""
 
+import asyncio
 from collections.abc import Awaitable, Generator
 from types import CoroutineType, coroutine
 from typing import Any, Final
 
 from genmcp._mux.limits import MAX_CONTAINERS, Limits
 from genmcp._transports.request import UNCOUNTED, ClientLeft, HttpRequest, Message
-from genmcp._transports.timers import AdjustableTimeout, drive
+from genmcp._transports.timers import drive
 from genmcp.errors import BodyTimeout, InvalidRequest, TooLarge
 from genmcp.wire import jsonrpc
 
@@ -52,15 +53,10 @@ def read_body(http: HttpRequest, length: bytes | None) -> Generator[Any, Any, by
             and len(body) <= limits.max_body_bytes
         ):
             return body
-        rest = _read(message, http)
+        first = _given(message)
     else:
-        rest = _read_from(drive(work, waited), http)
-    try:
-        body = yield from AdjustableTimeout(limits.body_timeout).bound(rest)
-    except TimeoutError:
-        raise BodyTimeout(
-            f"The body did not arrive within {limits.body_timeout:g} s (limit: body_timeout)"
-        ) from None
+        first = drive(work, waited)
+    body = yield from _read(first, http)
     return body
 
 
@@ -68,27 +64,34 @@ async def _awaited(work: Awaitable[Message]) -> Message:
     return await work
 
 
-async def _read_from(first: Awaitable[Message], http: HttpRequest) -> bytes:
-    return await _read(await first, http)
+async def _given(message: Message) -> Message:
+    return message
 
 
-async def _read(message: Message, http: HttpRequest) -> bytes:
-    """Return the body that begins with *message*."""
+async def _read(first: Awaitable[Message], http: HttpRequest) -> bytes:
+    """Return the body that begins with the message *first*."""
     parts: list[bytes] = []
     limits = http.mux.limits
     left = limits.max_body_bytes
-    while True:
-        if message["type"] == "http.disconnect":
-            raise ClientLeft
-        parts.append(message.get("body", b""))
-        left -= len(parts[-1])
-        if left < 0:
-            raise _too_large(limits)
-        if limits.max_body_bytes - left > UNCOUNTED:
-            http.count_body(limits.max_body_bytes - left)
-        if not message.get("more_body", False):
-            return b"".join(parts)
-        message = await http.receive()
+    try:
+        async with asyncio.timeout(limits.body_timeout):
+            message = await first
+            while True:
+                if message["type"] == "http.disconnect":
+                    raise ClientLeft
+                parts.append(message.get("body", b""))
+                left -= len(parts[-1])
+                if left < 0:
+                    raise _too_large(limits)
+                if limits.max_body_bytes - left > UNCOUNTED:
+                    http.count_body(limits.max_body_bytes - left)
+                if not message.get("more_body", False):
+                    return b"".join(parts)
+                message = await http.receive()
+    except TimeoutError:
+        raise BodyTimeout(
+            f"The body did not arrive within {limits.body_timeout:g} s (limit: body_timeout)"
+        ) from None
 
 
 def _too_large(limits: Limits) -> TooLarge:

@@ -24,7 +24,7 @@ from genmcp._transports.request import (
 )
 from genmcp._transports.responder import Responder
 from genmcp._transports.shutdown import JobsAtWork, Shutdown
-from genmcp._transports.writing import START, reply, write
+from genmcp._transports.writing import reply
 from genmcp.core.server import Reject
 from genmcp.core.server_dispatch import SESSION_HEADER, plain_request
 from genmcp.errors import ConfigurationError, InsufficientScope, NotAllowed
@@ -74,6 +74,9 @@ class Endpoint:
     several endpoints. With a durable store, the lifespan or the first request starts the work on
     stored jobs.
 
+    Attributes:
+        console, shutdown: as *console*, and `shutdown.grace` as *grace*; both may be changed.
+
     Raises:
         ConfigurationError: an option is wrong.
     """
@@ -105,8 +108,9 @@ class Endpoint:
         )
         self.authenticator = None if auth is None else _authenticator_of(auth)
         self.console = console
+        self._page: Console | None = None
         self._heartbeat = heartbeat
-        self._shutdown = Shutdown(grace)
+        self.shutdown = Shutdown(grace)
         self._find_client_key = client_key
         self._durable = self.mux.store.durable
         self._at_work: JobsAtWork | None = None  # only for a durable store
@@ -122,7 +126,7 @@ class Endpoint:
             await self._serve_other(scope, receive, send)
             return
         http = HttpRequest(
-            self.mux, self._shutdown, self._heartbeat, receive, send, scope, self._find_client_key
+            self.mux, self.shutdown, self._heartbeat, receive, send, scope, self._find_client_key
         )
         try:
             if self.mux.tasks.worker.dormant or (self._durable and self._at_work is None):
@@ -211,24 +215,6 @@ class Endpoint:
         """
         await log_problems(self.mux.store)
 
-    @property
-    def console(self) -> bool:
-        """Whether a browser that opens the URL gets a page with which to try the server."""
-        return self._serve_page is not _no_console
-
-    @console.setter
-    def console(self, shown: bool) -> None:
-        self._serve_page = _console_of(self.authenticator).serve if shown else _no_console
-
-    @property
-    def grace(self) -> float:
-        """The seconds that calls have to finish at shutdown."""
-        return self._shutdown.grace
-
-    @grace.setter
-    def grace(self, seconds: float) -> None:
-        self._shutdown.grace = seconds
-
     async def aclose(self) -> None:
         """Close responses on this event loop, hand jobs to other processes, and close an own mux.
 
@@ -237,7 +223,7 @@ class Endpoint:
         itself is closed by its owner. The endpoint can be used again: the next request restarts the
         jobs.
         """
-        await self._shutdown.stop()
+        await self.shutdown.stop()
         if self._owns_mux:
             await self.mux.aclose()
 
@@ -261,6 +247,23 @@ class Endpoint:
                 await send({"type": "lifespan.shutdown.complete"})
                 return
 
+    async def _serve_page(self, http: HttpRequest) -> None:
+        """Respond to a browser that opens the URL: a GET without a session.
+
+        Raises:
+            NotAllowed: there is no console; in words for the user of the browser.
+        """
+        if not self.console:
+            raise NotAllowed(
+                "This is an MCP endpoint: connect a client to the URL of this page. A page with "
+                "which to try the server is here with Endpoint(console=True), or genmcp serve "
+                "--console",
+                *_METHODS,
+            )
+        if self._page is None:
+            self._page = _console_of(self.authenticator)
+        await self._page.serve(http)
+
     def _wake(self) -> None:
         """Start to work on the jobs in the store, and register their release at shutdown."""
         worker, at_work = self.mux.tasks.worker, self._at_work
@@ -268,7 +271,7 @@ class Endpoint:
         if worker.dormant or lost:
             worker.wake()
         if lost or (self._durable and at_work is None):
-            self._at_work = JobsAtWork(worker, self._shutdown, self._released)
+            self._at_work = JobsAtWork(worker, self.shutdown, self._released)
 
     def _released(self) -> None:
         self._at_work = None
@@ -314,21 +317,6 @@ def _console_of(authenticator: "Authenticator | None") -> "Console":
 
 def _opens_page(http: HttpRequest) -> bool:
     return prefers_html(http.table.get(b"accept", b"")) and SESSION_HEADER not in http.table
-
-
-async def _no_console(http: HttpRequest) -> None:
-    """Respond to a browser: 405, as to any GET without a session, in words for its user."""
-    http.response_begun = True
-    headers = [
-        (b"allow", ", ".join(_METHODS).encode()),
-        (b"cache-control", b"no-cache"),
-        (b"content-length", b"%d" % len(_NO_CONSOLE)),
-        (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'"),
-        (b"content-type", b"text/html; charset=utf-8"),
-        (b"vary", b"accept"),
-        (b"x-content-type-options", b"nosniff"),
-    ]
-    await write(http, {"type": START, "status": 405, "headers": headers}, _NO_CONSOLE)
 
 
 async def _post(http: HttpRequest) -> None:
@@ -392,23 +380,6 @@ async def _hang_up(http: HttpRequest) -> None:
 
 
 _CLIENT_CLOSED_REQUEST: Final = 499
-
-_NO_CONSOLE: Final = b"""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="color-scheme" content="light dark">
-<title>MCP endpoint</title>
-<style>
-body { font: 1.05rem/1.6 system-ui, sans-serif; max-width: 38rem; margin: 12vh auto; padding: 1rem }
-</style>
-<h1>This is an MCP endpoint</h1>
-<p>MCP clients use it. To connect one, give it the URL of this page.</p>
-<p>A page with which to try the server can be here as well: the console. It is off unless the
-server is made with <code>Endpoint(..., console=True)</code>, or started with
-<code>genmcp serve --console</code>.</p>
-</html>
-"""
 
 _METHODS: Final[dict[str, Serve]] = {
     "GET": get,

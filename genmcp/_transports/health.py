@@ -99,14 +99,9 @@ class Health:
         checking = self._checking
         if checking is None or checking.get_loop() is not loop or loop.time() >= self._valid_until:
             checking = self._checking = loop.create_task(self._check())
-            self._valid_until = loop.time() + max(self._cache, self._timeout)
-            checking.add_done_callback(self._checked)
+            self._valid_until = loop.time() + self._cache
         # One prober may disconnect while others wait for the same result.
         return await asyncio.shield(checking)
-
-    def _checked(self, checking: "asyncio.Task[Mapping[str, str]]") -> None:
-        if checking is self._checking:
-            self._valid_until = checking.get_loop().time() + self._cache
 
     async def _check(self) -> Mapping[str, str]:
         found: dict[str, str] = {}

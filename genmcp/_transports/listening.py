@@ -7,7 +7,7 @@ stream that its client resumes. Their response is an event stream in any case, w
 import asyncio
 import time
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, nullcontext
 from contextvars import Context
 from typing import Final
 
@@ -19,7 +19,7 @@ from genmcp._mux.mux import Mux
 from genmcp._mux.tasks import task_status_notification
 from genmcp._transports.request import ClientLeft, HttpRequest, wait_for_disconnect
 from genmcp._transports.running_call import LiveCaller
-from genmcp._transports.writing import OpenConnection, Writer
+from genmcp._transports.writing import OpenConnection
 from genmcp.core.exchange import ExchangeAction, StreamChunk, StreamEnd, StreamHead
 from genmcp.core.request import Request
 from genmcp.core.subscription import ACKNOWLEDGED, acknowledgement, changes_of, completion
@@ -50,7 +50,6 @@ class EventStream(OpenConnection, eq=False):
     in_use: Callable[[], bool] | None = None
     _expiry: asyncio.TimerHandle | None = None
     _ending: asyncio.Timeout | None = None
-    _output: Writer | None = None
 
     def stop(self) -> None:
         """End the stream, from any thread; its client may resume it on another connection."""
@@ -65,21 +64,14 @@ class EventStream(OpenConnection, eq=False):
         if self._ending is not None and not self._ending.expired():
             self._ending.reschedule(self.http.loop.time())
 
-    def beat(self) -> float:
-        """Send a comment after a silence, while the stream waits for its source."""
-        writer = self._output
-        assert writer is not None
-        if writer.silence < self.http.heartbeat:
-            return writer.silence
-        writer.push([StreamChunk(COMMENT)])
-        writer.wake()
-        return 0.0
+    def comment(self) -> list[ExchangeAction]:
+        """Return the actions of a heartbeat."""
+        return [StreamChunk(COMMENT)]
 
-    async def serve(self, source: AsyncGenerator[bytes, None]) -> None:
-        """Respond with the events of *source*, which are in the wire format."""
+    async def serve(self, source: AsyncGenerator[bytes | list[bytes], None]) -> None:
+        """Respond with the events of *source*: in the wire format, or a list of messages."""
         http = self.http
         http.response_begun = True
-        writer = self._output = Writer(http, self, http.loop.time())
         # It has no deadline until `leave` sets one, the present: if it has expired, the stream was
         # stopped, a write has failed, or the client has left. Any other TimeoutError comes from the
         # source.
@@ -93,10 +85,13 @@ class EventStream(OpenConnection, eq=False):
                     # Some servers report a disconnect to `receive` only, others raise in `send`.
                     watch = self.open(wait_for_disconnect(http.receive), idle=True)
                     watch.add_done_callback(self._left)
-                    await self._write(StreamHead())
+                    await self._send(StreamHead())
                     self._watch_expiry()
-                    async for data in source:
-                        await self._write(StreamChunk(data))
+                    async for each in source:
+                        if isinstance(each, list):
+                            each = b"".join(map(sse.event, each))
+                        await self._send(StreamChunk(each))
+                        del each  # which a quiet stream would keep
             except TimeoutError:
                 if not scope.expired():
                     raise
@@ -104,32 +99,30 @@ class EventStream(OpenConnection, eq=False):
             # Registered until this is sent, so that a shutdown waits for it: 2026-07-28,
             # basic/patterns, "Subscriptions", "Graceful Closure".
             http.hasten()
-            await self._write(StreamEnd(self.closing_response))
+            await self._send(StreamEnd(self.closing_response))
         finally:
-            self._ending = self._output = None
+            self._ending = None
             if self._expiry is not None:
                 self._expiry.cancel()
             self.close()
-            await writer.close()
+            await self.stop_writing()
 
     def _left(self, watch: "asyncio.Task[None]") -> None:
         if not watch.cancelled():
             watch.exception()  # retrieved: a defect of the host's `receive` ends the stream as well
         self.leave()
 
-    async def _write(self, action: ExchangeAction) -> None:
+    async def _send(self, action: ExchangeAction) -> None:
         """Write *action*, after a comment that is being written.
 
         Raises:
             ClientLeft: the last write has failed or was interrupted. The response would continue
                 within another event.
         """
-        writer = self._output
-        assert writer is not None
-        if not writer.failed:
-            writer.push([action])
-        await writer.flush()  # raises an exception of the host that a comment has met
-        if writer.failed:
+        if not self.failed:
+            self.push([action])
+        await self.flush()  # raises an exception of the host that a comment has met
+        if self.failed:
             raise ClientLeft
 
     def _watch_expiry(self) -> None:
@@ -172,7 +165,7 @@ async def listen(http: HttpRequest, request: Request) -> None:
         if http.body_size:  # there may be many open streams, which do not need it
             http.release_body()
         end = sse.event(closing_response(mux, request))
-        await EventStream(http, closing_response=end).serve(_events(messages))
+        await EventStream(http, closing_response=end).serve(messages)
 
 
 def closing_response(mux: Mux, request: Request) -> bytes:
@@ -203,12 +196,14 @@ async def open_subscription(
     request = without_params(request)
     uris, ids = wanted.resource_subscriptions, wanted.task_ids or ()
     with mux.streams.acquired(client), mux.subscribed_bytes.acquired(client, size=_size_of(wanted)):
-        async with mux.server.watch_resources(uris or ()) as uris_heard:
+        # Most streams name no URI and no task. There may be many of them, so that contexts count.
+        async with mux.server.watch_resources(uris) if uris else nullcontext(()) as uris_heard:
             honored = None if uris is None else [*uris_heard]
             wanted = replace(wanted, resource_subscriptions=honored)
+            service = mux.tasks.service
             async with (
                 mux.subscriptions.listening(changes_of(wanted)) as subscription,
-                watching(mux.tasks.service, ids, client.principal, subscription),
+                watching(service, ids, client.principal, subscription) if ids else nullcontext(),
                 aclosing(_messages(mux, request, wanted, subscription)) as messages,
             ):
                 yield request, messages
@@ -253,8 +248,3 @@ async def _messages(
                 for each in tasks
             ),
         ]
-
-
-async def _events(messages: AsyncGenerator[list[bytes], None]) -> AsyncGenerator[bytes, None]:
-    async for each in messages:
-        yield b"".join(map(sse.event, each))

@@ -24,7 +24,6 @@ from genmcp._mux.scopes import log_insufficient, scopes_of
 from genmcp._mux.telemetry import Rejection
 from genmcp._transports.running_call import LiveCaller
 from genmcp._transports.shutdown import LAST_WORDS, Shutdown
-from genmcp._transports.timers import AdjustableTimeout
 from genmcp.core.access import Access
 from genmcp.core.client_key import ClientKey, address_of, key_of
 from genmcp.core.request import Request
@@ -72,7 +71,7 @@ class UnreadResponse(msgspec.Struct, eq=False):
     client_key: ClientKey
     _queued: int = 0
     _unwritten: list[bytes] = []
-    _deadline: AdjustableTimeout | None = None
+    _deadline: asyncio.Timeout | None = None
     _drop: Callable[[], object] | None = None
     _closed: bool = False
 
@@ -85,11 +84,11 @@ class UnreadResponse(msgspec.Struct, eq=False):
         """
         http = self._http
         self._unwritten = pending
-        self._deadline = AdjustableTimeout(self._patience)
         http.shutdown.add(http.hasten)
         try:
-            self._count()
-            await self._deadline.bound(sending)
+            async with asyncio.timeout(self._patience) as self._deadline:
+                self._count()
+                await sending
         except TimeoutError:
             logger.info("a connection is closed: its client has read nothing (%s)", self._limit)
             abort(http)
@@ -114,13 +113,16 @@ class UnreadResponse(msgspec.Struct, eq=False):
     def read(self) -> None:
         """Extend the deadline, since the client has read a piece."""
         if self._deadline is not None:
-            self._deadline.hasten(self._patience)
+            self._end_in(self._patience)
             self._count(was_read=True)
 
     def hasten(self) -> None:
         """Give the client `LAST_WORDS` seconds to read the rest."""
-        if self._deadline is not None:
-            self._deadline.hasten(LAST_WORDS)
+        self._end_in(LAST_WORDS)
+
+    def _end_in(self, seconds: float) -> None:
+        if self._deadline is not None and not self._deadline.expired():
+            self._deadline.reschedule(self._http.loop.time() + seconds)
 
     def close(self) -> None:
         """Close the connection, and drop the bytes; called by the account, from any thread."""
@@ -132,8 +134,7 @@ class UnreadResponse(msgspec.Struct, eq=False):
         if self._drop is not None:
             self._drop()
         abort(self._http)
-        if self._deadline is not None:
-            self._deadline.hasten(0)
+        self._end_in(0)
 
     @property
     def _patience(self) -> float:

@@ -42,11 +42,9 @@ from genmcp.protocol.value import Value
 _TURN: Final = 0.001
 """Seconds for which a hook may send messages before other asyncio.Tasks run."""
 
+
 _BATCH_CONCURRENCY: Final = 10
 """Requests of a batch that run at once."""
-
-_LOOK: Final = 0.5
-"""Seconds after which a waiting thread checks whether the loop that it waits for was closed."""
 
 
 class Responder(RunningCall[HttpRequest], eq=False):
@@ -118,7 +116,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
             await self._respond_whole(opened, response)
         else:
             opened = self.opened()
-            opened.writer.pause()
+            opened.pause()
             self.put(response)
             await opened.finish()
 
@@ -140,7 +138,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
         """Pass *response* to the open response, unless the client got one, or a handle."""
         if not self.responded:
             self.responded = True
-            self.opened().writer.respond(self.request, response)
+            self.opened().respond(self.request, response)
 
     def cancelled_response(self) -> EncodedResponse:
         """Return the response to a call that its host, or its hook, has cancelled."""
@@ -206,48 +204,33 @@ class Responder(RunningCall[HttpRequest], eq=False):
         return self.ended or (self.open_response is not None and self.open_response.closed)
 
     async def note(self, request: Request, method: str, params: Value | None) -> bool:
-        """Send a notification; return whether the client accepts an event stream."""
+        """Send a notification; return whether the client accepts an event stream.
+
+        Raises:
+            RuntimeError: it is awaited in another event loop, such as one of a thread.
+        """
         http = self.caller
-        is_progress = isinstance(params, ProgressNotificationParams)
-        if not is_progress and get_ident() != http.thread:
-            return await self._note_from_thread(request, method, params)
+        if get_ident() != http.thread:
+            raise RuntimeError("a thread sends messages by channel.in_loop(channel.progress(...))")
         message = http.mux.encoder.notification(request.revision, method, params)
-        if is_progress:
-            http.in_loop(self._report, message)
+        opened = self.opened()
+        if isinstance(params, ProgressNotificationParams):
+            opened.report_progress(self.request, message)
         else:
-            writer = self.opened().writer
-            await writer.room()
+            await opened.room()
             if isinstance(params, LoggingMessageNotificationParams):
-                await writer.log_turn()
-            writer.send(message)
+                await opened.log_turn()
+            opened.send(message)
         # Let other calls run, once a millisecond: what is sent within one goes out together.
         if time.monotonic() - self._turn > _TURN:
             await asyncio.sleep(0)
             self._turn = time.monotonic()
         return http.streams
 
-    def _report(self, message: bytes) -> None:
-        if not self.closed:  # a thread may be late
-            self.opened().writer.report(self.request, message)
-
-    async def _note_from_thread(self, request: Request, method: str, params: Value | None) -> bool:
-        """Send a notification from a thread with its own event loop; it waits as `note` does."""
-        loop = self.caller.loop
-        note = self.note(request, method, params)
-        try:
-            sent = asyncio.wrap_future(asyncio.run_coroutine_threadsafe(note, loop))
-            while not (await asyncio.wait({sent}, timeout=_LOOK))[0]:
-                if loop.is_closed():
-                    raise RuntimeError("the event loop of the request was closed")
-        except RuntimeError:
-            note.close()
-            return False
-        return sent.result()
-
     def send(self, message: bytes) -> None:
         """Send a request of the server, or a notification."""
         if not self.closed:
-            self.opened().writer.send(message)
+            self.opened().send(message)
 
     async def ask(self, request: Request, method: str, params: Value) -> bytes:
         """Send a request to the client, and return its result as JSON.
@@ -274,22 +257,21 @@ class Responder(RunningCall[HttpRequest], eq=False):
 
     def _push(self, event: Callable[..., list[ExchangeAction]], *arguments: int) -> None:
         if not self.closed:  # a thread may be late
-            writer = self.opened().writer
-            writer.push(event(writer.exchange, *arguments))
+            opened = self.opened()
+            opened.push(event(opened.exchange, *arguments))
 
     async def note_followed(self, task: str | None) -> None:
         """Store with the events of the response that the call waits for *task*."""
         if self.open_response is not None and not self.open_response.is_unused:
-            await self.open_response.writer.following(self.request, task)
+            await self.open_response.following(self.request, task)
 
     async def send_handle(self, handle: EncodedResponse) -> None:
         """Send *handle*; if it is the whole response, before the promotion continues."""
         opened = self.opened()
-        writer = opened.writer
-        writer.respond(self.request, handle)
+        opened.respond(self.request, handle)
         await super().send_handle(handle)
         if opened.closed:  # so that a disconnect does not matter any more
-            await writer.finish()
+            await opened.write_last()
 
 
 async def _finish_at_once(response: OpenResponse) -> None:
@@ -327,7 +309,7 @@ async def serve_batch(
 
     try:
         for message in rejections:
-            response.writer.push(response.writer.exchange.respond(message))
+            response.push(response.exchange.respond(message))
         # The asyncio.Task of a request is made when the semaphore admits the request. A client may
         # send many batches whose first requests wait, and tasks for all others would take memory.
         for call in calls:

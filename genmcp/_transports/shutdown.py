@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterable
 from contextvars import Context
 from math import inf
 from typing import Any, Final
-from weakref import WeakKeyDictionary
 
 from genmcp._transports.timers import TICK, TimerTable
 from genmcp.tasks.worker import TaskWorker
@@ -163,7 +162,7 @@ class JobsAtWork:
         self._over = False
         self._within = inf
         self._releasing: asyncio.Task[None] | None = None
-        self._delay: _Delay | None = None
+        self._delay: asyncio.Future[None] | None = None
         worker.use(self)
         shutdown.add(self.stop, idle=True)
         server: Any = uvicorn_server()
@@ -173,13 +172,10 @@ class JobsAtWork:
         limit = server.config.timeout_graceful_shutdown
         if limit is not None:
             self._within = max(0.0, limit - _MARGIN)
-        delay = _delays.get(server)
-        if delay is None or delay.done() or delay.get_loop() is not self._loop:
-            delay = _delays[server] = _Delay(loop=self._loop)
-            tasks.add(delay)
-            delay.add_done_callback(tasks.discard, context=Context())
-        delay.users += 1
-        self._delay = delay
+        # uvicorn cancels it when its own limit expires.
+        self._delay = self._loop.create_future()
+        tasks.add(self._delay)
+        self._delay.add_done_callback(tasks.discard, context=Context())
 
     @property
     def gone(self) -> bool:
@@ -201,8 +197,8 @@ class JobsAtWork:
     def _end(self) -> None:
         if not self._over:
             self._over = True
-            if self._delay is not None:
-                self._delay.release()
+            if self._delay is not None and not self._delay.done():
+                self._delay.set_result(None)
             self._shutdown.discard(self.stop)
             self._on_end()
 
@@ -211,24 +207,3 @@ class JobsAtWork:
             await self._worker.release(self, within=self._within)
         finally:
             self._end()
-
-
-class _Delay(asyncio.Future[None]):
-    """Delays the exit of a uvicorn server, on one event loop, while endpoints use it.
-
-    uvicorn waits for the members of the set that it keeps for ASGI calls that continue after their
-    response, and cancels them when its own limit expires. One future for all endpoints, since each
-    member counts towards uvicorn's `limit_concurrency`.
-    """
-
-    users = 0
-
-    def release(self) -> None:
-        """Remove a user; without another one, the server may exit."""
-        self.users -= 1
-        if not self.users and not self.done():
-            self.set_result(None)
-
-
-_delays: WeakKeyDictionary[object, _Delay] = WeakKeyDictionary()
-"""The delay of each server of this process."""

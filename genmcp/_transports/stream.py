@@ -1,8 +1,7 @@
 """Responses that stay open: the third of the three levels in `_transports/responder.py`.
 
-An `OpenResponse` watches for the disconnect, and sends heartbeats. Its `ResponseWriter`, with the
-exchange and the stored events, is created on first use: when a message is sent before the response,
-or when the exchange has to decide what follows from an event, such as a disconnect.
+Its exchange, and the stored events, are created on first use: when a message is sent before the
+response, or when the exchange has to decide what follows from an event, such as a disconnect.
 """
 
 import asyncio
@@ -15,7 +14,7 @@ from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.request import HttpRequest, as_headers, wait_for_disconnect
 from genmcp._transports.running_call import RunningCall
 from genmcp._transports.timers import LatestProgress, RateLimiter
-from genmcp._transports.writing import OpenConnection, Writer
+from genmcp._transports.writing import OpenConnection
 from genmcp.core.call import CallEvent, CallPhase, Leave, StopServer
 from genmcp.core.exchange import (
     Exchange,
@@ -44,46 +43,43 @@ class OpenResponse(OpenConnection, eq=False):
     calls: list[RunningCall[HttpRequest]] = []
     stopping: bool = False
     ended: bool = False
-    _writer: "ResponseWriter | None" = None
+    _exchange: Exchange | None = None
+    _progress: LatestProgress | None = None
+    _logs: RateLimiter | None = None
+    _kept: StoredStream | None = None
+    _handed_on: bool = False
 
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self.ended or (self._writer is not None and self._writer.exchange.closed)
+        return self.ended or (self._exchange is not None and self._exchange.closed)
 
     @property
     def is_unused(self) -> bool:
         """Whether nothing was sent, and the client has not left: one JSON body can be sent."""
-        return self._writer is None
+        return self._exchange is None
 
     @property
-    def writer(self) -> "ResponseWriter":
-        """The writer of the response; made at the first access."""
-        if self._writer is None:
+    def exchange(self) -> Exchange:
+        """Decides which bytes are sent for messages and disconnects; made at the first access."""
+        if self._exchange is None:
             http, requests = self.http, self.requests
             resumable = http.streams and requests[0].session is not None
             stream = secrets.token_urlsafe(9) if resumable else None
-            exchange = exchange_for(
+            self._exchange = exchange_for(
                 requests, streams=http.streams, stream=stream, batch=self.batch_size
             )
-            self._writer = ResponseWriter(
-                http, self, http.loop.time(), open_response=self, exchange=exchange
-            )
-            if exchange.batch:  # the stored events count responses that precede the stream
-                self._writer.store()
-            if self._watch is not None:
-                self._writer.start()
-        return self._writer
+            if self.batch_size:  # the stored events count responses that precede the stream
+                self.store()
+        return self._exchange
 
     def keep_open(self, call: RunningCall[HttpRequest]) -> None:
         """Keep the response open for *call*, which waits."""
         self.calls.append(call)
-        if self._writer is not None:
-            self._writer.follow(call)
+        self.follow(call)
         if self._watch is None:
             self.open(self._watch_client())
-            if self._writer is not None:  # the shutdown may have made one
-                self._writer.start()
+            self.start()
 
     def report(self, event: CallEvent) -> None:
         """Report *event* to the running calls."""
@@ -99,17 +95,12 @@ class OpenResponse(OpenConnection, eq=False):
         self.http.hasten()
         self.stopping = True
         if self.http.mux.store.durable and all(map(_follows_task, self.calls)):
-            self.writer.hand_on()
+            self._hand_on()
         self.report(StopServer())
 
-    def beat(self) -> float:
-        """Send a comment after a silence; it begins the stream of a response without a message."""
-        heartbeat = self.http.heartbeat
-        silence = heartbeat if self._writer is None else self._writer.silence
-        if silence < heartbeat:
-            return silence
-        self.writer.push(self.writer.exchange.beat())
-        return 0.0
+    def comment(self) -> list[ExchangeAction]:
+        """Return the actions of a heartbeat, which begins the stream of a response without one."""
+        return self.exchange.beat()
 
     async def _watch_client(self) -> None:
         try:
@@ -129,7 +120,7 @@ class OpenResponse(OpenConnection, eq=False):
         self.http.detached = True
         # A provider's tool may be resolved after the exchange was made: read `on_disconnect` again.
         cancels = any(cancels_on_disconnect(call.route) for call in self.calls)
-        if self.writer.exchange.leave(cancels=cancels):
+        if self.exchange.leave(cancels=cancels):
             self.report(Leave())
 
     async def finish(self) -> None:
@@ -139,7 +130,7 @@ class OpenResponse(OpenConnection, eq=False):
             Exception: an exception of the host's `receive` or `send`.
         """
         self.check()
-        await self.writer.finish()
+        await self.write_last()
 
     def close(self) -> None:
         """Unregister the response, and stop its watch and timer."""
@@ -148,35 +139,29 @@ class OpenResponse(OpenConnection, eq=False):
         OpenConnection.close(self)
 
     async def end(self, promotions: "Sequence[asyncio.Task[None]]" = ()) -> None:
-        """Close the response; wait for the *promotions*, the writer and the stored events."""
+        """Close the response; wait for the *promotions*, the last write and the stored events."""
         self.close()
-        writer, self._writer = self._writer, None
         try:
             # One may be sending the handle. A host may cancel this, but not writes and deletions.
             if promotions:
                 await asyncio.wait(promotions)
         finally:
-            if writer is not None:
-                self.http.response_begun = writer.begun
-                try:
-                    await writer.close()
-                finally:
-                    await writer.end()
+            if self._exchange is not None:
+                await self._end()
 
-
-class ResponseWriter(Writer, kw_only=True, eq=False):
-    """Sends the messages of an `OpenResponse`, which owns it.
-
-    open_response: the owner. exchange: decides which bytes are sent for responses, notifications
-    and disconnects.
-    """
-
-    open_response: OpenResponse
-    exchange: Exchange
-    _progress: LatestProgress | None = None
-    _logs: RateLimiter | None = None
-    _kept: StoredStream | None = None
-    _handed_on: bool = False
+    async def _end(self) -> None:
+        self.http.response_begun = self.begun
+        if self._progress is not None:
+            self._progress.close()
+        kept = self._kept
+        if kept is not None:
+            kept.discard(self)
+        try:
+            await self.stop_writing()
+        finally:
+            # So that no client waits for the stored stream.
+            if kept is not None:
+                await (kept.hand_on() if self._handed_on else kept.end())
 
     # Messages and events of the response.
 
@@ -185,7 +170,7 @@ class ResponseWriter(Writer, kw_only=True, eq=False):
         if not self.exchange.closed:
             self.push(self.exchange.note(message), len(message))
 
-    def report(self, request: Request, message: bytes) -> None:
+    def report_progress(self, request: Request, message: bytes) -> None:
         """Send the progress of *request*; while the buffer is full, keep only the latest."""
         if self._progress is None:
             self._progress = LatestProgress(
@@ -203,7 +188,7 @@ class ResponseWriter(Writer, kw_only=True, eq=False):
         """End the connection, from any thread: the client resumes the stream on another one."""
         self.http.in_loop(lambda: self.push(self.exchange.hand_over()))
 
-    def hand_on(self) -> None:
+    def _hand_on(self) -> None:
         """End the connection, but not the stream: another process sends the rest of it.
 
         Does nothing if the client cannot resume the stream.
@@ -235,7 +220,7 @@ class ResponseWriter(Writer, kw_only=True, eq=False):
 
     def store(self) -> None:
         """Store the events from now on, if the client can resume the stream."""
-        stream, http, requests = self.exchange.stream, self.http, self.open_response.requests
+        stream, http, requests = self.exchange.stream, self.http, self.requests
         session = requests[0].session
         if session is None or stream is None:
             return
@@ -243,7 +228,7 @@ class ResponseWriter(Writer, kw_only=True, eq=False):
         log, client = log_of(session, stream), http.client_key.client
         self._kept = StoredStream(http.mux.replay, log, calls, client)
         self._kept.add(self)
-        for call in self.open_response.calls:
+        for call in self.calls:
             self.follow(call)
 
     def follow(self, call: RunningCall[HttpRequest]) -> None:
@@ -262,26 +247,13 @@ class ResponseWriter(Writer, kw_only=True, eq=False):
         """Send *actions*, and store the events among them."""
         if actions and self._kept is None and type(actions[0]) is StreamRecord:
             self.store()
-        Writer.push(self, actions, size)
+        OpenConnection.push(self, actions, size)
 
     @property
     def full(self) -> bool:
         """Whether the client should read some of the buffer; never before the response begins."""
-        waiting = self.exchange.state is ExchangeState.WAITING
+        waiting = self.is_unused or self.exchange.state is ExchangeState.WAITING
         return self._size > self.http.mux.limits.write_buffer_bytes and not waiting
-
-    async def close(self) -> None:
-        """Send nothing more."""
-        if self._progress is not None:
-            self._progress.close()
-        if self._kept is not None:
-            self._kept.discard(self)
-        await Writer.close(self)
-
-    async def end(self) -> None:
-        """End the stored stream, so that no client waits for it, or hand it on."""
-        if self._kept is not None:
-            await (self._kept.hand_on() if self._handed_on else self._kept.end())
 
     async def prepare(self, actions: list[ExchangeAction]) -> None:
         """Store the events of all messages that wait at once, before the first is sent."""

@@ -18,17 +18,6 @@ import msgspec
 
 from genmcp.core.request import Request
 
-__all__ = [
-    "TICK",
-    "AdjustableTimeout",
-    "LatestProgress",
-    "RateLimiter",
-    "Timed",
-    "TimerTable",
-    "drive",
-    "run_at_once",
-]
-
 TICK: Final = 0.05
 """Seconds for which a call is pending before it is opened, and its client watched."""
 
@@ -242,39 +231,3 @@ def run_at_once(work: Coroutine[Any, Any, None]) -> None:
         return
     work.close()
     raise RuntimeError(f"{work!r} waits")
-
-
-class AdjustableTimeout:
-    """A time limit for a coroutine, which can be shortened while the coroutine runs.
-
-    An asyncio.timeout is made at the first wait of the coroutine. Most coroutines end before.
-    """
-
-    __slots__ = ("_running", "_seconds")
-
-    def __init__(self, seconds: float) -> None:
-        self._seconds = seconds
-        self._running: asyncio.Timeout | None = None
-
-    async def bound(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* in the current asyncio.Task, and cancel it at the deadline.
-
-        Raises:
-            TimeoutError: it was cancelled by the deadline alone.
-        """
-        try:
-            waited = work.send(None)
-        except StopIteration as done:
-            result: T = done.value
-            return result
-        try:
-            async with asyncio.timeout(self._seconds) as self._running:
-                return await drive(work, waited)
-        finally:
-            self._running = None
-
-    def hasten(self, seconds: float) -> None:
-        """Move the deadline to *seconds* from now."""
-        self._seconds = seconds
-        if self._running is not None and not self._running.expired():
-            self._running.reschedule(asyncio.get_running_loop().time() + seconds)

@@ -152,13 +152,29 @@ async def _send(
 
 
 class OpenConnection(msgspec.Struct, eq=False):
-    """The connection of a response that stays open: of a POST with open calls, or of a stream.
+    """A response that stays open: that of a POST with open calls, or a stream.
 
-    Once opened, it waits for the client to disconnect, is registered for the shutdown, and sends a
-    comment after each silence of `Endpoint(heartbeat=)` seconds. `close` ends all three.
+    It sends its actions as fast as its client reads, in an asyncio.Task that exists only while
+    actions wait. Once opened, it waits for the client to disconnect, is registered for the
+    shutdown, and sends a comment after each silence of `Endpoint(heartbeat=)` seconds. `close` ends
+    these three.
+
+    spoke: the time at which the last write ended, or the response was opened, by the clock of the
+    loop. begun: whether anything was sent. failed: whether a write was interrupted, so that nothing
+    may follow it.
     """
 
     http: HttpRequest
+    spoke: float = 0.0
+    begun: bool = False
+    failed: bool = False
+    _actions: list[ExchangeAction] = []
+    _size: int = 0
+    _busy: bool = False
+    _writing: "asyncio.Task[None] | None" = None
+    _read: asyncio.Event | None = None  # made for a hook that waits: it takes half a KiB
+    _started: bool = False
+    _closing: bool = False
     _silence: float = 0.0  # seconds that the timer was set to
     _watch: asyncio.Task[None] | None = None
 
@@ -167,11 +183,11 @@ class OpenConnection(msgspec.Struct, eq=False):
         raise NotImplementedError
 
     def leave(self) -> None:
-        """Handle a disconnect of the client, or a write that has failed."""
+        """Handle a disconnect of the client, a write that has failed, or bytes that are dropped."""
         raise NotImplementedError
 
-    def beat(self) -> float:
-        """Send a comment if it is time; return the seconds of silence so far."""
+    def comment(self) -> list[ExchangeAction]:
+        """Return the actions of a heartbeat."""
         raise NotImplementedError
 
     def open(
@@ -184,6 +200,7 @@ class OpenConnection(msgspec.Struct, eq=False):
         http = self.http
         http.table = {}  # there may be many open responses, and headers are not read again
         http.shutdown.add(self.stop, idle=idle)
+        self.spoke = http.loop.time()
         self._watch = watch = http.loop.create_task(watching)
         self._silence = http.heartbeat
         TimerTable.of(http.loop).add(self, self._silence)
@@ -198,7 +215,12 @@ class OpenConnection(msgspec.Struct, eq=False):
         that the `TimerTable` has few different durations.
         """
         http = self.http
-        left = http.heartbeat - self.beat()
+        # The client may still read the last write.
+        left = http.heartbeat if self._busy else self.spoke + http.heartbeat - http.loop.time()
+        if left <= 0:
+            self.push(self.comment())
+            self.wake()
+            left = http.heartbeat
         self._silence = TICK * ceil(left / TICK) if left < http.heartbeat else left
         TimerTable.of(http.loop).add(self, self._silence)
 
@@ -219,35 +241,7 @@ class OpenConnection(msgspec.Struct, eq=False):
             TimerTable.of(http.loop).discard(self, self._silence)
             http.shutdown.discard(self.stop)
 
-
-class Writer(msgspec.Struct, eq=False):
-    """Sends the actions of one open response as fast as its client reads. Owned by the response.
-
-    The writer has an asyncio.Task only while actions wait to be sent.
-
-    owner: the response; its `leave` is called when a write has failed, or the bytes that wait are
-    dropped. spoke: the time at which the last write ended, or the writer was made, by the clock of
-    the loop. begun: whether anything was sent. failed: whether a write was interrupted, so that
-    nothing may follow it.
-    """
-
-    http: HttpRequest
-    owner: "OpenConnection"
-    spoke: float
-    begun: bool = False
-    failed: bool = False
-    _actions: list[ExchangeAction] = []
-    _size: int = 0
-    _busy: bool = False
-    _writing: "asyncio.Task[None] | None" = None
-    _read: asyncio.Event | None = None  # made for a hook that waits: it takes half a KiB
-    _started: bool = False
-    _closing: bool = False
-
-    @property
-    def silence(self) -> float:
-        """The seconds since the last write; 0 while the client still reads one."""
-        return 0.0 if self._busy else self.http.loop.time() - self.spoke
+    # Writing.
 
     @property
     def full(self) -> bool:
@@ -255,7 +249,7 @@ class Writer(msgspec.Struct, eq=False):
         return self._size > self.http.mux.limits.write_buffer_bytes
 
     async def room(self) -> None:
-        """Wait until the write buffer is not full, or the writer is closed."""
+        """Wait until the write buffer is not full, or nothing more is sent."""
         while self.full and not self._closing:
             if self._read is None:
                 self._read = asyncio.Event()
@@ -267,7 +261,7 @@ class Writer(msgspec.Struct, eq=False):
         self._actions += actions
         self._size += size
         if self._size > UNCOUNTED:
-            self.http.queue(self._size, self.owner.leave)
+            self.http.queue(self._size, self.leave)
         if self._started:
             self.wake()
 
@@ -282,7 +276,7 @@ class Writer(msgspec.Struct, eq=False):
         self.wake()
 
     def pause(self) -> None:
-        """Start no more asyncio.Task: the caller calls `flush` or `finish` next."""
+        """Start no more asyncio.Task: the caller calls `flush` or `write_last` next."""
         self._started = False
 
     async def flush(self) -> None:
@@ -297,7 +291,7 @@ class Writer(msgspec.Struct, eq=False):
         if self._actions:
             await self._flush()
 
-    async def finish(self) -> None:
+    async def write_last(self) -> None:
         """Send all messages that wait as the last ones.
 
         Raises:
@@ -307,7 +301,7 @@ class Writer(msgspec.Struct, eq=False):
         self._closing = True
         await self.flush()
 
-    async def close(self) -> None:
+    async def stop_writing(self) -> None:
         """Send nothing more."""
         self._started = False
         self._closing = True
@@ -328,7 +322,7 @@ class Writer(msgspec.Struct, eq=False):
         except BaseException as error:
             self.failed = True
             if isinstance(error, Exception):
-                self.owner.leave()
+                self.leave()
             if not isinstance(error, ClientLeft):
                 raise  # a cancellation, or a defect of the host, which gets it back
         finally:

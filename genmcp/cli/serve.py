@@ -339,7 +339,7 @@ def _create_endpoint(options: ServeOptions) -> Endpoint:
     if options.grace is not None:
         worker = endpoint.mux.tasks.service.worker
         worker.options = replace(worker.options, shutdown_grace=options.grace)
-        endpoint.grace = options.grace
+        endpoint.shutdown.grace = options.grace
     return endpoint
 
 

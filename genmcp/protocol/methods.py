@@ -50,9 +50,6 @@ from genmcp.protocol.tasks import (
 from genmcp.protocol.tools import CallToolRequestParams, CallToolResult, ListToolsResult
 from genmcp.protocol.value import Result, Value, decoder_for
 
-__all__ = ["METHODS", "Method", "Sender", "table"]
-
-
 Sender = Literal["client", "server", "either"]
 
 

@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Annotated, Any, Literal
 
 import pytest
-from msgspec import Meta, Struct, structs
+from msgspec import Meta, Struct
 
 from genmcp import (
     Accepted,
@@ -290,7 +290,7 @@ async def test_call_whose_form_is_not_answered_fails(
     A server of an earlier revision receives the error. If it fails the call, it fails alike.
     """
     handler = Replying(reply)
-    schemas = structs.replace(FOREIGN_LIMITS, schema_size=schema_size)
+    schemas = FOREIGN_LIMITS._replace(schema_size=schema_size)
     with bounds(schemas=schemas):
         async with client_of(suite_of(Sure), revision, handler) as client:
             with pytest.raises(InputFailed, match=text) as failed:

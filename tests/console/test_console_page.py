@@ -8,7 +8,6 @@ from base64 import b64encode
 from hashlib import sha256
 
 import httpx
-import pytest
 from starlette.applications import Starlette
 from starlette.routing import Mount
 
@@ -43,8 +42,6 @@ async def test_browser_without_console_learns_how_to_have_one() -> None:
 
     assert answer.status_code == 405
     assert "POST" in answer.headers["allow"]
-    assert answer.headers["content-type"] == "text/html; charset=utf-8"
-    assert answer.headers["vary"] == "accept"
     for words in ("MCP endpoint", "URL of this page", "console=True", "genmcp serve --console"):
         assert words in answer.text
 
@@ -123,15 +120,14 @@ async def test_page_is_small_and_not_sent_twice() -> None:
     assert (again.status_code, again.content) == (304, b"")
 
 
-@pytest.mark.parametrize("option", ["", ", console=True"])
-def test_endpoint_without_console_imports_nothing_of_it(option: str) -> None:
+def test_endpoint_without_console_imports_nothing_of_it() -> None:
     """A server that does not use it pays nothing."""
     program = (
         "import sys; from genmcp import Endpoint, Suite; "
-        f"Endpoint(Suite(name='a', version='1'){option}); "
+        "Endpoint(Suite(name='a', version='1')); "
         "print('genmcp._transports.console' in sys.modules)"
     )
     done = subprocess.run(
         [sys.executable, "-c", program], check=True, capture_output=True, text=True
     )
-    assert done.stdout.strip() == str(bool(option))
+    assert done.stdout.strip() == "False"

@@ -165,7 +165,7 @@ def deep(levels: int) -> dict[str, Any]:
         (
             {"allOf": [{"pattern": "a" * 20}, {"pattern": "b" * 20}]},
             SchemaLimits(patterns=119),
-            r"/pattern: more than 119 characters of patterns \(SchemaLimits.patterns\)",
+            r"/pattern: more than 119 characters of patterns",
         ),
         (
             {"pattern": "(?i)[a-z]"},
@@ -175,7 +175,7 @@ def deep(levels: int) -> dict[str, Any]:
         (
             {"pattern": "a{1000}b"},
             SchemaLimits(patterns=50),
-            r"too large \(SchemaLimits.patterns\)",
+            r"too large",
         ),
     ],
 )

@@ -66,7 +66,6 @@ if folder := os.environ.get("FOLDER"):  # in a process of its own
     bare = Endpoint(shared)
     routed = Starlette(routes=[Endpoint(shared).route("/")])
     twice = Starlette(routes=[Endpoint(shared).route("/"), Endpoint(shared).route("/other")])
-    thrice = Starlette(routes=[Endpoint(shared).route(f"/{number}") for number in range(3)])
     os.environ["GENMCP_STORE"], os.environ["GENMCP_SECRET"] = f"sqlite:///{folder}/jobs.db", SECRET
     of_suite_alone = suite()
     of_suite = Starlette(routes=[Endpoint(of_suite_alone).route("/")])

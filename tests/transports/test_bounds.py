@@ -647,38 +647,3 @@ async def test_bounds_turns_pass_over_cancelled_calls() -> None:
 
     assert [each.cancelled() for each in waiting.values()] == [True, True, False]
     assert turns.waiting == 0
-
-
-async def test_progress_of_a_thread_with_its_own_loop_keeps_its_order() -> None:
-    """Earlier progress that is held back by its rate is replaced, and not sent afterwards."""
-
-    @tool
-    async def report(channel: Channel) -> None:
-        for step in range(1, 10):
-            await channel.progress(step)
-        await channel.in_thread(lambda: asyncio.run(channel.progress(100)))
-
-    client = Client(served(report, progress_per_second=1.0))
-    connection = await client.send(client.call("report", progressToken=1))
-
-    steps = [each["params"]["progress"] for each in connection.messages if "params" in each]
-    assert sorted(steps) == steps
-    assert steps[-1] == 100
-
-
-async def test_log_messages_of_a_thread_with_its_own_loop_arrive() -> None:
-    """They wait for room and for their rate in the loop of the request."""
-
-    @tool
-    async def report(channel: Channel) -> None:
-        async def log() -> None:
-            for number in range(3):
-                assert await channel.log("info", number)
-
-        await channel.in_thread(lambda: asyncio.run(log()))
-
-    level: Any = {"io.modelcontextprotocol/logLevel": "info"}
-    client = Client(served(report, logs_per_second=1000.0))
-    connection = await client.send(client.call("report", **level))
-
-    assert [each["params"]["data"] for each in connection.messages if "params" in each] == [0, 1, 2]

@@ -86,8 +86,8 @@ async def test_clients_that_leave_leave_nothing(
 
         def left() -> int:
             names = [getattr(t.get_coro(), "__qualname__", "") for t in asyncio.all_tasks(loops[0])]
-            ours = [name for name in names if "OpenResponse" in name or "ResponseWriter" in name]
-            return running + len(ours) + len(endpoint.mux.calls) + len(endpoint._shutdown._loops)
+            ours = [name for name in names if "OpenResponse" in name]
+            return running + len(ours) + len(endpoint.mux.calls) + len(endpoint.shutdown._loops)
 
         await until(lambda: not left() and open_files() <= files, pause=0.02)
     gc.collect()

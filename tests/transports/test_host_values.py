@@ -146,23 +146,6 @@ async def test_principal_that_is_no_identity_is_an_error_in_the_log(
     assert "principal=" in caplog.text
 
 
-@pytest.mark.parametrize(
-    "found", ["ada\ud800", Access(client_id="\udc00"), Access(subject="ada", issuer="x\ud800")]
-)
-async def test_principal_that_is_no_text_is_403(
-    found: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Half of a surrogate pair: no task of such a client could be stored."""
-    tell = Tell()
-    client = Client(serving(tell, principal=lambda scope: found))
-
-    response = await client.send(client.call("tell"))
-
-    assert response.status == 403
-    assert "half of a surrogate pair" in response.json["error"]["message"]
-    assert (tell.principals, caplog.text) == ([], "")
-
-
 def test_principal_through_starlettes_own_middleware() -> None:
     """AuthenticationMiddleware and SimpleUser work as they come."""
     tell = Tell()

@@ -491,4 +491,4 @@ async def test_listener_of_a_client_that_left_leaves_nothing() -> None:
         broken.fails = BrokenPipeError()
         await broken.over()
 
-    assert not client.app._shutdown._loops
+    assert not client.app.shutdown._loops

@@ -296,7 +296,7 @@ async def test_open_call_adds_one_asyncio_task(version: str) -> None:
     async with client.open(client.call("wait")) as connection:
         await wait.began.wait()
         before = asyncio.all_tasks()
-        await until(lambda: app._shutdown._loops, pause=TICK / 5)  # the call is pending before
+        await until(lambda: app.shutdown._loops, pause=TICK / 5)  # the call is pending before
         await asyncio.sleep(0)
 
         assert extra() == ["OpenResponse._watch_client"]

@@ -240,7 +240,7 @@ async def test_promoted_call_is_lost_when_its_server_stops() -> None:
     endpoint = serving(long, grace=0.001)
     client = Client(endpoint, **CLIENT)
     async with promoted(client) as (connection, id):
-        await endpoint._shutdown.stop()
+        await endpoint.shutdown.stop()
         await connection.over()
 
     task = await get(client, id)
@@ -273,7 +273,7 @@ async def test_promoted_wait_ends_through_continue(stops: bool, said: str) -> No
     client = Client(endpoint, **CLIENT)
     async with promoted(client, "awaits") as (connection, id):
         if stops:
-            await endpoint._shutdown.stop()
+            await endpoint.shutdown.stop()
         else:
             awaits.go.set()
         await connection.over()

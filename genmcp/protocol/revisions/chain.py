@@ -13,9 +13,6 @@ from genmcp.protocol.revisions import (
 )
 from genmcp.protocol.revisions.revision import Revision
 
-__all__ = ["LATEST", "LEGACY", "MODERN", "RESOURCE_NOT_FOUND", "REVISIONS", "protocol_version"]
-
-
 #: Each revision by its version, newest first.
 REVISIONS: Final[Mapping[str, Revision]] = MappingProxyType(
     {

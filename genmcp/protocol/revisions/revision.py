@@ -17,18 +17,6 @@ from msgspec.structs import fields, replace
 from genmcp.protocol.methods import Method
 from genmcp.protocol.value import Value
 
-__all__ = [
-    "AdjacentTranslation",
-    "ComposedTranslation",
-    "Conversion",
-    "Revision",
-    "Translation",
-    "convert_to",
-    "identity",
-    "without",
-]
-
-
 #: Returns a value of another revision; the same object where nothing differs.
 Conversion: TypeAlias = Callable[[Any], Any]
 #: The conversion of each type.

@@ -9,8 +9,6 @@ from genmcp.protocol.revisions import v2025_03_26
 from genmcp.protocol.revisions.revision import Conversion, without
 from genmcp.protocol.tools import ToolDefinition
 
-__all__ = ["REVISION"]
-
 
 def _audio_as_text(audio: AudioContent) -> TextContent:
     return TextContent(f"[{audio.mime_type}]", audio.annotations)

@@ -28,8 +28,6 @@ from genmcp.protocol.revisions import v2025_06_18
 from genmcp.protocol.revisions.revision import Conversion, without
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
 
-__all__ = ["REVISION"]
-
 
 def _link_as_text(link: ResourceLink) -> TextContent:
     return TextContent(f"{link.name}: {link.uri}", link.annotations)

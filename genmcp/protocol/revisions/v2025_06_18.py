@@ -29,8 +29,6 @@ from genmcp.protocol.revisions import v2025_11_25
 from genmcp.protocol.revisions.revision import Conversion, without
 from genmcp.protocol.tools import ToolDefinition
 
-__all__ = ["REVISION"]
-
 
 def _without_options(capabilities: ClientCapabilities) -> ClientCapabilities:
     """Drop the options of sampling and elicitation; elicitation had forms only."""

@@ -35,21 +35,6 @@ from genmcp.protocol.revisions import v2026_07_28
 from genmcp.protocol.revisions.revision import Conversion, convert_to, without
 from genmcp.protocol.value import Result
 
-__all__ = [
-    "REVISION",
-    "ElicitRequestParams",
-    "InitializeRequestParams",
-    "InitializeResult",
-    "ListPromptsResult",
-    "ListResourceTemplatesResult",
-    "ListResourcesResult",
-    "ListToolsResult",
-    "ReadResourceResult",
-    "SetLevelRequestParams",
-    "SubscribeRequestParams",
-    "UnsubscribeRequestParams",
-]
-
 
 class InitializeRequestParams(RequestParams):
     """The client, and the revision that it requests: basic/lifecycle, "Initialization"."""

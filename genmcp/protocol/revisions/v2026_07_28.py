@@ -5,9 +5,6 @@ from typing import Final
 from genmcp.protocol.methods import METHODS
 from genmcp.protocol.revisions.revision import AdjacentTranslation, Revision
 
-__all__ = ["REVISION"]
-
-
 REVISION: Final = Revision(
     version="2026-07-28",
     modern=True,
