@@ -40,7 +40,7 @@ class _Commands(Group):
             "prompts": ("lists", "List the prompts."),
             "complete": ("remote", "Complete an argument of a prompt or resource template."),
             "discover": ("remote", "Show name, revisions and capabilities."),
-            "tasks": ("tasks", "List, show, follow, answer and cancel tasks."),
+            "tasks": ("tasks", "Show, follow, answer and cancel tasks."),
         },
         "Log in at a server": {
             "login": ("login", "Log in, and store the tokens."),

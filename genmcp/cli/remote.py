@@ -5,7 +5,6 @@ import re
 import shlex
 import sys
 import textwrap
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -27,7 +26,6 @@ from genmcp.cli.output import (
     write_contents,
 )
 from genmcp.cli.parsing import example
-from genmcp.cli.started import StartedTask, remember
 from genmcp.cli.target import (
     TARGET_HELP,
     TOKEN_VARIABLE,
@@ -116,10 +114,11 @@ def call(
     detach: bool,
 ) -> int:
     """Call the tool NAME of the server TARGET. The status is 1 if its result is an error."""
-    url = _detached_url(options) if detach else ""
+    if detach:
+        _check_has_url(options)
     json_arguments = _load_arguments(arguments)
 
-    async def fetch(client: Client, status: StatusLine) -> CallToolResult | StartedTask:
+    async def fetch(client: Client, status: StatusLine) -> CallToolResult | str:
         # The schema of an unlisted tool is unknown. Then the types of the values are guessed, and
         # the server validates them.
         listed = await client.tools()
@@ -139,11 +138,11 @@ def call(
         if handle.id is None:
             status.write("genmcp: the call has ended already, without a task\n")
             return await handle.wait()
-        return _remember(StartedTask(handle.id, url, name, time.time()), status)
+        return handle.id
 
-    def write(output: OutputWriter, result: CallToolResult | StartedTask) -> None:
-        if isinstance(result, StartedTask):
-            output.write_line(result.id)
+    def write(output: OutputWriter, result: CallToolResult | str) -> None:
+        if isinstance(result, str):
+            output.write_line(result)
         else:
             write_result(output, result)
 
@@ -151,25 +150,15 @@ def call(
     return int(isinstance(result, CallToolResult) and result.is_error)
 
 
-def _detached_url(options: RemoteOptions) -> str:
-    """Return the URL of the target.
+def _check_has_url(options: RemoteOptions) -> None:
+    """Check that the target has a URL: another server ends with this command, with its tasks.
 
     Raises:
-        ConfigurationError: it has none. Then its process ends with this command, and its tasks too.
+        ConfigurationError: it has none.
     """
     text = options.target
-    target = None if is_local(text) else parse_target(text, options.server).target
-    if not isinstance(target, str):
+    if is_local(text) or not isinstance(parse_target(text, options.server).target, str):
         raise ConfigurationError("--detach applies only to a URL")
-    return target
-
-
-def _remember(task: StartedTask, status: StatusLine) -> StartedTask:
-    try:
-        remember(task)
-    except OSError as error:
-        status.write(f"genmcp: the id is not kept for `genmcp tasks`: {error}\n")
-    return task
 
 
 @click.command("read", epilog=example("read server.py greeting://Oslo", about=TARGET_HELP))
