@@ -15,10 +15,9 @@ class Books(ResourceRepo):
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache, partial
-from inspect import Parameter, iscoroutinefunction, signature
-from typing import Any, Final
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
 
 import msgspec
 from typing_extensions import Unpack
@@ -28,12 +27,11 @@ from genmcp.component import (
     DescribedComponent,
     Metadata,
     annotations_of,
-    check_continues,
     check_metadata,
     set_options,
 )
 from genmcp.errors import ConfigurationError
-from genmcp.hook import Hook, check_call
+from genmcp.hook import overrides
 from genmcp.protocol.content import Annotations
 from genmcp.protocol.value import CacheScope
 from genmcp.uri_template import UriTemplate
@@ -41,9 +39,6 @@ from genmcp.uri_template import UriTemplate
 # A scheme and the characters of a URI (RFC 3986, appendix A). The structure after the scheme is
 # not checked.
 _URI = re.compile(r"""[A-Za-z][A-Za-z0-9+.-]*:(?:[!#$&-;=?-Z\[\]_a-z~]|%[0-9A-Fa-f]{2})*""")
-
-_ARGUMENTS: Final = ("uri", "channel")
-_REST: Final = (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD)
 
 
 class Description(Metadata, total=False):
@@ -118,19 +113,17 @@ class Resource(ReadableComponent):
     """One resource: its URI, and its contents or a function that returns them.
 
         Resource("config://app", {"debug": False}, name="configuration")
-        Resource("docs://*", read_page, name="documentation", mime_type="text/markdown")
+        Resource("docs://{+page}", read_page, name="documentation", mime_type="text/markdown")
 
     Pass the attributes to the constructor, or set them in a subclass. A subclass may write the
     hook `read` instead of setting `content`.
 
     Attributes:
-        uri: the URI. If it ends with `*`, the resource serves every URI that begins with the prefix
-            before the `*`, and is listed as a template. A URI template (`files://{path}`) needs a
-            function, which gets its variables as under `@resource`. Required.
+        uri: the URI; or a URI template (`files://{path}`), if *content* is a function. Required.
         content: one of the values that `genmcp.content` lists; or a function that returns such a
-            value for each read, or None if the resource does not exist. The function is a `def`
-            (which may block) or an `async def`. It gets the requested URI if it has a parameter
-            `uri`, and the channel if it has a parameter `channel`. Default: call `read`.
+            value for each read, or None if the resource does not exist, as under `@resource`: its
+            parameters are the variables of the template, or annotated `Channel`. Default: call
+            `read`.
         name: as listed. Default: the name of the function, or the URI.
         title: a name for people, as listed. Default None.
         description: as listed. Default: the docstring of the function.
@@ -184,21 +177,11 @@ class Resource(ReadableComponent):
         raise NotImplementedError
 
     @property
-    def reader(self) -> Hook | None:
-        """The hook that returns the contents of the resource; None if `content` is a value.
-
-        Raises:
-            ConfigurationError: the hook is a generator function, or requires parameters other than
-                `uri` and `channel`.
-        """
-        own = Hook.of(self, "read", Resource)
-        if own is not None or not callable(self.content):
-            return own
-        owner = f"{type(self).__name__} {self.uri}"
-        check_call(owner, self.content)
-        check_continues(owner, self.content, self)
-        wanted = _wanted(owner, self.content)
-        return Hook(partial(_call, self.content, wanted), iscoroutinefunction(self.content))
+    def has_function(self) -> bool:
+        """Whether a function returns the contents, and not `read`; a template needs one."""
+        if overrides(self, "read", Resource):
+            return False
+        return callable(self.content) or "{" in str(getattr(self, "uri", ""))
 
     def check(self) -> None:
         """Check the attributes, including the URI and the size."""
@@ -210,7 +193,7 @@ class Resource(ReadableComponent):
         if not isinstance(self.size, int | None) or (self.size is not None and self.size < 0):
             raise ConfigurationError(f"{owner}.size must be bytes, not {self.size!r}")
         empty = self.content is msgspec.UNSET or self.content is None
-        if empty and Hook.of(self, "read", Resource) is None:
+        if empty and not overrides(self, "read", Resource):
             raise ConfigurationError(f"{owner} {uri} has no content")
 
 
@@ -286,27 +269,3 @@ class ResourceRepo(ReadableComponent):
 def template_of(template: str | UriTemplate) -> UriTemplate:
     """Return *template* as a `UriTemplate`; parse it if it is a str."""
     return template if isinstance(template, UriTemplate) else UriTemplate(template)
-
-
-def _wanted(owner: str, function: Callable[..., Any]) -> Sequence[str]:
-    """Return the parameters of *function*, a subset of `uri` and `channel`.
-
-    Raises:
-        ConfigurationError: *function* requires another parameter.
-    """
-    try:
-        parameters = signature(function).parameters.values()
-    except ValueError:  # a function written in C without a signature
-        return ()
-    for parameter in parameters:
-        optional = parameter.default is not Parameter.empty or parameter.kind in _REST
-        if parameter.name not in _ARGUMENTS and not optional:
-            raise ConfigurationError(
-                f"{owner}: its function gets `uri` and `channel`; there is no {parameter.name!r}"
-            )
-    return [parameter.name for parameter in parameters if parameter.name in _ARGUMENTS]
-
-
-def _call(function: Callable[..., Any], wanted: Sequence[str], uri: str, channel: Channel) -> Any:
-    given = {"uri": uri, "channel": channel}
-    return function(**{name: given[name] for name in wanted})

@@ -3,7 +3,6 @@
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from inspect import isfunction
 from typing import Any, Final
 
@@ -41,11 +40,11 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
     `ttl_ms` and `cache_scope` apply to the contents too.
 
     Attributes:
-        fixed: the result of every read if the content is a value; None if a hook returns it.
+        fixed: the result of every read if the content is a value; None if *reader* returns it.
     """
 
     provider: ReadableComponent
-    reader: Hook
+    reader: Hook | None = None
     parse_uri: Callable[[str], Any] | None = None
     fixed: ReadResourceResult | None = None
 
@@ -64,7 +63,7 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
             )
         if isinstance(made, ResourceRepo):
             return _of_repo(made)
-        if isinstance(made, Resource) and "{" not in str(getattr(made, "uri", "")):
+        if isinstance(made, Resource) and not made.has_function:
             return _of_resource(made)
         return TemplateRoute.of(made)
 
@@ -87,6 +86,7 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
         """
         if self.fixed is not None:
             return self.fixed
+        assert self.reader is not None
         try:
             request = await self.begin(request, channel)
             value = await self.reader(channel, self.first_of(request), channel)
@@ -153,7 +153,7 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
 
 
 class TemplateRoute(ResourceRoute, frozen=True, kw_only=True):
-    """The route of a function that gets the variables of a URI template as its parameters.
+    """The route of a function, which gets the variables of a URI template as its parameters.
 
     Attributes:
         uri: the template; a URI without variables is one, too.
@@ -165,14 +165,14 @@ class TemplateRoute(ResourceRoute, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, provider: Any) -> "TemplateRoute":
-        """Return the route of a function under `@resource`, or of a `Resource` with a template.
+        """Return the route of a function under `@resource`, or of a `Resource` with a function.
 
         Raises:
             ConfigurationError: the URI is not a template, its variables are not the parameters of
                 the function, or an attribute is invalid.
         """
         ReadableComponent.check(provider)
-        function = getattr(provider, "_function", None) or _content_of(provider)
+        function = getattr(provider, "_function", None) or _function_of(provider)
         owner, uri = name_of(function), template_of(provider.uri)
         signature = getattr(provider, "_signature", None)
         if signature is None:  # a Resource
@@ -199,9 +199,8 @@ class TemplateRoute(ResourceRoute, frozen=True, kw_only=True):
         for hook in ("list", "complete"):
             if getattr(provider, hook, None) is not None:
                 raise ConfigurationError(f"{owner}: {uri.text} has no variables: remove {hook}")
-        return replace(
-            route, definition=definition_of(ResourceDefinition, owner, listed, uri=uri.text)
-        )
+        definition = definition_of(ResourceDefinition, owner, listed, uri=uri.text)
+        return replace(route, definition=definition)
 
     @property
     def pattern(self) -> str:
@@ -227,13 +226,13 @@ class TemplateRoute(ResourceRoute, frozen=True, kw_only=True):
         return replace(request, arguments=arguments)
 
 
-def _content_of(provider: Any) -> Any:
-    """Return the function of *provider*, a Resource with a template."""
+def _function_of(provider: Any) -> Any:
+    """Return the function that is the content of *provider*, a Resource."""
     if isfunction(provider.content) or inspect.ismethod(provider.content):
         return provider.content
     raise ConfigurationError(
-        f"{type(provider).__name__} {provider.uri}: a template needs a function, which gets its "
-        f"variables; a class with read is a ResourceRepo"
+        f"{type(provider).__name__} {provider.uri}: its content is a value or a function; a "
+        f"template needs a function, which gets its variables; a class with read is a ResourceRepo"
     )
 
 
@@ -273,24 +272,17 @@ def _not_found(request: Request) -> ResourceNotFound:
 
 def _of_resource(resource: Resource) -> ResourceRoute:
     resource.check()
-    owner = f"{type(resource).__name__} {resource.uri}"
-    function = resource.content if isfunction(resource.content) else None
-    listed = _listed(resource, function, resource.uri)
-    reader = resource.reader
     route = ResourceRoute(
         owner=type(resource).__name__,
         place=resource.uri,
-        key=resource.uri.removesuffix("*"),
-        is_prefix=resource.uri.endswith("*"),
-        reader=reader or Hook(partial(_given, resource.content), is_async=True),
+        key=resource.uri,
+        reader=Hook.of(resource, "read", Resource),
         **ResourceRoute.members_of(resource),
     )
-    if route.is_prefix:
-        template = UriTemplate(route.key + _REST)
-        return replace(route, **_template(owner, resource, template, listed))
+    owner = f"{type(resource).__name__} {resource.uri}"
     # A content that is a value is encoded once, when the resource is registered.
     fixed, size = None, resource.size
-    if reader is None:
+    if route.reader is None:
         try:
             contents = contents_of(resource.content, resource.uri, resource.mime_type)
         except ContractError as error:
@@ -299,6 +291,7 @@ def _of_resource(resource: Resource) -> ResourceRoute:
             contents=contents, ttl_ms=route.ttl_ms, cache_scope=route.cache_scope
         )
         size = size_of(contents) if size is None else size
+    listed = _listed(resource, None, resource.uri)
     definition = definition_of(ResourceDefinition, owner, listed, uri=resource.uri, size=size)
     return replace(route, definition=definition, fixed=fixed)
 
@@ -352,11 +345,8 @@ def _listed(
     values["name"] = values["name"] or (name if name.isidentifier() else uri)
     if function is not None:
         values["description"] = values["description"] or inspect.getdoc(function)
-    return {**values, "annotations": provider.given_annotations}
-
-
-_REST: Final = "{+path}"
-"""The variable of the template for a wildcard."""
+    size = getattr(provider, "size", None)
+    return {**values, "annotations": provider.given_annotations, "size": size}
 
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
@@ -381,7 +371,3 @@ def _template(
             options=options,
         ),
     }
-
-
-async def _given(value: Any, uri: str, channel: Channel) -> Any:
-    return value
