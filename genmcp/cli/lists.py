@@ -1,6 +1,5 @@
 """The commands that list the components of a server: `genmcp tools`, `resources` and so on."""
 
-import shutil
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
@@ -14,7 +13,7 @@ from genmcp.cli.describe import (
     describe_tool,
     tool_lines,
 )
-from genmcp.cli.output import CommandError, OutputWriter, wrap
+from genmcp.cli.output import CommandError, OutputWriter
 from genmcp.cli.parsing import example
 from genmcp.cli.remote import run_remote
 from genmcp.cli.target import TARGET_HELP, RemoteOptions, remote_options
@@ -54,7 +53,8 @@ def tools(options: RemoteOptions, name: str | None) -> None:
         raise CommandError(f"{options.target} has no tool {name!r}{hint}")
 
     def write(output: OutputWriter, tool: ToolDefinition) -> None:
-        _write_lines(output, tool_lines(tool))
+        for line in tool_lines(tool):
+            output.write_line(line)
         if rows := argument_rows(tool):
             output.write_line("")
             output.write_table(ARGUMENT_HEADINGS, rows)
@@ -84,10 +84,7 @@ def prompts(options: RemoteOptions) -> None:
 
 
 def list_components(kind: str, options: RemoteOptions) -> None:
-    """List the components of a *kind*.
-
-    Lines are wrapped at a terminal only. Programs that read a pipe get whole lines.
-    """
+    """List the components of a *kind*."""
     request, describe = _LISTS[kind]
 
     async def fetch(client: Client, status: StatusLine) -> Any:
@@ -98,7 +95,8 @@ def list_components(kind: str, options: RemoteOptions) -> None:
 
     def write(output: OutputWriter, items: Any) -> None:
         for item in items:
-            _write_lines(output, describe(item))
+            for line in describe(item):
+                output.write_line(line)
 
     run_remote(options, fetch, write)
 
@@ -111,9 +109,3 @@ async def items_of(request: Awaitable[Sequence[T]]) -> Sequence[T]:
         if error.code != MethodNotFound.code:
             raise
         return []
-
-
-def _write_lines(output: OutputWriter, lines: Iterable[str]) -> None:
-    width = shutil.get_terminal_size().columns
-    for line in lines:
-        output.write_line(wrap(line, width) if output.is_terminal and line.strip() else line)

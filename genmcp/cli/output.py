@@ -9,7 +9,6 @@ import logging
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
@@ -27,14 +26,12 @@ from genmcp.protocol.content import (
     TextContent,
 )
 
-_INDENT: Final = "    "
 _UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("m", 60.0))
 
 # The advice of a flow names options of `OAuth`. Those of the commands have other names.
 _OAUTH_OPTIONS: Final = {
     r"\bresource=None\b": "--no-resource",
     r"\bassume_pkce=True\b": "--assume-pkce",
-    r"\bauth=DpopAuth\(\.\.\.\)": "--dpop",
     r"\bOAuth\(redirect_uri=\.\.\.\)": "--port",
     r"\bclient_id=,?": "--client-id",
     r"\bscopes=": "--scope",
@@ -220,18 +217,6 @@ def _decode_base64(media_type: str | None, data: str) -> Content:
         return BinaryContent(media_type, base64.b64decode(data))
     except ValueError as error:
         return f"[{media_type} with malformed base64: {error}]"
-
-
-def wrap(text: str, width: int) -> str:
-    """Return the line *text* wrapped at *width* columns, with continuation lines indented."""
-    margin = text[: len(text) - len(text.lstrip())]
-    return textwrap.fill(
-        text,
-        width=max(width, 20),
-        subsequent_indent=margin or 2 * _INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 class _SanitizingFormatter(logging.Formatter):

@@ -66,10 +66,9 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         drain: seconds for which requests are still accepted after SIGTERM, while the server reports
             that it is not ready. A second signal ends them.
         metrics: the address at which metrics are served for Prometheus.
-        proxy_headers: whether `X-Forwarded-For` and `X-Forwarded-Proto` replace the address and
-            scheme of a connection.
-        forwarded_allow_ips: the addresses of trusted proxies, separated by commas; implies
-            *proxy_headers*. None: `FORWARDED_ALLOW_IPS`, or loopback.
+        forwarded_allow_ips: the addresses of trusted proxies, separated by commas, whose
+            `X-Forwarded-For` and `X-Forwarded-Proto` replace the address and scheme of a
+            connection. None: those headers are ignored.
     """
 
     target: str
@@ -83,7 +82,6 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     grace: float | None = None
     drain: float = 0.0
     metrics: HostPort | None = None
-    proxy_headers: bool = False
     forwarded_allow_ips: str | None = None
 
     @property
@@ -96,7 +94,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         settings: dict[str, Any] = {
             "host": self.host,
             "port": self.port,
-            "proxy_headers": self.proxy_headers or self.forwarded_allow_ips is not None,
+            "proxy_headers": self.forwarded_allow_ips is not None,
             "forwarded_allow_ips": self.forwarded_allow_ips,
             # uvicorn's records then go to the root logger, in the same format as all others.
             "log_config": None,
@@ -133,11 +131,10 @@ _serve_options: Final = options_as(
         help=f"seconds to accept requests after SIGTERM, while {READY_PATH} responds with 503 (0)",
     ),
     metrics_option,
-    click.option("--proxy-headers", is_flag=True, help="trust X-Forwarded-For and -Proto"),
     click.option(
         "--forwarded-allow-ips",
         metavar="ADDRESSES",
-        help="trusted proxies (127.0.0.1), separated by commas; implies --proxy-headers",
+        help="proxies, separated by commas, whose X-Forwarded-For and -Proto are trusted",
     ),
 )
 
