@@ -48,8 +48,8 @@ class _Commands(Group):
             "auth": ("login", "Explain the steps of a login."),
         },
         "Operate": {
-            "jobs": ("jobs", "List, show, retry, cancel and drop tasks in a store."),
-            "store": ("store", "Show statistics of a store, check it, migrate its schema."),
+            "jobs": ("operate", "List, show, retry, cancel and drop tasks in a store."),
+            "store": ("operate", "Show statistics of a store, check it, migrate its schema."),
         },
         "Publish": {
             "lint": ("lint", "Report tools that known clients reject."),

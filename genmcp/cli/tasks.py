@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from genmcp.cancellation import cancel_and_wait
-from genmcp.cli.describe import argument_texts
+from genmcp.cli.lists import argument_texts
 from genmcp.cli.output import CommandError, OutputWriter, duration, one_line
 from genmcp.cli.parsing import TASK_ID, Group, TaskCommand, example
 from genmcp.cli.remote import run_remote, write_result
