@@ -18,8 +18,7 @@ from genmcp.hook import FunctionStep, HasSteps, StepValue, Visible, hint_of
 from genmcp.prompts.prompt import Prompt, PromptRoute
 from genmcp.protocol.tools import ToolAnnotations
 from genmcp.protocol.value import CacheScope
-from genmcp.resources.resource import Description, ReadableComponent
-from genmcp.resources.route import TemplateRoute
+from genmcp.resources.resource import Description, ReadableComponent, TemplateRoute
 from genmcp.signature import SchemaSignature, Signature, is_channel, name_of
 from genmcp.tools import Tool, ToolRoute
 

@@ -18,8 +18,7 @@ from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefin
 from genmcp.protocol.resources import ReadResourceResult
 from genmcp.resources import directory as files
 from genmcp.resources.directory import Directory
-from genmcp.resources.resource import Resource
-from genmcp.resources.route import ResourceRoute
+from genmcp.resources.resource import Resource, ResourceRoute
 from tests.resources.asking import channel, page_of, read, resources, uris
 
 SECRET = "a secret"

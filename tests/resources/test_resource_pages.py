@@ -12,8 +12,7 @@ from genmcp.channel import Channel
 from genmcp.component_route import ComponentRoute
 from genmcp.errors import ContractError, InvalidParams
 from genmcp.protocol.content import ResourceDefinition
-from genmcp.resources.resource import Resource, ResourceRepo
-from genmcp.resources.route import ResourceRoute
+from genmcp.resources.resource import Resource, ResourceRepo, ResourceRoute
 from genmcp.suite.collection import RESOURCES, Collection
 from tests.resources.asking import page_of, resources, uris
 

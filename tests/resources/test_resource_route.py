@@ -15,8 +15,7 @@ from genmcp.errors import ConfigurationError, ContractError, InvalidParams, Reso
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition, ResourceLink
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
-from genmcp.resources.resource import Resource, ResourceRepo
-from genmcp.resources.route import ResourceRoute
+from genmcp.resources.resource import Resource, ResourceRepo, ResourceRoute
 from genmcp.suite.suite import Suite
 from genmcp.uri_template import UriTemplate
 from tests.resources.asking import channel, page_of, read, resources, uris
