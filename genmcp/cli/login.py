@@ -22,7 +22,7 @@ from genmcp.cli.output import (
     one_line,
     private_output,
 )
-from genmcp.cli.parsing import PORT, Decorator, example, options_as, tokens_option
+from genmcp.cli.parsing import PORT, Decorator, example, options_as
 from genmcp.client.auth.asking import show
 from genmcp.client.auth.base import Authorizer
 from genmcp.client.auth.files import FileTokens
@@ -47,10 +47,9 @@ SECRET_VARIABLE: Final = "GENMCP_CLIENT_SECRET"
 
 
 class LoginOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The server of a login, where the login is stored, and how it is made."""
+    """The server of a login, and how it is made."""
 
     url: str
-    tokens: str | None = None
     client_id: str | None = None
     issuer: str | None = None
     scopes: Sequence[str] = ()
@@ -63,7 +62,6 @@ class LoginOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 _server_parameters: Final[Sequence[Decorator]] = (
     click.argument("url"),
-    tokens_option,
     click.option(
         "--client-id",
         metavar="ID",
@@ -121,9 +119,9 @@ def auth(options: LoginOptions) -> int:
     return _run(options, explain_login)
 
 
-def stored_login(url: str, tokens: str | None) -> Authorizer:
-    """Return the authorization by a login that was stored in the folder *tokens*."""
-    storage = FileTokens(tokens)
+def stored_login(url: str) -> Authorizer:
+    """Return the authorization by the login at *url* that was stored."""
+    storage = FileTokens()
     return OAuth(CLIENT_NAME, tokens=storage, **_options_of(_stored(storage, url)))
 
 
@@ -155,7 +153,7 @@ def _request(arguments: LoginOptions) -> LoginRequest:
         scheme = ""
     if scheme not in ("http", "https"):
         raise ConfigurationError(f"{url!r} is not a URL: only servers over HTTP need a login")
-    tokens = FileTokens(arguments.tokens)
+    tokens = FileTokens()
     stored = _stored(tokens, url)
     options = _options_of(stored)
     if arguments.client_id not in (None, options.get("client_id")):

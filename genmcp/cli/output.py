@@ -11,7 +11,6 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -88,13 +87,10 @@ class OutputWriter:
 
     Args:
         descriptor: an open file descriptor; None if standard output is closed.
-        path: the file to write to instead. It is created or truncated by the first write, so that
-            a command that fails earlier does not change the file.
     """
 
-    def __init__(self, descriptor: int | None, path: str | None = None) -> None:
-        self._descriptor = None if path else descriptor
-        self._path = path
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
         self.is_terminal = self._descriptor is not None and os.isatty(self._descriptor)
 
     def write_line(self, text: str) -> None:
@@ -119,46 +115,35 @@ class OutputWriter:
             CommandError: the output is closed, or cannot be written to.
             BrokenPipeError: the reader of a pipe has closed it.
         """
-        if self._descriptor is None and self._path is None:
+        if self._descriptor is None:
             raise CommandError("cannot write the output: standard output is closed")
         try:
-            if self._descriptor is None:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-                self._descriptor = os.open(Path(str(self._path)), flags, 0o666)
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except BrokenPipeError:
             raise
         except OSError as error:
-            target = f" to {self._path}" if self._path else ""
-            raise CommandError(f"cannot write the output{target}: {error.strerror}") from None
-
-    def close(self) -> None:
-        """Close the file, if one was opened."""
-        if self._path is not None and self._descriptor is not None:
-            os.close(self._descriptor)
+            raise CommandError(f"cannot write the output: {error.strerror}") from None
 
 
 @contextmanager
-def private_output(path: str | None = None) -> Iterator[OutputWriter]:
-    """Give a writer for *path*, or the real standard output, and redirect descriptor 1 to 2.
+def private_output() -> Iterator[OutputWriter]:
+    """Give a writer for the real standard output, and redirect descriptor 1 to 2.
 
     A tool of this process may print, or start programs that do. Their output must not end up
     within the JSON of a result.
     """
     if sys.stdout is None:  # standard output is closed
-        yield OutputWriter(None, path)
+        yield OutputWriter(None)
         return
     sys.stdout.flush()
     real = os.dup(1)
-    output = OutputWriter(real, path)
     try:
         os.dup2(2, 1)
         with redirect_stdout(sys.stderr):
-            yield output
+            yield OutputWriter(real)
     finally:
-        output.close()
         os.dup2(real, 1)
         os.close(real)
 
@@ -200,7 +185,7 @@ def write_contents(output: OutputWriter, contents: Sequence[Content]) -> None:
         case [BinaryContent() as only] if not output.is_terminal:
             output.write_bytes(only.data)
         case [BinaryContent() as only]:
-            output.write_line(f"[{only}; use --output FILE or a pipe to get them]")
+            output.write_line(f"[{only}; use a pipe or a file to get them]")
         case _:
             for each in contents:
                 output.write_line(text_of(each))

@@ -33,10 +33,6 @@ SECONDS: Final = click.FloatRange(0, 86_400)
 COUNT: Final = click.IntRange(1)
 PORT: Final = click.IntRange(0, 65535)
 
-tokens_option: Final = click.option(
-    "--tokens", metavar="FOLDER", help="the folder in which logins are stored"
-)
-
 
 class Group(click.Group):
     """A group of commands, which are listed in their order.

@@ -2,12 +2,10 @@
 
 import asyncio
 import re
-import shlex
 import sys
 import textwrap
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -99,7 +97,7 @@ _pairs: Final = click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--arguments",
     metavar="JSON",
-    help="arguments as a JSON object; @FILE reads a file, - reads standard input",
+    help="arguments as a JSON object; - reads standard input",
 )
 @click.option(
     "--detach",
@@ -268,7 +266,7 @@ def run_remote(
     Raises:
         CommandError: the server cannot be reached, or responded with an error.
     """
-    with private_output(options.output) as output:
+    with private_output() as output:
         resolved = resolve_target(options)
         status = StatusLine(sys.stderr)
         client = resolved.client(
@@ -298,7 +296,6 @@ def run_remote(
         except (ClientError, McpError) as error:
             hint = _endpoint_hint(error, resolved.target)
             raise CommandError(f"{error_text(error, options)}{hint}") from error
-        output.write_bytes(b"")  # creates the file, also for a list without items
         if options.json:
             output.write_json(value)
         else:
@@ -350,7 +347,7 @@ def _is_json_of(value: Any, contents: list[Any]) -> bool:
 
 
 def _load_arguments(text: str | None) -> Mapping[str, Any]:
-    """Return the object of `--arguments`: JSON, `@` and a file, or `-` for standard input."""
+    """Return the object of `--arguments`: JSON, or `-` for standard input."""
     if text is None:
         return {}
     try:
@@ -358,8 +355,6 @@ def _load_arguments(text: str | None) -> Mapping[str, Any]:
             if sys.stdin is None:
                 raise OSError("standard input is closed")
             text = sys.stdin.read()
-        elif text.startswith("@"):
-            text = Path(text[1:]).read_text("utf-8")
         return msgspec.json.decode(text, type=dict[str, Any])
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"--arguments: {error}") from None
@@ -372,7 +367,7 @@ def error_text(error: Exception, options: RemoteOptions) -> str:
         return text.replace(error.advice or "", _credentials_advice(error.server_name, options))
     if isinstance(error, Forbidden) and error.scopes:
         scopes = " ".join(error.scopes)
-        return f"{text} ({_login_command(error.server_name, options)} --scope '{scopes}')"
+        return f"{text} (genmcp login {error.server_name} --scope '{scopes}')"
     if isinstance(error, AuthorizationFailed):
         return as_command_options(text)
     if isinstance(error, ServerError) and error.code == MissingCapability.code:
@@ -388,14 +383,9 @@ def _credentials_advice(server_name: str, options: RemoteOptions) -> str:
     """Return what helps after a 401, depending on the credentials that were sent."""
     if "://" not in server_name:
         return "only a server over HTTP gets credentials: serve this one, and call its URL"
-    login = f"`{_login_command(server_name, options)}`"
+    login = f"`genmcp login {server_name}`"
     if options.login:
         return f"no usable login is stored: run {login}"
     if options.token:
         return f"the server refuses the token in {TOKEN_VARIABLE}; its log has the reason"
     return f"give credentials: --header 'Authorization: Bearer TOKEN', or {login} and --login"
-
-
-def _login_command(server_name: str, options: RemoteOptions) -> str:
-    storage = f" --tokens {shlex.quote(options.tokens)}" if options.tokens else ""
-    return f"genmcp login {server_name}{storage}"

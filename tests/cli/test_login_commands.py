@@ -75,17 +75,16 @@ def test_login_is_used_by_calls_until_the_logout(server: Guarded, run: Run) -> N
     assert not any(secret in text for secret in secrets for text in [said, explained])
 
 
-def test_call_without_a_login_names_the_command(server: Guarded, run: Run, tmp_path: Path) -> None:
+def test_call_without_a_login_names_the_command(server: Guarded, run: Run) -> None:
     """Without a terminal nobody can be asked: a script fails at once."""
     status, said, noise = run("call", server.url, "whoami")
     assert (status, said) == (1, "")
     assert "HTTP 401" in noise
     assert f"genmcp login {server.url}" in noise
 
-    other = str(tmp_path / "other")
-    status, said, noise = run("call", server.url, "whoami", "--login", "--tokens", other)
+    status, said, noise = run("call", server.url, "whoami", "--login")
     assert (status, said) == (1, "")
-    assert f"no usable login is stored: run `genmcp login {server.url} --tokens {other}`" in noise
+    assert f"no usable login is stored: run `genmcp login {server.url}`" in noise
     assert server.issuer.received("register") == []
 
 
@@ -174,7 +173,6 @@ def test_token_is_taken_from_the_environment(
     [
         (("tools", "URL", "--token"), "the variable GENMCP_TOKEN is not set"),
         (("tools", "URL", "--login", "--token"), "--login cannot be combined with --token"),
-        (("tools", "URL", "--tokens", "x"), "--tokens needs --login"),
         (("tools", "tests.cli.shop:suite", "--login"), "--login applies only to a URL"),
         (("tools", "URL", "--login", "--header", "authorization: Bearer x"), "Authorization"),
         (("login", "tests.cli.shop:suite"), "is not a URL: only servers over HTTP"),
@@ -208,15 +206,17 @@ def test_public_storage_is_refused(server: Guarded, run: Run) -> None:
         assert f"chmod 600 '{record}'" in noise
 
 
-def test_logins_can_be_stored_elsewhere(server: Guarded, run: Run, tmp_path: Path) -> None:
-    """In another folder; the same option finds them again."""
-    tokens = str(tmp_path / "tokens")
-    assert run("login", server.url, "--tokens", tokens)[0] == 0
+def test_logins_can_be_stored_elsewhere(
+    server: Guarded, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the data folder that the environment names."""
+    assert run("login", server.url)[0] == 0
+    with monkeypatch.context() as other:
+        other.setenv("XDG_DATA_HOME", str(tmp_path / "other"))
+        assert run("call", server.url, "whoami", "--login")[0] == 1
+        assert run("logout", server.url)[1] == f"there is no login for {server.url}\n"
 
-    assert run("call", server.url, "whoami", "--login", "--tokens", tokens)[:2] == (0, "mia\n")
-    assert run("call", server.url, "whoami", "--login")[0] == 1
-    assert run("logout", server.url)[1] == f"there is no login for {server.url}\n"
-    assert run("logout", server.url, "--tokens", tokens)[0] == 0
+    assert run("call", server.url, "whoami", "--login")[:2] == (0, "mia\n")
 
 
 def test_scopes_can_be_chosen(server: Guarded, run: Run) -> None:

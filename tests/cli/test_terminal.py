@@ -330,9 +330,9 @@ def test_user_sees_results_for_people() -> None:
     with at_terminal("call", SHOP, "plan") as user:
         user.sees('{\n  "days": 2\n}\n')
     with at_terminal("call", SHOP, "draw") as user:
-        user.sees("[image/png, 8 bytes; use --output FILE or a pipe to get them]\n")
+        user.sees("[image/png, 8 bytes; use a pipe or a file to get them]\n")
     with at_terminal("read", SHOP, "greeting://bytes") as user:
-        user.sees("[application/octet-stream, 2 bytes; use --output FILE or a pipe to get them]\n")
+        user.sees("[application/octet-stream, 2 bytes; use a pipe or a file to get them]\n")
     with at_terminal("tools", SHOP) as user:
         user.sees("without words.")
     with at_terminal("serve", SHOP, "--stdio") as user:
