@@ -7,11 +7,11 @@ import click
 import msgspec
 
 from genmcp.cli.output import CommandError, OutputWriter, one_line
-from genmcp.cli.parsing import example
+from genmcp.cli.parsing import example, suggestion
 from genmcp.cli.remote import run_remote
 from genmcp.cli.target import TARGET_HELP, RemoteOptions, remote_options
 from genmcp.cli.terminal import StatusLine
-from genmcp.cli.values import bounds_of, choices_of, properties_of, subschemas, suggestion, types_of
+from genmcp.cli.values import bounds_of, choices_of, properties_of, subschemas, types_of
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
 from genmcp.errors import MethodNotFound

@@ -23,7 +23,7 @@ from genmcp.cli.output import (
     text_of,
     write_contents,
 )
-from genmcp.cli.parsing import example
+from genmcp.cli.parsing import example, suggestion
 from genmcp.cli.target import (
     TARGET_HELP,
     TOKEN_VARIABLE,
@@ -45,7 +45,6 @@ from genmcp.cli.values import (
     check_arguments,
     convert_arguments,
     parse_pairs,
-    suggestion,
     unknown_keys,
 )
 from genmcp.client.client import Client
