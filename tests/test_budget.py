@@ -41,7 +41,7 @@ BUDGETS = {
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {
-    "genmcp.ClientLogHandler": 2,
+    "genmcp.ClientLogHandler": 1,
     "genmcp.Client": 7,  # the target, `options=`, and a parameter for unknown names
     "genmcp.ClientOptions": 12,
     "genmcp.Endpoint": 10,

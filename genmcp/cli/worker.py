@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, Final, NamedTuple
 
 import click
-import msgspec
 import uvicorn
 from msgspec.structs import replace
 from starlette.applications import Starlette
@@ -29,26 +28,11 @@ from genmcp.tasks.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 
-DEFAULT_GRACE: Final = 5.0  # seconds
 _ADDRESS: Final = re.compile(
     r"(?:(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<host>[^:/\[\]]+)):)?(?P<port>\d{1,5})"
 )
 _RETRY_DELAY: Final = 1.0  # seconds between attempts to start on an unavailable store
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-
-
-class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a worker that replace the `JobOptions` of its mux. None: not replaced.
-
-    Args:
-        queues: the queues to take jobs from.
-        concurrency: the number of concurrent jobs.
-        shutdown_grace: seconds that running jobs have to finish after a signal to stop. Default: 5.
-    """
-
-    queues: Sequence[str] | None = None
-    concurrency: int | None = None
-    shutdown_grace: float = DEFAULT_GRACE
 
 
 def describe_state(mux: Mux) -> str:
@@ -135,11 +119,11 @@ async def check_store(mux: Mux) -> None:
 
 async def run_worker(
     mux: Mux,
-    options: WorkerOptions,
     app: Any = None,
     *,
     health: HostPort | None = None,
     metrics: HostPort | None = None,
+    **options: Any,
 ) -> None:
     """Run jobs of *mux* until SIGTERM or SIGINT, within the lifespan of *app*.
 
@@ -150,10 +134,10 @@ async def run_worker(
 
     Args:
         mux: the mux; its store must be shared between processes.
-        options: the queues, concurrency and grace period.
         app: an ASGI application that sets up resources of the jobs in its lifespan. Default: none.
         health: the host and port at which `/health` and `/ready` are served. Default: none.
         metrics: those at which metrics are served for Prometheus. Default: none.
+        options: fields of `JobOptions` that replace those of the mux.
 
     Raises:
         ConfigurationError: the store is not shared, the application does not start, or an address
@@ -167,9 +151,7 @@ async def run_worker(
             f"sqlite:///jobs.db"
         )
     jobs = mux.tasks.service
-    given = msgspec.structs.asdict(options).items()
-    changes = {name: value for name, value in given if value is not None}
-    jobs.worker.options = replace(jobs.worker.options, **changes)
+    jobs.worker.options = replace(jobs.worker.options, **options)
     stop = asyncio.Event()
     checks: Health | None = None
     # Closed in reverse order: the jobs end first, while the application is still up.
@@ -223,7 +205,7 @@ async def _work(mux: Mux) -> None:
 @click.option("--lifespan", metavar="APP", help="an ASGI application to start, and to shut down")
 @click.option("--queue", "queues", multiple=True, help="instead of those in JobOptions; repeatable")
 @click.option("--concurrency", type=COUNT, help="the number of concurrent jobs")
-@click.option("--grace", type=SECONDS, default=DEFAULT_GRACE, help="seconds at shutdown (5)")
+@click.option("--grace", type=SECONDS, default=5.0, help="seconds at shutdown (5)")
 @click.option(
     "--health",
     callback=parse_address,
@@ -245,8 +227,10 @@ def worker(
     app = None if lifespan is None else load_attribute(lifespan)
     if app is not None and not callable(app):
         raise ConfigurationError(f"--lifespan: {lifespan} is not an ASGI application: {app!r}")
-    options = WorkerOptions(queues=queues or None, concurrency=concurrency, shutdown_grace=grace)
-    asyncio.run(run_worker(mux, options, app, health=health, metrics=metrics))
+    given = {"queues": queues, "concurrency": concurrency}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value}
+    changes["shutdown_grace"] = grace
+    asyncio.run(run_worker(mux, app, health=health, metrics=metrics, **changes))
 
 
 class _ProbeServer(uvicorn.Server):
