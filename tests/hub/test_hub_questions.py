@@ -234,7 +234,7 @@ def test_hub_names_the_invalid_setting(wrong: dict[str, Any]) -> None:
 
 
 def test_questions_of_anonymous_clients_are_bounded_together() -> None:
-    """By address, so that clients with a principal can still be asked."""
+    """By address, so that clients with a principal still receive questions."""
     asked, held = question_limit(), ExitStack()
     near = ClientKey(session="1", address="192.0.2.1")
     far = [ClientKey(address=f"198.51.100.{each}") for each in range(781)]
