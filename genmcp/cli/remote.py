@@ -32,7 +32,6 @@ from genmcp.cli.target import (
     parse_target,
     remote_options,
     resolve_target,
-    with_stderr,
 )
 from genmcp.cli.terminal import (
     DeferringHandler,
@@ -270,7 +269,7 @@ def run_remote(
         status = StatusLine(sys.stderr)
         client = resolved.client(
             (TerminalHandler if has_user() else unattended)(status),
-            with_stderr(resolved.options, lambda text: status.write(f"{text}\n")),
+            lambda text: status.write(f"{text}\n"),
         )
 
         async def connect() -> Any:

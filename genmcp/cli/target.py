@@ -196,17 +196,15 @@ class ResolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = 600.0
     auth: Auth | None = None
 
-    def client(
-        self, handler: ClientHandler | None = None, options: ClientOptions | None = None
-    ) -> Client:
-        """Return a client of the server. *options* replace those of this target."""
+    def client(self, handler: ClientHandler, on_stderr: Callable[[str], None]) -> Client:
+        """Return a client; *on_stderr* gets each line of a stdio server's standard error."""
         return Client(
             self.target,
             headers=self.headers,
             timeout=self.timeout,
             auth=self.auth,
             handler=handler,
-            options=options or self.options,
+            options=replace(self.options, stderr=on_stderr),
         )
 
 
@@ -344,11 +342,6 @@ class UnattendedLogin:
         authorization = self._settings.authorization(url, tls)
         authorization.interactive = False
         return authorization
-
-
-def with_stderr(options: ClientOptions, on_line: Callable[[str], None]) -> ClientOptions:
-    """Return *options* with *on_line* called for each line of a stdio server's standard error."""
-    return replace(options, stderr=on_line)
 
 
 def parse_target(text: str, server: str | None = None) -> ParsedTarget:

@@ -73,22 +73,6 @@ def follow_task(options: RemoteOptions, id: str) -> int:
     return int(run_remote(options, fetch, write_result, DeferringHandler).is_error)
 
 
-@tasks.command("result", cls=TaskCommand, epilog=example(f"tasks result {_EXAMPLE}", about=_ABOUT))
-@remote_options
-@_task
-def task_result(options: RemoteOptions, id: str) -> int:
-    """Write the result of a task. The status is 1 if it has none yet, or if it is an error."""
-
-    async def fetch(client: Client, status: StatusLine) -> CallToolResult:
-        handle = client.task(id)
-        state = (await handle.status()).status
-        if state in _OPEN:
-            raise CommandError(f"the task has no result yet: it is {state}")
-        return await handle.wait()
-
-    return int(run_remote(options, fetch, write_result, DeferringHandler).is_error)
-
-
 @tasks.command("cancel", cls=TaskCommand, epilog=example(f"tasks cancel {_EXAMPLE}", about=_ABOUT))
 @remote_options
 @_task
