@@ -195,9 +195,8 @@ class Resource(ReadableComponent):
     @property
     def has_function(self) -> bool:
         """Whether a function returns the contents, and not `read`; a template needs one."""
-        if overrides(self, "read", Resource):
-            return False
-        return callable(self.content) or "{" in str(getattr(self, "uri", ""))
+        is_template = "{" in str(getattr(self, "uri", ""))
+        return is_template or (callable(self.content) and not overrides(self, "read", Resource))
 
     def check(self) -> None:
         """Check the attributes, including the URI and the size."""

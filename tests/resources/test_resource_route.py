@@ -371,6 +371,7 @@ def yields(self: Any, key: Any, channel: Any) -> Any:
         (Resource("a:b", object()), "Resource a:b: it is not JSON"),
         (Resource("a:b", yields), "yields yields"),
         (Resource("a:b", lambda path: path), "parameter path is not a variable of a:b"),
+        (declare(Resource, uri="a:{b}", read=Echo.read), "a class with read is a ResourceRepo"),
         (Resource("a:b", dict), "Resource a:b: its content is a value or a function"),
         (Resource("a:b", 1, size=-1), "Resource.size must be bytes, not -1"),
         (Resource("a:b", 1, name=" "), "Resource.name is blank"),
