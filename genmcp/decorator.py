@@ -18,8 +18,7 @@ from genmcp.hook import FunctionStep, HasSteps, StepValue, Visible, hint_of
 from genmcp.prompts.prompt import Prompt, PromptRoute
 from genmcp.protocol.tools import ToolAnnotations
 from genmcp.protocol.value import CacheScope
-from genmcp.resources.resource import Description, ReadableComponent
-from genmcp.resources.route import TemplateRoute
+from genmcp.resources.resource import Description, ReadableComponent, TemplateRoute
 from genmcp.signature import SchemaSignature, Signature, is_channel, name_of
 from genmcp.tools import Tool, ToolRoute
 
@@ -42,9 +41,6 @@ S = TypeVar("S")
 
 
 C = TypeVar("C", bound="FunctionComponent")
-
-
-_BY_NAME = (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.VAR_KEYWORD)
 
 
 class Stepped(Protocol[P, R_co]):
@@ -357,25 +353,20 @@ def _add_step(made: FunctionComponent, function: F) -> F:
             f"@{owner}.step: a step cannot be called {name}: it is found by its name, and there is "
             f"another {name}"
         )
-    kinds = {key: each.kind for key, each in signature_of(function).parameters.items()}
-    parameters = list(kinds)
+    signature = signature_of(function)
+    parameters = list(signature.parameters)
     arguments = made._signature.names
     place = int(parameters[:1] == ["self"])
     channels = [each for each in parameters if is_channel(hint_of(function, each))]
     first, others = parameters[place : place + 1], parameters[place + 1 :]
     unknown = [each for each in others if each not in channels and each not in arguments]
-    unnamed = [each for each in others if kinds[each] is inspect.Parameter.POSITIONAL_ONLY]
-    wrong = ""
-    if not first:
-        wrong = "it has no parameter for the value"
-    elif first[0] in channels:
+    try:
+        signature.bind(*[None] * (place + 1), **dict.fromkeys(others))
+        wrong = f"{unknown[0]} is neither" if unknown else ""
+    except TypeError as error:
+        wrong = str(error)
+    if first and first[0] in channels:
         wrong = f"its first parameter, {first[0]}, is the Channel"
-    elif kinds[first[0]] in _BY_NAME:
-        wrong = f"its first parameter, {first[0]}, is keyword-only"
-    elif unknown:
-        wrong = f"{unknown[0]} is neither"
-    elif unnamed:
-        wrong = f"{unnamed[0]} is positional-only"
     if wrong:
         raise ConfigurationError(
             f"@{owner}.step: {name} must take the value of the wait first, and then, by name, "

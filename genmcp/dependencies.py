@@ -61,13 +61,6 @@ def Depends(function: Callable[..., Any]) -> Any:  # noqa: N802 - it reads as a 
 def _dependency(function: Any) -> Dependency:
     if not callable(function):
         raise ConfigurationError(f"Depends takes a function, not {function!r}")
-    try:
-        hash(function)
-    except TypeError:
-        raise ConfigurationError(
-            f"Depends takes a function that can be hashed, so that a call calls it once, not "
-            f"{function!r}"
-        ) from None
     return Dependency(function)
 
 
@@ -203,19 +196,6 @@ def _is_of_fastapi(mark: Any) -> bool:
     return any(each.__module__ == "fastapi.params" for each in type(mark).__mro__)
 
 
-# A call may be resumed in another process, and comes over pipes as well.
-_NO_REQUEST = (
-    "there is no HTTP request here: let the host set a value in request.state, copy it by "
-    "Endpoint(copy_assigns=[...]), and read it from channel.assigns in the dependency"
-)
-
-
-def _is_of_request(hint: Any) -> bool:
-    """Return whether *hint* is a type such as `Request` or `Response`, which FastAPI passes."""
-    module = getattr(hint, "__module__", "") if isinstance(hint, type) else ""
-    return module.partition(".")[0] in ("starlette", "fastapi")
-
-
 def _notes_of(hint: Any) -> Sequence[Any]:
     return get_args(hint)[1:] if get_origin(hint) is Annotated else ()
 
@@ -241,21 +221,15 @@ def _check(owner: Any, function: Any, context: type, *, in_loop: bool) -> None:
         hint = hints.get(each.name)
         if each.name in own:
             _check(function, own[each.name].function, context, in_loop=in_loop)
-        elif any(map(_is_of_fastapi, (each.default, *_notes_of(hint)))):
-            # The default would be passed, such as the truthy object `Header(False)`.
-            raise ConfigurationError(
-                f"{of}: its dependency {name} has a parameter {each.name} that FastAPI fills from "
-                f"an HTTP request; {_NO_REQUEST}"
-            )
-        elif _is_of_request(hint):
-            raise ConfigurationError(
-                f"{of}: its dependency {name} has a parameter {each.name}, of type "
-                f"{hint}; {_NO_REQUEST}"
-            )
-        elif each.default is each.empty and _type_of(hint) is not context:
+        elif (each.default is each.empty and _type_of(hint) is not context) or any(
+            # FastAPI would replace the default, such as the truthy object `Header(False)`.
+            map(_is_of_fastapi, (each.default, *_notes_of(hint)))
+        ):
             raise ConfigurationError(
                 f"{of}: its dependency {name} has a parameter {each.name} that nobody passes: "
-                f"annotate it {context.__name__}, make it a dependency, or give it a default"
+                f"annotate it {context.__name__}, make it a dependency, or give it a default; "
+                f"there is no HTTP request here: let the host set a value in request.state, copy "
+                f"it by Endpoint(copy_assigns=[...]), and read it from channel.assigns"
             )
     if not in_loop and _is_async(function):
         raise ConfigurationError(

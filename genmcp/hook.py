@@ -83,8 +83,6 @@ _HOOK_WORDS: Mapping[str, Collection[str]] = {
 def check_words(cls: type) -> None:
     """Check that *cls* sets no attribute that looks like an option or hook and has no effect.
 
-    An attribute that a method of the class uses is one of the user's own.
-
     Raises:
         ConfigurationError: it does; the message has the right name.
     """
@@ -92,25 +90,12 @@ def check_words(cls: type) -> None:
         is_hook = callable(value) or hasattr(type(value), "__get__")
         names = (_HOOK_WORDS if is_hook else _OPTION_WORDS).get(word, ())
         meant = [name for name in names if hasattr(cls, name)]
-        if meant and not _uses(cls, word):
+        if meant:
             kind = "a hook" if is_hook else "an option"
             raise ConfigurationError(
                 f"{cls.__name__}.{word} is not {kind}, and would be ignored; did you mean "
                 f"{' or '.join(meant)}? Give an attribute of your own another name"
             )
-
-
-def _uses(cls: type, name: str) -> bool:
-    """Return whether the code of a method of *cls* has the attribute *name*."""
-    members = [each for base in cls.__mro__ for each in vars(base).values()]
-    codes = [function_of(getattr(each, "fget", each)) for each in members]
-    waiting = [each.__code__ for each in codes if inspect.isfunction(each)]
-    while waiting:
-        code = waiting.pop()
-        if name in code.co_names:
-            return True
-        waiting += [each for each in code.co_consts if inspect.iscode(each)]
-    return False
 
 
 def check_call(owner: str, call: Callable[..., Any]) -> None:

@@ -50,15 +50,13 @@ class ClientLogHandler(logging.Handler):
 
     Args:
         level: the least severe level to forward. Default: every level.
-        traceback: whether to send the text of tracebacks, which may show secrets to the client.
     """
 
     created: ClassVar[bool] = False
     """Whether a handler was ever created. Until then, calls skip the preparation for it."""
 
-    def __init__(self, level: int | str = logging.NOTSET, *, traceback: bool = False) -> None:
+    def __init__(self, level: int | str = logging.NOTSET) -> None:
         super().__init__(level)
-        self._traceback = traceback
         ClientLogHandler.created = True
 
     def emit(self, record: logging.LogRecord) -> None:
@@ -79,16 +77,13 @@ class ClientLogHandler(logging.Handler):
             _current_queue.reset(token)
 
     def _data(self, record: logging.LogRecord) -> Mapping[str, str]:
-        # Removed, since a formatter would append the traceback to the message. It is sent only if
-        # the handler was created with *traceback*.
+        # Removed, since a formatter would append the traceback to the message, which may show
+        # secrets to the client.
         bare = copy.copy(record)
         bare.exc_info = bare.exc_text = bare.stack_info = None
         data = {"message": _encodable(self.format(bare))}
         if record.exc_info and record.exc_info[0] is not None:
             data["exception"] = record.exc_info[0].__qualname__
-            if self._traceback:
-                text = logging.Formatter().formatException(record.exc_info)
-                data["traceback"] = _encodable(text)
         return data
 
 

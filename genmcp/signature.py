@@ -249,21 +249,19 @@ def _pydantic_arguments(owner: str, fields: Sequence[_Field]) -> type:
         kind, *notes = get_args(hint) if _is_annotated(hint) else (hint,)
         notes = [_pydantic_note(each) for each in notes]
         try:
-            read = _for_pydantic(kind)
-        except (pydantic.errors.PydanticUserError, ConfigurationError) as error:
+            pydantic.TypeAdapter(kind)
+        except pydantic.errors.PydanticUserError as error:
             reason = str(error).partition("\n")[0]
-            raise ConfigurationError(f"{owner}: parameter {name}: {reason}") from error
+            raise ConfigurationError(
+                f"{owner}: parameter {name} cannot stand beside types or constraints of pydantic "
+                f"in one function, as a struct of msgspec cannot: {reason}"
+            ) from error
         # Defaults are given by annotation, so that the fields keep the order of the parameters.
         if is_pydantic_note(default):
             notes.append(default)
-        elif default is not inspect.Parameter.empty and read is kind:
-            notes.append(pydantic.Field(default=default))
         elif default is not inspect.Parameter.empty:
-            # pydantic cannot write this default into the schema.
-            made_by = partial(deepcopy, default)
-            listed = {"default": msgspec.to_builtins(default)}
-            notes.append(pydantic.Field(default_factory=made_by, json_schema_extra=listed))
-        made.append((name, Annotated[(read, *notes)] if notes else read))
+            notes.append(pydantic.Field(default=default))
+        made.append((name, Annotated[(kind, *notes)] if notes else kind))
     made_type = make_dataclass(owner.rpartition(".")[2], made, kw_only=True)
     return cast(type, pydantic.dataclasses.dataclass(made_type))
 
@@ -283,20 +281,6 @@ def _pydantic_note(note: Any) -> Any:
         return note
     given = {name: value for name in _SHARED if (value := getattr(note, name)) is not None}
     return pydantic.Field(**given, json_schema_extra=note.extra_json_schema)
-
-
-def _for_pydantic(kind: Any) -> Any:
-    """Return *kind*, by msgspec inside of pydantic if only msgspec reads it, such as a struct."""
-    import pydantic
-
-    try:
-        pydantic.TypeAdapter(kind)
-    except pydantic.errors.PydanticSchemaGenerationError:
-        if is_pydantic(kind):
-            raise  # nor does msgspec read it
-        convert = pydantic.PlainValidator(partial(msgspec.convert, type=kind))
-        return Annotated[kind, convert, pydantic.WithJsonSchema(schema_of(kind))]
-    return kind
 
 
 def _output_of(hint: Any) -> Any:

@@ -253,9 +253,9 @@ async def sweep(run: Run, room: str) -> str:
         (InputRequiredResult(request_state="x"), "put a question into a Continue"),
         (Done(3), "return what it holds"),
         (Failed(WorkerLost()), "return what it holds"),
-        (user("hi"), "return its content"),
-        (ListToolsResult(tools=[], ttl_ms=0, cache_scope="private"), "result of another method"),
-        (GetPromptResult(messages=[]), "result of another method"),
+        (user("hi"), "return what it holds"),
+        (ListToolsResult(tools=[], ttl_ms=0, cache_scope="private"), "return what it holds"),
+        (GetPromptResult(messages=[]), "return what it holds"),
         ([CallToolResult([])], "return it by itself"),
     ],
 )

@@ -56,13 +56,12 @@ async def test_dependency_is_anything_that_can_be_called() -> None:
     assert log == ["closed", "closed"]
 
 
-@pytest.mark.parametrize("wrong", [dict, type("Unhashable", (dict,), {"__call__": len})()])
-def test_unusable_dependency_is_rejected_at_its_declaration(wrong: Any) -> None:
+def test_unusable_dependency_is_rejected_at_its_declaration() -> None:
     """At the declaration, not on the first call."""
-    with pytest.raises(ConfigurationError, match=r"hashed|has no signature"):
+    with pytest.raises(ConfigurationError, match="has no signature"):
 
         @tool
-        async def use(value: Annotated[Any, Depends(wrong)]) -> str:
+        async def use(value: Annotated[Any, Depends(dict)]) -> str:
             return ""
 
 

@@ -376,7 +376,6 @@ async def test_documentation_of_a_restart_runs_as_it_stands(tmp_path: Path) -> N
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
             "PORT": str(port),
-            "XDG_STATE_HOME": str(tmp_path / "state"),
         },
         stdout=PIPE,
         start_new_session=True,

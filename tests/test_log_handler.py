@@ -221,16 +221,6 @@ async def test_log_handler_names_an_exception_and_keeps_its_text(install: Any) -
     assert record == {"message": "crashed", "exception": "KeyError"}
 
 
-async def test_log_handler_sends_tracebacks_on_request(install: Any) -> None:
-    """With traceback=True the traceback is sent."""
-    install(ClientLogHandler(traceback=True))
-
-    record = data(await call(Client(serving(crash)), "crash"))
-
-    assert "KeyError: 'a secret'" in record["traceback"]
-    assert record["message"] == "crashed"
-
-
 async def test_log_handler_formats_with_its_formatter(install: Any) -> None:
     """A formatter makes the message, without a traceback."""
     install().setFormatter(logging.Formatter("%(funcName)s: %(message)s"))

@@ -63,13 +63,13 @@ class Reader:
             **os.environ,
             "PATH": f"{BIN}:{os.environ['PATH']}",
             "PYTHONPATH": str(ROOT),
-            "XDG_STATE_HOME": str(folder / "state"),
         }
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = str(probe.getsockname()[1])
         self.server: subprocess.Popen[bytes] | None = None
         self.logged_pid = 0  # as a reader finds it in the output of the server
+        self.task = ("", "")  # the id of the last task, on the page and here
 
     def run(self, command: str, shown: str) -> None:
         """Run *command* and compare its output with *shown*."""
@@ -88,7 +88,11 @@ class Reader:
             case ["uvicorn", *_] | ["genmcp", "serve", *_]:
                 self.serve(command, shown)
             case ["genmcp", *arguments]:
-                assert_shown(self.type(arguments, shown), shown)
+                on_page, here = self.task
+                output = self.type([here if each == on_page else each for each in arguments], shown)
+                assert_shown(output, shown)
+                if arguments[-1] == "--detach":
+                    self.task = shown.strip(), output.strip()
             case _:
                 done = subprocess.run(
                     command.split(),
@@ -109,7 +113,6 @@ class Reader:
             COLUMNS="100",
             PATH=self.environment["PATH"],
             PYTHONPATH=self.environment["PYTHONPATH"],
-            XDG_STATE_HOME=self.environment["XDG_STATE_HOME"],
         ) as user:
             screen = ""
             for prompt, answer in re.findall(r"^(  \w.*: )(.*)$", shown, re.M):

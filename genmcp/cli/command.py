@@ -40,7 +40,7 @@ class _Commands(Group):
             "prompts": ("lists", "List the prompts."),
             "complete": ("remote", "Complete an argument of a prompt or resource template."),
             "discover": ("remote", "Show name, revisions and capabilities."),
-            "tasks": ("tasks", "List, show, follow, answer and cancel tasks."),
+            "tasks": ("tasks", "Show, follow, answer and cancel tasks."),
         },
         "Log in at a server": {
             "login": ("login", "Log in, and store the tokens."),
@@ -48,8 +48,8 @@ class _Commands(Group):
             "auth": ("login", "Explain the steps of a login."),
         },
         "Operate": {
-            "jobs": ("jobs", "List, show, retry, cancel and drop tasks in a store."),
-            "store": ("store", "Show statistics of a store, check it, migrate its schema."),
+            "jobs": ("operate", "List, show, retry, cancel and drop tasks in a store."),
+            "store": ("operate", "Show statistics of a store, check it, migrate its schema."),
         },
         "Publish": {
             "lint": ("lint", "Report tools that known clients reject."),

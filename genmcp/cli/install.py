@@ -9,7 +9,7 @@ import shutil
 import stat
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final, Literal
 from urllib.parse import urlsplit
@@ -275,7 +275,7 @@ def merged(path: Path, before: bytes, key: str, servers: Mapping[str, Any]) -> s
     """Return the content of the file *path* with *servers*; everything else is as *before*."""
     try:
         text = before.decode().removeprefix(_BOM)
-        content = json.loads(text, object_pairs_hook=_unique) if text.strip() else {}
+        content = json.loads(text) if text.strip() else {}
     except ValueError as error:
         raise ConfigurationError(
             f"{path} is not plain JSON ({error}). It is left as it is: comments and the like would "
@@ -297,24 +297,8 @@ def _replace(path: Path, text: str, mode: int) -> None:
     try:
         with os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file:
             file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
         Path(temporary).chmod(mode)
         Path(temporary).replace(path)
     except BaseException:
         Path(temporary).unlink(missing_ok=True)
         raise
-
-
-def _unique(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Return *pairs* as a dict.
-
-    Raises:
-        ValueError: a key occurs twice, so that one of its values would be lost.
-    """
-    found: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in found:
-            raise ValueError(f"{key!r} occurs twice")
-        found[key] = value
-    return found

@@ -12,11 +12,11 @@ import msgspec
 
 from genmcp.cli.lists import items_of
 from genmcp.cli.output import OutputWriter, one_line
-from genmcp.cli.parsing import example
+from genmcp.cli.parsing import example, suggestion
 from genmcp.cli.remote import run_remote
 from genmcp.cli.target import TARGET_HELP, RemoteOptions, remote_options
 from genmcp.cli.terminal import StatusLine
-from genmcp.cli.values import properties_of, suggestion
+from genmcp.cli.values import properties_of
 from genmcp.client.client import Client
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import ToolDefinition

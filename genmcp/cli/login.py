@@ -8,15 +8,21 @@ import os
 import sys
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import urlsplit
 
 import click
 import msgspec
 from msgspec.structs import replace
 
-from genmcp.cli.output import CommandError, as_command_options, one_line, private_output
-from genmcp.cli.parsing import PORT, Decorator, example, options_as, tokens_option
+from genmcp.cli.output import (
+    CommandError,
+    as_command_options,
+    duration,
+    one_line,
+    private_output,
+)
+from genmcp.cli.parsing import PORT, Decorator, example, options_as
 from genmcp.client.auth.asking import show
 from genmcp.client.auth.base import Authorizer
 from genmcp.client.auth.files import FileTokens
@@ -34,36 +40,28 @@ from genmcp.errors import ConfigurationError
 
 WriteLine = Callable[[str], None]
 
-if TYPE_CHECKING:
-    from genmcp.auth.extensions.dpop_client import DpopAuth
-
 CLIENT_NAME: Final = "genmcp"
 """The name under which the commands register. It belongs to the names of their records."""
 
 SECRET_VARIABLE: Final = "GENMCP_CLIENT_SECRET"
 
-_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"))
-
 
 class LoginOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The server of a login, where the login is stored, and how it is made."""
+    """The server of a login, and how it is made."""
 
     url: str
-    tokens: str | None = None
     client_id: str | None = None
     issuer: str | None = None
     scopes: Sequence[str] = ()
     resource: str = ""
     no_resource: bool = False
     assume_pkce: bool = False
-    dpop: bool = False
     no_browser: bool = False
     port: int = 0
 
 
 _server_parameters: Final[Sequence[Decorator]] = (
     click.argument("url"),
-    tokens_option,
     click.option(
         "--client-id",
         metavar="ID",
@@ -78,7 +76,6 @@ _login_parameters: Final[Sequence[Decorator]] = (
     click.option("--resource", metavar="URL", default="", help="instead of that of the metadata"),
     click.option("--no-resource", is_flag=True, help="leave out the parameter `resource`"),
     click.option("--assume-pkce", is_flag=True, help="accept a server that does not list S256"),
-    click.option("--dpop", is_flag=True, help="bind the tokens to a key (DPoP); extra: auth"),
 )
 
 _prompt_parameters: Final[Sequence[Decorator]] = (
@@ -122,12 +119,10 @@ def auth(options: LoginOptions) -> int:
     return _run(options, explain_login)
 
 
-def stored_login(url: str, tokens: str | None) -> Authorizer:
-    """Return the authorization by a login that was stored in the folder *tokens*."""
-    storage = FileTokens(tokens)
-    stored = _stored(storage, url)
-    oauth = OAuth(CLIENT_NAME, tokens=storage, **_options_of(stored))
-    return _bound(oauth) if stored and stored.dpop_key else oauth
+def stored_login(url: str) -> Authorizer:
+    """Return the authorization by the login at *url* that was stored."""
+    storage = FileTokens()
+    return OAuth(CLIENT_NAME, tokens=storage, **_options_of(_stored(storage, url)))
 
 
 def _run(
@@ -158,7 +153,7 @@ def _request(arguments: LoginOptions) -> LoginRequest:
         scheme = ""
     if scheme not in ("http", "https"):
         raise ConfigurationError(f"{url!r} is not a URL: only servers over HTTP need a login")
-    tokens = FileTokens(arguments.tokens)
+    tokens = FileTokens()
     stored = _stored(tokens, url)
     options = _options_of(stored)
     if arguments.client_id not in (None, options.get("client_id")):
@@ -180,16 +175,7 @@ def _request(arguments: LoginOptions) -> LoginRequest:
         ask=_paste if arguments.no_browser else None,
         **options,
     )
-    bound = arguments.dpop or (stored is not None and stored.dpop_key is not None)
-    authorization = (_bound(oauth) if bound else oauth).authorization(url)
-    return LoginRequest(url=url, oauth=oauth, authorization=authorization)
-
-
-def _bound(oauth: OAuth) -> "DpopAuth":
-    """Return *oauth* with tokens that are bound to a key. Needs the extra `auth`."""
-    from genmcp.auth.extensions.dpop_client import DpopAuth
-
-    return DpopAuth(oauth)
+    return LoginRequest(url=url, oauth=oauth, authorization=oauth.authorization(url))
 
 
 def _paste(url: str) -> str:
@@ -354,16 +340,8 @@ def _describe(record: Record) -> Iterator[tuple[str, str]]:
     elif record.expires is None:
         yield "access token", "of an unknown lifetime"
     else:
-        yield "access token", _duration(record.expires - time.time())
+        left = record.expires - time.time()
+        yield "access token", f"expires in {duration(left)}" if left > 0 else "has expired"
     yield "refresh token", "yes" if record.refresh_token else "no"
     yield "scopes", one_line(" ".join(record.scopes)) or "unknown"
     yield "client", one_line(record.client.id)
-
-
-def _duration(seconds: float) -> str:
-    if seconds <= 0:
-        return "has expired"
-    for size, unit in _UNITS:
-        if seconds > 2 * size:
-            return f"expires in {round(seconds / size)} {unit}"
-    return f"expires in {round(seconds)} s"

@@ -9,10 +9,8 @@ import logging
 import os
 import re
 import sys
-import textwrap
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -27,14 +25,12 @@ from genmcp.protocol.content import (
     TextContent,
 )
 
-_INDENT: Final = "    "
 _UNITS: Final = (("d", 86400.0), ("h", 3600.0), ("m", 60.0))
 
 # The advice of a flow names options of `OAuth`. Those of the commands have other names.
 _OAUTH_OPTIONS: Final = {
     r"\bresource=None\b": "--no-resource",
     r"\bassume_pkce=True\b": "--assume-pkce",
-    r"\bauth=DpopAuth\(\.\.\.\)": "--dpop",
     r"\bOAuth\(redirect_uri=\.\.\.\)": "--port",
     r"\bclient_id=,?": "--client-id",
     r"\bscopes=": "--scope",
@@ -91,13 +87,10 @@ class OutputWriter:
 
     Args:
         descriptor: an open file descriptor; None if standard output is closed.
-        path: the file to write to instead. It is created or truncated by the first write, so that
-            a command that fails earlier does not change the file.
     """
 
-    def __init__(self, descriptor: int | None, path: str | None = None) -> None:
-        self._descriptor = None if path else descriptor
-        self._path = path
+    def __init__(self, descriptor: int | None) -> None:
+        self._descriptor = descriptor
         self.is_terminal = self._descriptor is not None and os.isatty(self._descriptor)
 
     def write_line(self, text: str) -> None:
@@ -122,46 +115,35 @@ class OutputWriter:
             CommandError: the output is closed, or cannot be written to.
             BrokenPipeError: the reader of a pipe has closed it.
         """
-        if self._descriptor is None and self._path is None:
+        if self._descriptor is None:
             raise CommandError("cannot write the output: standard output is closed")
         try:
-            if self._descriptor is None:
-                flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-                self._descriptor = os.open(Path(str(self._path)), flags, 0o666)
             rest = memoryview(data)
             while rest:
                 rest = rest[os.write(self._descriptor, rest) :]
         except BrokenPipeError:
             raise
         except OSError as error:
-            target = f" to {self._path}" if self._path else ""
-            raise CommandError(f"cannot write the output{target}: {error.strerror}") from None
-
-    def close(self) -> None:
-        """Close the file, if one was opened."""
-        if self._path is not None and self._descriptor is not None:
-            os.close(self._descriptor)
+            raise CommandError(f"cannot write the output: {error.strerror}") from None
 
 
 @contextmanager
-def private_output(path: str | None = None) -> Iterator[OutputWriter]:
-    """Give a writer for *path*, or the real standard output, and redirect descriptor 1 to 2.
+def private_output() -> Iterator[OutputWriter]:
+    """Give a writer for the real standard output, and redirect descriptor 1 to 2.
 
     A tool of this process may print, or start programs that do. Their output must not end up
     within the JSON of a result.
     """
     if sys.stdout is None:  # standard output is closed
-        yield OutputWriter(None, path)
+        yield OutputWriter(None)
         return
     sys.stdout.flush()
     real = os.dup(1)
-    output = OutputWriter(real, path)
     try:
         os.dup2(2, 1)
         with redirect_stdout(sys.stderr):
-            yield output
+            yield OutputWriter(real)
     finally:
-        output.close()
         os.dup2(real, 1)
         os.close(real)
 
@@ -203,7 +185,7 @@ def write_contents(output: OutputWriter, contents: Sequence[Content]) -> None:
         case [BinaryContent() as only] if not output.is_terminal:
             output.write_bytes(only.data)
         case [BinaryContent() as only]:
-            output.write_line(f"[{only}; use --output FILE or a pipe to get them]")
+            output.write_line(f"[{only}; use a pipe or a file to get them]")
         case _:
             for each in contents:
                 output.write_line(text_of(each))
@@ -220,18 +202,6 @@ def _decode_base64(media_type: str | None, data: str) -> Content:
         return BinaryContent(media_type, base64.b64decode(data))
     except ValueError as error:
         return f"[{media_type} with malformed base64: {error}]"
-
-
-def wrap(text: str, width: int) -> str:
-    """Return the line *text* wrapped at *width* columns, with continuation lines indented."""
-    margin = text[: len(text) - len(text.lstrip())]
-    return textwrap.fill(
-        text,
-        width=max(width, 20),
-        subsequent_indent=margin or 2 * _INDENT,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 class _SanitizingFormatter(logging.Formatter):

@@ -5,14 +5,14 @@ examples of its arguments follow as the epilog.
 """
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from functools import wraps
 from importlib import import_module
+from itertools import islice
 from typing import Any, Final
 
 import click
-
-from genmcp.cli.values import suggestion
 
 Function = Callable[..., Any]
 Decorator = Callable[[Function], Function]
@@ -29,13 +29,13 @@ _ELSEWHERE: Final = {
     "version": "--version",
 }
 
+# Names are compared in quadratic time.
+_MAX_NAME: Final = 100
+_MAX_NAMES: Final = 1_000
+
 SECONDS: Final = click.FloatRange(0, 86_400)
 COUNT: Final = click.IntRange(1)
 PORT: Final = click.IntRange(0, 65535)
-
-tokens_option: Final = click.option(
-    "--tokens", metavar="FOLDER", help="the folder in which logins are stored"
-)
 
 
 class Group(click.Group):
@@ -84,6 +84,13 @@ class Group(click.Group):
         for heading, commands in self.sections.items():
             with formatter.section(heading):
                 formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
+
+
+def suggestion(name: str, names: Iterable[str]) -> str:
+    """Return the end of an error about the unknown *name*: the most similar of *names*, or ""."""
+    short = [each for each in islice(names, _MAX_NAMES) if len(each) <= _MAX_NAME]
+    near = get_close_matches(name, short, 1) if len(name) <= _MAX_NAME else []
+    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 class TaskCommand(click.Command):

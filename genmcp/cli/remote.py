@@ -2,13 +2,10 @@
 
 import asyncio
 import re
-import shlex
 import sys
 import textwrap
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit, urlunsplit
 
@@ -26,8 +23,7 @@ from genmcp.cli.output import (
     text_of,
     write_contents,
 )
-from genmcp.cli.parsing import example
-from genmcp.cli.started import StartedTask, remember
+from genmcp.cli.parsing import example, suggestion
 from genmcp.cli.target import (
     TARGET_HELP,
     TOKEN_VARIABLE,
@@ -36,7 +32,6 @@ from genmcp.cli.target import (
     parse_target,
     remote_options,
     resolve_target,
-    with_stderr,
 )
 from genmcp.cli.terminal import (
     DeferringHandler,
@@ -49,7 +44,6 @@ from genmcp.cli.values import (
     check_arguments,
     convert_arguments,
     parse_pairs,
-    suggestion,
     unknown_keys,
 )
 from genmcp.client.client import Client
@@ -101,7 +95,7 @@ _pairs: Final = click.argument("pairs", nargs=-1, metavar="[KEY=VALUE]...")
 @click.option(
     "--arguments",
     metavar="JSON",
-    help="arguments as a JSON object; @FILE reads a file, - reads standard input",
+    help="arguments as a JSON object; - reads standard input",
 )
 @click.option(
     "--detach",
@@ -116,10 +110,11 @@ def call(
     detach: bool,
 ) -> int:
     """Call the tool NAME of the server TARGET. The status is 1 if its result is an error."""
-    url = _detached_url(options) if detach else ""
+    if detach:
+        _check_has_url(options)
     json_arguments = _load_arguments(arguments)
 
-    async def fetch(client: Client, status: StatusLine) -> CallToolResult | StartedTask:
+    async def fetch(client: Client, status: StatusLine) -> CallToolResult | str:
         # The schema of an unlisted tool is unknown. Then the types of the values are guessed, and
         # the server validates them.
         listed = await client.tools()
@@ -139,11 +134,11 @@ def call(
         if handle.id is None:
             status.write("genmcp: the call has ended already, without a task\n")
             return await handle.wait()
-        return _remember(StartedTask(handle.id, url, name, time.time()), status)
+        return handle.id
 
-    def write(output: OutputWriter, result: CallToolResult | StartedTask) -> None:
-        if isinstance(result, StartedTask):
-            output.write_line(result.id)
+    def write(output: OutputWriter, result: CallToolResult | str) -> None:
+        if isinstance(result, str):
+            output.write_line(result)
         else:
             write_result(output, result)
 
@@ -151,25 +146,15 @@ def call(
     return int(isinstance(result, CallToolResult) and result.is_error)
 
 
-def _detached_url(options: RemoteOptions) -> str:
-    """Return the URL of the target.
+def _check_has_url(options: RemoteOptions) -> None:
+    """Check that the target has a URL: another server ends with this command, with its tasks.
 
     Raises:
-        ConfigurationError: it has none. Then its process ends with this command, and its tasks too.
+        ConfigurationError: it has none.
     """
     text = options.target
-    target = None if is_local(text) else parse_target(text, options.server).target
-    if not isinstance(target, str):
+    if is_local(text) or not isinstance(parse_target(text, options.server).target, str):
         raise ConfigurationError("--detach applies only to a URL")
-    return target
-
-
-def _remember(task: StartedTask, status: StatusLine) -> StartedTask:
-    try:
-        remember(task)
-    except OSError as error:
-        status.write(f"genmcp: the id is not kept for `genmcp tasks`: {error}\n")
-    return task
 
 
 @click.command("read", epilog=example("read server.py greeting://Oslo", about=TARGET_HELP))
@@ -279,12 +264,12 @@ def run_remote(
     Raises:
         CommandError: the server cannot be reached, or responded with an error.
     """
-    with private_output(options.output) as output:
+    with private_output() as output:
         resolved = resolve_target(options)
         status = StatusLine(sys.stderr)
         client = resolved.client(
             (TerminalHandler if has_user() else unattended)(status),
-            with_stderr(resolved.options, lambda text: status.write(f"{text}\n")),
+            lambda text: status.write(f"{text}\n"),
         )
 
         async def connect() -> Any:
@@ -309,7 +294,6 @@ def run_remote(
         except (ClientError, McpError) as error:
             hint = _endpoint_hint(error, resolved.target)
             raise CommandError(f"{error_text(error, options)}{hint}") from error
-        output.write_bytes(b"")  # creates the file, also for a list without items
         if options.json:
             output.write_json(value)
         else:
@@ -361,7 +345,7 @@ def _is_json_of(value: Any, contents: list[Any]) -> bool:
 
 
 def _load_arguments(text: str | None) -> Mapping[str, Any]:
-    """Return the object of `--arguments`: JSON, `@` and a file, or `-` for standard input."""
+    """Return the object of `--arguments`: JSON, or `-` for standard input."""
     if text is None:
         return {}
     try:
@@ -369,8 +353,6 @@ def _load_arguments(text: str | None) -> Mapping[str, Any]:
             if sys.stdin is None:
                 raise OSError("standard input is closed")
             text = sys.stdin.read()
-        elif text.startswith("@"):
-            text = Path(text[1:]).read_text("utf-8")
         return msgspec.json.decode(text, type=dict[str, Any])
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"--arguments: {error}") from None
@@ -383,7 +365,7 @@ def error_text(error: Exception, options: RemoteOptions) -> str:
         return text.replace(error.advice or "", _credentials_advice(error.server_name, options))
     if isinstance(error, Forbidden) and error.scopes:
         scopes = " ".join(error.scopes)
-        return f"{text} ({_login_command(error.server_name, options)} --scope '{scopes}')"
+        return f"{text} (genmcp login {error.server_name} --scope '{scopes}')"
     if isinstance(error, AuthorizationFailed):
         return as_command_options(text)
     if isinstance(error, ServerError) and error.code == MissingCapability.code:
@@ -399,14 +381,9 @@ def _credentials_advice(server_name: str, options: RemoteOptions) -> str:
     """Return what helps after a 401, depending on the credentials that were sent."""
     if "://" not in server_name:
         return "only a server over HTTP gets credentials: serve this one, and call its URL"
-    login = f"`{_login_command(server_name, options)}`"
+    login = f"`genmcp login {server_name}`"
     if options.login:
         return f"no usable login is stored: run {login}"
     if options.token:
         return f"the server refuses the token in {TOKEN_VARIABLE}; its log has the reason"
     return f"give credentials: --header 'Authorization: Bearer TOKEN', or {login} and --login"
-
-
-def _login_command(server_name: str, options: RemoteOptions) -> str:
-    storage = f" --tokens {shlex.quote(options.tokens)}" if options.tokens else ""
-    return f"genmcp login {server_name}{storage}"

@@ -29,10 +29,11 @@ from genmcp.cli.output import CommandError, log_to_stderr
 from genmcp.cli.parsing import COUNT, PORT, SECONDS, example, options_as
 from genmcp.cli.target import SERVED_HELP, load_attribute, load_mux
 from genmcp.cli.worker import (
-    METRICS_PATH,
-    add_prometheus,
+    HostPort,
     check_store,
     describe_state,
+    metrics_option,
+    serve_metrics,
     stop_on_signals,
     wait_for_first,
 )
@@ -63,11 +64,10 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
             those of the endpoint and of the `JobOptions` of the mux.
         drain: seconds for which requests are still accepted after SIGTERM, while the server reports
             that it is not ready. A second signal ends them.
-        metrics: whether metrics are served for Prometheus, at `/metrics`.
-        proxy_headers: whether `X-Forwarded-For` and `X-Forwarded-Proto` replace the address and
-            scheme of a connection.
-        forwarded_allow_ips: the addresses of trusted proxies, separated by commas; implies
-            *proxy_headers*. None: `FORWARDED_ALLOW_IPS`, or loopback.
+        metrics: the address at which metrics are served for Prometheus.
+        forwarded_allow_ips: the addresses of trusted proxies, separated by commas, whose
+            `X-Forwarded-For` and `X-Forwarded-Proto` replace the address and scheme of a
+            connection. None: those headers are ignored.
     """
 
     target: str
@@ -80,8 +80,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
     console: bool = False
     grace: float | None = None
     drain: float = 0.0
-    metrics: bool = False
-    proxy_headers: bool = False
+    metrics: HostPort | None = None
     forwarded_allow_ips: str | None = None
 
     @property
@@ -94,7 +93,7 @@ class ServeOptions(msgspec.Struct, frozen=True, kw_only=True):
         settings: dict[str, Any] = {
             "host": self.host,
             "port": self.port,
-            "proxy_headers": self.proxy_headers or self.forwarded_allow_ips is not None,
+            "proxy_headers": self.forwarded_allow_ips is not None,
             "forwarded_allow_ips": self.forwarded_allow_ips,
             # uvicorn's records then go to the root logger, in the same format as all others.
             "log_config": None,
@@ -130,12 +129,11 @@ _serve_options: Final = options_as(
         default=_DEFAULTS.drain,
         help=f"seconds to accept requests after SIGTERM, while {READY_PATH} responds with 503 (0)",
     ),
-    click.option("--metrics", is_flag=True, help=f"serve {METRICS_PATH} (extra: prometheus)"),
-    click.option("--proxy-headers", is_flag=True, help="trust X-Forwarded-For and -Proto"),
+    metrics_option,
     click.option(
         "--forwarded-allow-ips",
         metavar="ADDRESSES",
-        help="trusted proxies (127.0.0.1), separated by commas; implies --proxy-headers",
+        help="proxies, separated by commas, whose X-Forwarded-For and -Proto are trusted",
     ),
 )
 
@@ -171,10 +169,10 @@ def serve_http(options: ServeOptions) -> int:
         CommandError: its store can never be used with its settings.
     """
     has_workers = options.workers > 1
-    if has_workers and options.metrics:
+    if options.metrics is not None and (has_workers or options.reload):
         raise ConfigurationError(
-            "--metrics cannot be combined with --workers: each process has metrics of its own, and "
-            "Prometheus would read those of any one. Run several servers, or export by OTLP"
+            "--metrics cannot be combined with --workers or --reload: each process has metrics of "
+            "its own. Run several servers, or export by OTLP"
         )
     # Loaded here as well as in each worker, so that a configuration error is reported once.
     with _without_secret_warning():
@@ -195,7 +193,7 @@ def serve_http(options: ServeOptions) -> int:
         server = _UvicornServer(config, options, endpoint.mux)
         # uvicorn raises SystemExit if it cannot listen. After a signal has ended it, it raises that
         # signal again.
-        with suppress(KeyboardInterrupt, SystemExit):
+        with suppress(KeyboardInterrupt, SystemExit), serve_metrics(endpoint.mux, options.metrics):
             server.run()
         return 0 if server.started else 1
     asyncio.run(_check_and_close(endpoint.mux))
@@ -282,8 +280,6 @@ def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
     health, routes = Health(endpoint), endpoint.routes(options.path)
     routes += health.routes()
     logging.getLogger("uvicorn.access").addFilter(_is_no_probe)
-    if options.metrics:
-        routes.append(add_prometheus(endpoint.mux, endpoint))
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:

@@ -22,7 +22,7 @@ from starlette.applications import Starlette
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
 from genmcp.cli.output import CommandError
-from genmcp.cli.parsing import Decorator, options_as, tokens_option
+from genmcp.cli.parsing import Decorator, options_as
 from genmcp.cli.values import parse_pairs
 from genmcp.client.auth.base import Auth, Authorization, Authorizer
 from genmcp.client.client import Client
@@ -196,17 +196,15 @@ class ResolvedTarget(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float = 600.0
     auth: Auth | None = None
 
-    def client(
-        self, handler: ClientHandler | None = None, options: ClientOptions | None = None
-    ) -> Client:
-        """Return a client of the server. *options* replace those of this target."""
+    def client(self, handler: ClientHandler, on_stderr: Callable[[str], None]) -> Client:
+        """Return a client; *on_stderr* gets each line of a stdio server's standard error."""
         return Client(
             self.target,
             headers=self.headers,
             timeout=self.timeout,
             auth=self.auth,
             handler=handler,
-            options=options or self.options,
+            options=replace(self.options, stderr=on_stderr),
         )
 
 
@@ -218,12 +216,10 @@ class RemoteOptions(msgspec.Struct, frozen=True, kw_only=True):
     header: Sequence[str] = ()
     server: str | None = None
     login: bool = False
-    tokens: str | None = None
     token: bool = False
     timeout: float | None = None
     revision: str | None = None
     json: bool = False
-    output: str | None = None
 
 
 target_options: Final[Sequence[Decorator]] = (
@@ -244,7 +240,6 @@ target_options: Final[Sequence[Decorator]] = (
 call_options: Final[Sequence[Decorator]] = (
     *target_options,
     click.option("--login", is_flag=True, help="use the tokens of `genmcp login`, or log in"),
-    tokens_option,
     click.option("--token", is_flag=True, help=f"send the access token in ${TOKEN_VARIABLE}"),
     click.option(
         "--timeout",
@@ -254,7 +249,6 @@ call_options: Final[Sequence[Decorator]] = (
     ),
     click.option("--revision", help="the protocol revision, instead of the newest of both"),
     click.option("--json", is_flag=True, help="write the whole result as JSON"),
-    click.option("-o", "--output", metavar="FILE", help="write to FILE, not standard output"),
 )
 """The options of `RemoteOptions`."""
 
@@ -304,11 +298,8 @@ def _auth_of(arguments: RemoteOptions, url: object, configured: Auth | None) -> 
     Raises:
         ConfigurationError: they exclude each other, or the target has no URL.
     """
-    if not arguments.login:
-        if arguments.tokens is not None:
-            raise ConfigurationError("--tokens needs --login")
-        if not arguments.token:
-            return _attended(configured)
+    if not arguments.login and not arguments.token:
+        return _attended(configured)
     if not isinstance(url, str):
         option = "--login" if arguments.login else "--token"
         raise ConfigurationError(f"{option} applies only to a URL")
@@ -321,7 +312,7 @@ def _auth_of(arguments: RemoteOptions, url: object, configured: Auth | None) -> 
         return token
     from genmcp.cli.login import stored_login  # most commands need no login
 
-    return _attended(stored_login(url, arguments.tokens))
+    return _attended(stored_login(url))
 
 
 def _attended(auth: Auth | None) -> Auth | None:
@@ -351,11 +342,6 @@ class UnattendedLogin:
         authorization = self._settings.authorization(url, tls)
         authorization.interactive = False
         return authorization
-
-
-def with_stderr(options: ClientOptions, on_line: Callable[[str], None]) -> ClientOptions:
-    """Return *options* with *on_line* called for each line of a stdio server's standard error."""
-    return replace(options, stderr=on_line)
 
 
 def parse_target(text: str, server: str | None = None) -> ParsedTarget:

@@ -1,8 +1,6 @@
 """`genmcp tasks`: the tasks of a server, as their client sees them."""
 
 import asyncio
-import sys
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
@@ -11,16 +9,15 @@ import click
 import msgspec
 
 from genmcp.cancellation import cancel_and_wait
-from genmcp.cli.describe import argument_texts
-from genmcp.cli.output import CommandError, OutputWriter, duration, one_line, private_output
-from genmcp.cli.parsing import TASK_ID, Group, TaskCommand, example, options_as
+from genmcp.cli.lists import argument_texts
+from genmcp.cli.output import CommandError, OutputWriter, duration, one_line
+from genmcp.cli.parsing import TASK_ID, Group, TaskCommand, example
 from genmcp.cli.remote import run_remote, write_result
-from genmcp.cli.started import StartedTask, started_tasks
-from genmcp.cli.target import RemoteOptions, call_options, parse_target, remote_options
+from genmcp.cli.target import RemoteOptions, remote_options
 from genmcp.cli.terminal import DeferringHandler, StatusLine
 from genmcp.cli.values import check_arguments, convert_arguments, properties_of
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError, ServerError
+from genmcp.client.errors import ClientError
 from genmcp.client.tasks import TaskHandle
 from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.client_features import ElicitRequest, ElicitResult, InputRequest
@@ -30,74 +27,43 @@ from genmcp.protocol.value import decoder_for
 
 Questions = Mapping[str, ElicitRequest]
 
-_HEADINGS: Final = ("ID", "STATE", "TOOL", "STARTED", "DETAILS")
 _SILENCE: Final = 3.0  # seconds without progress, after which the server is asked why
 _OPEN: Final = ("working", "input_required")  # the states of a task that has not ended
-_URL: Final = "http://127.0.0.1:8000/mcp"  # of the examples
-_LOCAL_HEADINGS: Final = ("ID", "TOOL", "STARTED", "SERVER")
+_EXAMPLE: Final = "http://127.0.0.1:8000/mcp 3fTq0cL8"  # a server and an id
 
-_task: Final = click.argument("id", required=False, type=TASK_ID)
-_ABOUT: Final = "Without ID: the last task that was started at TARGET, which is usually a URL."
+_task: Final = click.argument("id", type=TASK_ID)
+_ABOUT: Final = "TARGET is the URL of the server, and ID what `genmcp call --detach` has written."
 
 
 @click.group("tasks", cls=Group)
 def tasks() -> None:
-    """List, show, follow, answer and cancel tasks of a server."""
+    """Show, follow, answer and cancel tasks of a server."""
 
 
-@tasks.command("list", epilog=example("tasks list", "tasks list http://127.0.0.1:8000/mcp"))
-@options_as(RemoteOptions, click.argument("target", default=""), *call_options)
-def list_tasks(options: RemoteOptions) -> None:
-    """List the tasks that were started by `genmcp call --detach`; those of TARGET with states."""
-    found = started_tasks(_url_of(options) if options.target else None)
-    if not found:
-        place = f" at {options.target}" if options.target else ""
-        sys.stderr.write(f"genmcp: no tasks were started{place} with --detach\n")
-    if not options.target:
-        with private_output(options.output) as output:
-            if options.json:
-                output.write_json(found)
-            else:
-                rows = [[each.id, each.tool, _ago(each), each.url] for each in found]
-                output.write_table(_LOCAL_HEADINGS, rows)
-        return
-
-    async def fetch(client: Client, status: StatusLine) -> list[DetailedTask | None]:
-        return [await _find(client, each.id) for each in found]
-
-    def write(output: OutputWriter, states: list[DetailedTask | None]) -> None:
-        rows = [_row(*each) for each in zip(found, states, strict=True)]
-        output.write_table(_HEADINGS, rows)
-
-    run_remote(options, fetch, write, DeferringHandler)
-
-
-@tasks.command("show", cls=TaskCommand, epilog=example(f"tasks show {_URL}", about=_ABOUT))
+@tasks.command("show", cls=TaskCommand, epilog=example(f"tasks show {_EXAMPLE}", about=_ABOUT))
 @remote_options
 @_task
-def show_task(options: RemoteOptions, id: str | None) -> None:
+def show_task(options: RemoteOptions, id: str) -> None:
     """Show a task: its state, its progress and its questions."""
-    started = _started(options, id)
 
     async def fetch(client: Client, status: StatusLine) -> DetailedTask:
-        return await client.task(started.id).status()
+        return await client.task(id).status()
 
     def write(output: OutputWriter, task: DetailedTask) -> None:
-        for name, text in _fields(task, started):
+        for name, text in _fields(task):
             output.write_line(f"{name:8}  {one_line(text)}")
 
     run_remote(options, fetch, write, DeferringHandler)
 
 
-@tasks.command("follow", cls=TaskCommand, epilog=example(f"tasks follow {_URL}", about=_ABOUT))
+@tasks.command("follow", cls=TaskCommand, epilog=example(f"tasks follow {_EXAMPLE}", about=_ABOUT))
 @remote_options
 @_task
-def follow_task(options: RemoteOptions, id: str | None) -> int:
+def follow_task(options: RemoteOptions, id: str) -> int:
     """Wait for the result of a task, and prompt for its questions at a terminal."""
-    started = _started(options, id)
 
     async def fetch(client: Client, status: StatusLine) -> CallToolResult:
-        handle = client.task(started.id, tool=started.tool or None)
+        handle = client.task(id)
         watching = asyncio.ensure_future(_show_silence(handle, status))
         try:
             return await handle.wait(progress=status.show_progress, timeout=options.timeout)
@@ -107,34 +73,16 @@ def follow_task(options: RemoteOptions, id: str | None) -> int:
     return int(run_remote(options, fetch, write_result, DeferringHandler).is_error)
 
 
-@tasks.command("result", cls=TaskCommand, epilog=example(f"tasks result {_URL}", about=_ABOUT))
+@tasks.command("cancel", cls=TaskCommand, epilog=example(f"tasks cancel {_EXAMPLE}", about=_ABOUT))
 @remote_options
 @_task
-def task_result(options: RemoteOptions, id: str | None) -> int:
-    """Write the result of a task. The status is 1 if it has none yet, or if it is an error."""
-    started = _started(options, id)
-
-    async def fetch(client: Client, status: StatusLine) -> CallToolResult:
-        handle = client.task(started.id, tool=started.tool or None)
-        state = (await handle.status()).status
-        if state in _OPEN:
-            raise CommandError(f"the task has no result yet: it is {state}")
-        return await handle.wait()
-
-    return int(run_remote(options, fetch, write_result, DeferringHandler).is_error)
-
-
-@tasks.command("cancel", cls=TaskCommand, epilog=example(f"tasks cancel {_URL}", about=_ABOUT))
-@remote_options
-@_task
-def cancel_task(options: RemoteOptions, id: str | None) -> int:
+def cancel_task(options: RemoteOptions, id: str) -> int:
     """Cancel a task. The status is 1 if it had ended before."""
-    started = _started(options, id)
     ended = False
 
     async def fetch(client: Client, status: StatusLine) -> DetailedTask:
         nonlocal ended
-        handle = client.task(started.id)
+        handle = client.task(id)
         ended = (await handle.status()).status not in _OPEN
         if not ended:
             await handle.cancel()
@@ -152,8 +100,8 @@ def cancel_task(options: RemoteOptions, id: str | None) -> int:
     "answer",
     cls=TaskCommand,
     epilog=example(
-        f"tasks answer {_URL} size=large",
-        f"tasks answer {_URL} --decline",
+        f"tasks answer {_EXAMPLE} size=large",
+        f"tasks answer {_EXAMPLE} --decline",
         about=f"{_ABOUT} KEY=VALUE is a field of the form.",
     ),
 )
@@ -165,20 +113,16 @@ def cancel_task(options: RemoteOptions, id: str | None) -> int:
 )
 @click.option("--decline", is_flag=True, help="decline the questions")
 def answer_task(
-    options: RemoteOptions, id: str | None, pairs: Sequence[str], accept: bool, decline: bool
+    options: RemoteOptions, id: str, pairs: Sequence[str], accept: bool, decline: bool
 ) -> None:
     """Answer the open questions of a task by KEY=VALUE; `genmcp tasks follow` prompts for them."""
-    if id is not None and "=" in id:  # the id was left out
-        pairs = [id, *pairs]
-        id = None
     if bool(pairs or accept) is decline:
         raise ConfigurationError(
             "give one answer: key=value, --accept or --decline; `genmcp tasks follow` prompts"
         )
-    started = _started(options, id)
 
     async def fetch(client: Client, status: StatusLine) -> DetailedTask:
-        handle = client.task(started.id)
+        handle = client.task(id)
         questions = _questions(await handle.status())
         if decline:
             answers = {key: ElicitResult("decline") for key in questions}
@@ -193,30 +137,6 @@ def answer_task(
     run_remote(options, fetch, write, DeferringHandler)
 
 
-def _url_of(options: RemoteOptions) -> str:
-    """Return the URL of the target; the target itself, if it has none."""
-    target = options.target
-    if target.endswith(".json"):
-        found = parse_target(target, options.server).target
-        return found if isinstance(found, str) else target
-    return target
-
-
-def _started(options: RemoteOptions, id: str | None) -> StartedTask:
-    """Return the task *id*, by default the last one that was started at the target.
-
-    Raises:
-        ConfigurationError: no id was given, and none was started.
-    """
-    url = _url_of(options)
-    found = [each for each in started_tasks(url) if id in (None, each.id)]
-    if found:
-        return found[-1]
-    if id is None:
-        raise ConfigurationError(f"no task was started at {url} with --detach: give its id")
-    return StartedTask(id, url, "", 0.0)
-
-
 async def _show_silence(handle: TaskHandle, status: StatusLine) -> None:
     """Show the state of the task while there is no progress. Runs until it is cancelled."""
     while True:
@@ -228,24 +148,6 @@ async def _show_silence(handle: TaskHandle, status: StatusLine) -> None:
                     status.show_silence(task.status_message)
 
 
-async def _find(client: Client, id: str) -> DetailedTask | None:
-    try:
-        return await client.task(id).status()
-    except ServerError:  # it has expired
-        return None
-
-
-def _ago(started: StartedTask) -> str:
-    return f"{duration(time.time() - started.started)} ago"
-
-
-def _row(started: StartedTask, task: DetailedTask | None) -> list[str]:
-    if task is None:
-        return [started.id, "unknown", started.tool, _ago(started), "it may have expired"]
-    details = ", ".join(filter(None, [_progress_text(task), task.status_message]))
-    return [started.id, task.status, started.tool, _ago(started), details]
-
-
 def _progress_text(task: DetailedTask) -> str:
     match (task.meta or {}).get(PROGRESS):
         case {"progress": int() | float() as done, **rest}:
@@ -255,12 +157,10 @@ def _progress_text(task: DetailedTask) -> str:
     return ""
 
 
-def _fields(task: DetailedTask, started: StartedTask) -> Iterator[tuple[str, str]]:
+def _fields(task: DetailedTask) -> Iterator[tuple[str, str]]:
     """Yield the names and texts of what is known of *task*."""
     yield "id", task.task_id
     yield "state", task.status
-    if started.tool:
-        yield "tool", started.tool
     yield "created", task.created_at
     yield "updated", task.last_updated_at
     if task.ttl_ms is not None:

@@ -4,9 +4,7 @@ Schemas come from another party: they may be malformed, recursive or huge. Funct
 ignore malformed members and bound the number of subschemas they follow.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -39,9 +37,6 @@ _OTHER_BOUNDS: Final = {
     "multipleOf": "a multiple of",
     "pattern": "matching",
 }
-# Names are compared in quadratic time.
-_MAX_NAME: Final = 100
-_MAX_NAMES: Final = 1_000
 _MAX_DEPTH: Final = 8  # of nested alternatives
 _MAX_SUBSCHEMAS: Final = 1_000
 
@@ -155,13 +150,6 @@ def unknown_keys(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> lis
     if not known or schema.get("patternProperties") or schema.get("additionalProperties"):
         return []
     return [key for key in arguments if key not in known]
-
-
-def suggestion(name: str, names: Iterable[str]) -> str:
-    """Return the end of an error about the unknown *name*: the most similar of *names*, or ""."""
-    short = [each for each in islice(names, _MAX_NAMES) if len(each) <= _MAX_NAME]
-    near = get_close_matches(name, short, 1) if len(name) <= _MAX_NAME else []
-    return f"; did you mean {near[0]!r}?" if near else ""
 
 
 def types_of(schema: Any, root: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:

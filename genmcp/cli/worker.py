@@ -10,7 +10,6 @@ from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from typing import Any, Final, NamedTuple
 
 import click
-import msgspec
 import uvicorn
 from msgspec.structs import replace
 from starlette.applications import Starlette
@@ -18,7 +17,6 @@ from starlette.routing import Route
 from uvicorn.lifespan.on import LifespanOn
 
 from genmcp._mux.mux import Mux
-from genmcp._transports.endpoint import Endpoint
 from genmcp._transports.health import HEALTH_PATH, READY_PATH, Health
 from genmcp.cli.output import CommandError
 from genmcp.cli.parsing import COUNT, SECONDS, example
@@ -30,27 +28,11 @@ from genmcp.tasks.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 
-DEFAULT_GRACE: Final = 5.0  # seconds
-METRICS_PATH: Final = "/metrics"
 _ADDRESS: Final = re.compile(
     r"(?:(?:\[(?P<ipv6>[0-9a-fA-F:.]+)\]|(?P<host>[^:/\[\]]+)):)?(?P<port>\d{1,5})"
 )
 _RETRY_DELAY: Final = 1.0  # seconds between attempts to start on an unavailable store
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-
-
-class WorkerOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """Options of a worker that replace the `JobOptions` of its mux. None: not replaced.
-
-    Args:
-        queues: the queues to take jobs from.
-        concurrency: the number of concurrent jobs.
-        shutdown_grace: seconds that running jobs have to finish after a signal to stop. Default: 5.
-    """
-
-    queues: Sequence[str] | None = None
-    concurrency: int | None = None
-    shutdown_grace: float = DEFAULT_GRACE
 
 
 def describe_state(mux: Mux) -> str:
@@ -59,19 +41,68 @@ def describe_state(mux: Mux) -> str:
     return f"store: {mux.store!r}, queues: {queues}"
 
 
-def add_prometheus(mux: Mux, endpoint: Endpoint | None = None) -> Route:
-    """Measure *mux*, and return the route with the metrics, for the clients of *endpoint*.
+class HostPort(NamedTuple):
+    """A host and a port to listen on."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(
+    context: click.Context, option: click.Parameter, text: str | None
+) -> HostPort | None:
+    """Return the address in *text*: `HOST:PORT`, `[IPV6]:PORT`, or `PORT` for loopback."""
+    if text is None:
+        return None
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found["port"]) > 65535:
+        raise click.BadParameter(f"{text!r} is not HOST:PORT", context, option)
+    return HostPort(found["ipv6"] or found["host"] or "127.0.0.1", int(found["port"]))
+
+
+metrics_option: Final = click.option(
+    "--metrics",
+    callback=parse_address,
+    metavar="HOST:PORT",
+    help="serve metrics for Prometheus here (extra: prometheus)",
+)
+
+
+@contextmanager
+def serve_metrics(mux: Mux, address: HostPort | None) -> Iterator[None]:
+    """Measure *mux*, and serve its metrics to Prometheus at *address*, in a thread; None: do not.
 
     Raises:
-        ConfigurationError: the extra `prometheus` is not installed.
+        ConfigurationError: the extra `prometheus` is not installed, or the address cannot be
+            listened on.
     """
+    if address is None:
+        yield
+        return
     try:
-        from genmcp.telemetry.prometheus import Prometheus
+        from opentelemetry.exporter.prometheus import PrometheusMetricReader
+        from opentelemetry.sdk.metrics import MeterProvider
+        from prometheus_client import CollectorRegistry, start_http_server
+
+        from genmcp.telemetry.metrics import OpenTelemetryMetrics
     except ImportError as error:
         raise missing_extra("--metrics", "prometheus", error) from error
-    prometheus = Prometheus()
-    mux.add_telemetry(prometheus.telemetry)
-    return prometheus.route(METRICS_PATH, endpoint=endpoint)
+    registry = CollectorRegistry()
+    provider = MeterProvider([PrometheusMetricReader(registry=registry)])
+    mux.add_telemetry(OpenTelemetryMetrics(provider))
+    try:
+        server, _ = start_http_server(address.port, address.host, registry)
+    except OSError as error:
+        raise ConfigurationError(f"--metrics {address}: {error}") from error
+    logger.info("serving metrics at http://%s", HostPort(address.host, server.server_port))
+    try:
+        yield
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 async def check_store(mux: Mux) -> None:
@@ -88,11 +119,11 @@ async def check_store(mux: Mux) -> None:
 
 async def run_worker(
     mux: Mux,
-    options: WorkerOptions,
     app: Any = None,
     *,
-    health: "HostPort | None" = None,
-    metrics: bool = False,
+    health: HostPort | None = None,
+    metrics: HostPort | None = None,
+    **options: Any,
 ) -> None:
     """Run jobs of *mux* until SIGTERM or SIGINT, within the lifespan of *app*.
 
@@ -103,14 +134,14 @@ async def run_worker(
 
     Args:
         mux: the mux; its store must be shared between processes.
-        options: the queues, concurrency and grace period.
         app: an ASGI application that sets up resources of the jobs in its lifespan. Default: none.
         health: the host and port at which `/health` and `/ready` are served. Default: none.
-        metrics: whether `/metrics` is served there too, for Prometheus. Default False.
+        metrics: those at which metrics are served for Prometheus. Default: none.
+        options: fields of `JobOptions` that replace those of the mux.
 
     Raises:
-        ConfigurationError: the store is not shared, the application does not start, or *health* is
-            in use.
+        ConfigurationError: the store is not shared, the application does not start, or an address
+            is in use.
         CommandError: the store can never be used with its settings.
     """
     if not mux.store.shared:
@@ -120,9 +151,7 @@ async def run_worker(
             f"sqlite:///jobs.db"
         )
     jobs = mux.tasks.service
-    given = msgspec.structs.asdict(options).items()
-    changes = {name: value for name, value in given if value is not None}
-    jobs.worker.options = replace(jobs.worker.options, **changes)
+    jobs.worker.options = replace(jobs.worker.options, **options)
     stop = asyncio.Event()
     checks: Health | None = None
     # Closed in reverse order: the jobs end first, while the application is still up.
@@ -130,10 +159,10 @@ async def run_worker(
         stack.enter_context(stop_on_signals(stop))
         stack.push_async_callback(mux.aclose)
         await check_store(mux)
+        stack.enter_context(serve_metrics(mux, metrics))
         if health is not None:
             checks = Health(mux)
-            routes = [*checks.routes(), *([add_prometheus(mux)] if metrics else [])]
-            await stack.enter_async_context(serve_routes(routes, health))
+            await stack.enter_async_context(serve_routes(checks.routes(), health))
         if app is not None:
             await stack.enter_async_context(run_lifespan(app))
         stack.push_async_callback(jobs.aclose)
@@ -168,26 +197,6 @@ async def _work(mux: Mux) -> None:
     raise RuntimeError("the worker ended unexpectedly; the log has the reason")
 
 
-class HostPort(NamedTuple):
-    """A host and a port to listen on."""
-
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
-
-
-def _address(context: click.Context, option: click.Parameter, text: str | None) -> HostPort | None:
-    """Return the address in *text*: `HOST:PORT`, `[IPV6]:PORT`, or `PORT` for loopback."""
-    if text is None:
-        return None
-    found = _ADDRESS.fullmatch(text)
-    if found is None or int(found["port"]) > 65535:
-        raise click.BadParameter(f"{text!r} is not HOST:PORT", context, option)
-    return HostPort(found["ipv6"] or found["host"] or "127.0.0.1", int(found["port"]))
-
-
 @click.command(
     "worker",
     epilog=example("worker shop.app:mux --queue heavy --concurrency 2", about=SERVED_HELP),
@@ -196,14 +205,14 @@ def _address(context: click.Context, option: click.Parameter, text: str | None) 
 @click.option("--lifespan", metavar="APP", help="an ASGI application to start, and to shut down")
 @click.option("--queue", "queues", multiple=True, help="instead of those in JobOptions; repeatable")
 @click.option("--concurrency", type=COUNT, help="the number of concurrent jobs")
-@click.option("--grace", type=SECONDS, default=DEFAULT_GRACE, help="seconds at shutdown (5)")
+@click.option("--grace", type=SECONDS, default=5.0, help="seconds at shutdown (5)")
 @click.option(
     "--health",
-    callback=_address,
+    callback=parse_address,
     metavar="HOST:PORT",
     help=f"serve {HEALTH_PATH} and {READY_PATH} here, for the probes of a supervisor",
 )
-@click.option("--metrics", is_flag=True, help=f"serve {METRICS_PATH} there (extra: prometheus)")
+@metrics_option
 def worker(
     target: str,
     lifespan: str | None,
@@ -211,17 +220,17 @@ def worker(
     concurrency: int | None,
     grace: float,
     health: HostPort | None,
-    metrics: bool,
+    metrics: HostPort | None,
 ) -> None:
     """Run the jobs of TARGET, without serving requests, until SIGTERM or SIGINT."""
     mux = load_mux(target)
     app = None if lifespan is None else load_attribute(lifespan)
     if app is not None and not callable(app):
         raise ConfigurationError(f"--lifespan: {lifespan} is not an ASGI application: {app!r}")
-    if metrics and health is None:
-        raise ConfigurationError("--metrics needs an address: --health HOST:PORT")
-    options = WorkerOptions(queues=queues or None, concurrency=concurrency, shutdown_grace=grace)
-    asyncio.run(run_worker(mux, options, app, health=health, metrics=metrics))
+    given = {"queues": queues, "concurrency": concurrency}
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value}
+    changes["shutdown_grace"] = grace
+    asyncio.run(run_worker(mux, app, health=health, metrics=metrics, **changes))
 
 
 class _ProbeServer(uvicorn.Server):

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from genmcp._mux.limits import ConcurrencyLimit
 from genmcp.cancellation import cancel_and_wait, run_to_completion
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.client.client import Client
@@ -58,10 +59,10 @@ from genmcp.hub.catalog import (
 from genmcp.hub.config import STABLE_AFTER, Retry, ServerConfig, Sleep
 from genmcp.hub.relay import (
     ForwardedCall,
-    QuestionLimiter,
     RelayingHandler,
     SuspendedCalls,
     current_call,
+    question_limit,
 )
 from genmcp.hub.subscriptions import MemberSubscriptions, StreamBackoff
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
@@ -106,7 +107,7 @@ class HubSettings(msgspec.Struct, frozen=True, eq=False):
     options: ClientOptions = ClientOptions()
     policy: Policy = Policy(promote_after=10.0)
     sleep: Sleep = asyncio.sleep
-    questions: QuestionLimiter = msgspec.field(default_factory=QuestionLimiter)
+    questions: ConcurrencyLimit = msgspec.field(default_factory=question_limit)
     suspended: SuspendedCalls = msgspec.field(default_factory=SuspendedCalls)
 
 

@@ -20,29 +20,28 @@ has sent no answer for a minute.
 import asyncio
 import logging
 import secrets
-from collections import Counter, deque
+from collections import deque
 from collections.abc import (
     Callable,
     Collection,
     Coroutine,
     Hashable,
-    Iterator,
     Mapping,
     Sequence,
 )
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from genmcp._mux.limits import ConcurrencyLimit, Limits
 from genmcp.channel import Channel
 from genmcp.client.client import Client
 from genmcp.client.handler import ClientHandler, Sampled
 from genmcp.client.hooks import ORIGIN_CONTEXT
 from genmcp.client.tool_catalog import read_schemas
 from genmcp.content import json_of
-from genmcp.core.client_key import ClientKey, Share
 from genmcp.core.outcome import Done, Outcome
 from genmcp.core.waiting import Continue
 from genmcp.errors import (
@@ -73,15 +72,9 @@ TAG = "passed on"
 _MAX_FORM: Final = 32_768
 # Questions that may wait for the answers of all clients together, and suspended calls.
 _MAX_QUESTIONS: Final = 1000
-# The questions that may wait for each group of clients, and the name of the group in errors.
-_EVERYBODY: Final = ("all", "")
-_LIMITS: Final = {
-    "principal": (16, "the client"),
-    "session": (16, "the client"),
-    "address": (64, "the address of the client"),
-    "anonymous": (800, "anonymous clients"),
-    "all": (_MAX_QUESTIONS, "all clients"),
-}
+# The part of them that one principal or address may use. Each occupies one of 100 connections at a
+# server over HTTP before 2026-07-28.
+_SHARE_OF_QUESTIONS: Final = 0.02
 # Seconds for which a call waits for its client's answer: people fill in forms slowly.
 _ANSWER_TIMEOUT: Final = 1200.0
 # Seconds for which an open question may block the questions of other calls, at a server that does
@@ -112,34 +105,10 @@ def current_call() -> "ForwardedCall | None":
     return _current.get()
 
 
-class QuestionLimiter:
-    """Counts the forwarded questions that wait for answers, by client. Owned by the hub."""
-
-    def __init__(self) -> None:
-        self._open: Counter[Share] = Counter()
-
-    @contextmanager
-    def slot(self, client: ClientKey) -> Iterator[None]:
-        """Count a question to *client* while the context is entered.
-
-        Raises:
-            Overloaded: too many questions wait for this client, or for all clients.
-        """
-        # A question counts towards every group of its client: its session, its address, and all
-        # anonymous clients.
-        shares = (*client.shares, _EVERYBODY)
-        for share in shares:
-            limit, whom = _LIMITS[share[0]]
-            if self._open[share] >= limit:
-                raise Overloaded(f"Too many questions wait for {whom}: {limit}")
-        self._open.update(shares)
-        try:
-            yield
-        finally:
-            self._open.subtract(shares)
-            for share in shares:
-                if not self._open[share]:
-                    del self._open[share]
+def question_limit() -> ConcurrencyLimit:
+    """Return a bound on the forwarded questions that wait for answers, by client."""
+    limits = Limits(client_share=_SHARE_OF_QUESTIONS)
+    return ConcurrencyLimit("questions that wait for an answer", _MAX_QUESTIONS, limits)
 
 
 class ForwardedCall:
@@ -151,7 +120,7 @@ class ForwardedCall:
     channel: the channel of the client's last request. questions: counts the open questions.
     """
 
-    def __init__(self, channel: Channel, work: Work, questions: QuestionLimiter) -> None:
+    def __init__(self, channel: Channel, work: Work, questions: ConcurrencyLimit) -> None:
         self.channel = channel
         self._limiter = questions
         self._questions: dict[str, tuple[Question, asyncio.Future[Any]]] = {}
@@ -242,7 +211,7 @@ class ForwardedCall:
         """
         if self._work.done():
             raise McpError(_CALL_ENDED)
-        with self._limiter.slot(self.channel.context.caller.client_key):
+        with self._limiter.acquired(self.channel.context.caller.client_key):
             self._count += 1
             key = f"q{self._count}"
             future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()

@@ -5,20 +5,18 @@ import re
 import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from errno import EACCES, EINVAL, EISDIR, ELOOP, ENAMETOOLONG, ENOENT, ENOTDIR, ENXIO, EPERM
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
-from msgspec.structs import replace
 from typing_extensions import Unpack
 
 from genmcp.channel import Channel
 from genmcp.content import guessed_type
 from genmcp.errors import ConfigurationError, InvalidParams
-from genmcp.protocol.content import Annotations, ResourceDefinition
+from genmcp.protocol.content import ResourceDefinition
 from genmcp.resources.resource import Description, ResourceRepo
 
 Names = tuple[str, ...]
@@ -149,9 +147,7 @@ class Directory(ResourceRepo):
             names[-1],
             mime_type=self.mime_type or guessed_type(names[-1]),
             size=status.st_size,
-            annotations=replace(
-                self.given_annotations or Annotations(), last_modified=_time(status.st_mtime)
-            ),
+            annotations=self.given_annotations,
         )
 
     def _after(self, last: Names, parents: Names = ()) -> Iterator[tuple[Names, os.stat_result]]:
@@ -181,7 +177,7 @@ class Directory(ResourceRepo):
         return ()
 
     def _status(self, names: Names) -> os.stat_result | None:
-        """Return the size and times of a file; None if it does not exist."""
+        """Return the size of a file, and more; None if it does not exist."""
         with _absent_is_empty():
             found = self._path(self._real(names)).lstat()
             return found if stat.S_ISREG(found.st_mode) else None
@@ -248,12 +244,3 @@ def _absent_is_empty() -> Iterator[None]:
 
 def _quoted(names: Names) -> str:
     return "/".join(quote(name, safe="") for name in names)
-
-
-def _time(seconds: float) -> str | None:
-    """Return a Unix time in ISO 8601; None if the year is out of range."""
-    try:
-        moment = datetime.fromtimestamp(seconds, UTC)
-    except (OverflowError, ValueError, OSError):
-        return None
-    return moment.isoformat(timespec="seconds").replace("+00:00", "Z")

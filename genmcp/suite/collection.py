@@ -34,8 +34,7 @@ from genmcp.protocol.prompts import ListPromptsResult
 from genmcp.protocol.resources import ListResourcesResult, ListResourceTemplatesResult
 from genmcp.protocol.tools import ListToolsResult
 from genmcp.protocol.value import CacheScope, PaginatedResult
-from genmcp.resources.resource import ReadableComponent
-from genmcp.resources.route import ResourceRoute, TemplateRoute
+from genmcp.resources.resource import ReadableComponent, ResourceRoute, TemplateRoute
 from genmcp.tools import Tool, ToolRoute
 
 

@@ -361,8 +361,8 @@ class Suite(Server):
     def remove(self, *components: object) -> None:
         """Remove components, each given as the object that was added, or by its name or URI.
 
-        The name of a resource repository, or of a resource with a wildcard, is its prefix followed
-        by `*`. Running calls continue. Components of providers cannot be removed.
+        The name of a repository is its prefix followed by `*`. Running calls continue. Components
+        of providers cannot be removed.
 
         Raises:
             ConfigurationError: a component does not exist. Then none of *components* is removed.

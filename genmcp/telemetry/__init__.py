@@ -2,7 +2,7 @@
 
 `genmcp.telemetry.log` writes log records; `genmcp.telemetry.otel` creates OpenTelemetry spans, and
 `genmcp.telemetry.metrics` OpenTelemetry metrics. `genmcp.telemetry.otel_client` does both for a
-client, by the interface in `genmcp.telemetry.client`. `genmcp.telemetry.prometheus` serves metrics.
+client, by the interface in `genmcp.telemetry.client`.
 """
 
 from genmcp._mux.telemetry import EndedSession as EndedSession

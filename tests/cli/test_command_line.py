@@ -109,7 +109,7 @@ REMOTE = [
     ("complete", AWAY, "greet", "city"),
     ("discover", AWAY),
     ("lint", AWAY),
-    *(("tasks", each, AWAY, "an-id") for each in ("show", "follow", "cancel", "result")),
+    *(("tasks", each, AWAY, "an-id") for each in ("show", "follow", "cancel")),
     ("tasks", "answer", AWAY, "an-id", "--accept"),
     ("login", AWAY),
     ("auth", AWAY),

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.cli.describe import argument_rows, describe_tool
+from genmcp.cli.lists import argument_rows, describe_tool
 from genmcp.cli.values import check_arguments, choices_of, convert_arguments, types_of
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.tools import ToolDefinition

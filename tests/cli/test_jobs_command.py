@@ -485,7 +485,7 @@ def test_check_reports_problems(
         async def problems(self) -> list[str]:
             return ["maxmemory-policy is allkeys-lru: set it to noeviction"]
 
-    monkeypatch.setattr("genmcp.cli.deployment.open_store", lambda url: Troubled(path))
+    monkeypatch.setattr("genmcp.cli.operate.open_store", lambda url: Troubled(path))
     status, output, _ = run("store", "check", "--store", file_url)
 
     assert status == 1
@@ -510,7 +510,7 @@ def test_check_reports_a_full_store(
 
     asyncio.run(fill())
     monkeypatch.setattr(
-        "genmcp.cli.deployment.open_store", lambda url: SQLiteStore(path, max_bytes=200_000)
+        "genmcp.cli.operate.open_store", lambda url: SQLiteStore(path, max_bytes=200_000)
     )
     status, output, _ = run("store", "check", "--store", file_url)
     assert status == 1
@@ -526,7 +526,7 @@ def test_check_of_a_store_that_accepts_no_writes_fails(
         async def apply(self, *ops: Op) -> None:
             raise StoreUnavailable("the server is a read-only replica")
 
-    monkeypatch.setattr("genmcp.cli.deployment.open_store", lambda url: ReadOnly(path))
+    monkeypatch.setattr("genmcp.cli.operate.open_store", lambda url: ReadOnly(path))
     status, _, errors = run("store", "check", "--store", file_url)
     assert status == 1
     assert "read-only replica" in errors
@@ -545,7 +545,7 @@ def test_migrate_shows_statements_only_in_a_dry_run(
             return "CREATE TABLE records"
 
     assert run("store", "migrate", "--store", file_url)[1] == "there is nothing to migrate\n"
-    monkeypatch.setattr("genmcp.cli.deployment.open_store", lambda url: Unmigrated(path))
+    monkeypatch.setattr("genmcp.cli.operate.open_store", lambda url: Unmigrated(path))
     assert run("store", "migrate", "--store", file_url)[1].startswith("migrated <SQLiteStore")
     assert run("store", "migrate", "--store", file_url, "--dry-run")[1] == "CREATE TABLE records\n"
 

@@ -14,8 +14,7 @@ from typing import Any
 import httpx
 import pytest
 
-from genmcp import Access, Channel, Client, Continue, Endpoint, Suite, Tool, ToolRequest, job, tool
-from genmcp.auth import Bearer
+from genmcp import Client
 from tests.cli.studio import SECRET
 from tests.support.asgi import PATIENCE, until
 
@@ -129,13 +128,15 @@ async def test_server_drains_and_hands_over_its_jobs(tmp_path: Path) -> None:
 
 async def test_worker_is_not_ready_while_its_jobs_finish(tmp_path: Path) -> None:
     """And alive: a supervisor must not kill it within its grace."""
-    options = ("tests.cli.studio:mux", "--health", "127.0.0.1:0", "--metrics", "--grace", "600")
+    addresses = ("--health", "127.0.0.1:0", "--metrics", "127.0.0.1:0")
+    options = ("tests.cli.studio:mux", *addresses, "--grace", "600")
     with (
         started("serve", "tests.cli.studio:idle", "--port", "0", folder=tmp_path) as server,
         started("worker", *options, folder=tmp_path) as worker,
     ):
         url = await server.find(r"at (http://\S+)/mcp")
-        probes = await worker.find(r"/health, /ready, /metrics at (http://\S+)")
+        probes = await worker.find(r"/health, /ready at (http://\S+)")
+        measured = await worker.find(r"metrics at (http://\S+)")
         async with httpx.AsyncClient() as http, Client(f"{url}/mcp") as client:
             await until_ready(http, probes)
             task = await client.call_task("count", {"folder": str(tmp_path)})
@@ -144,7 +145,7 @@ async def test_worker_is_not_ready_while_its_jobs_finish(tmp_path: Path) -> None
             await until(lambda: "stopping" in worker.log, pause=0.02)
             assert (await ready(http, probes))[0] == 503
             assert (await http.get(f"{probes}/health")).status_code == 200
-            metrics = (await http.get(f"{probes}/metrics")).text
+            metrics = (await http.get(measured)).text
             assert re.search(
                 r'genmcp_job_wait_seconds_count\{.*job_name="studio.count".*\} 1', metrics
             )
@@ -207,113 +208,35 @@ def runs(pid: int) -> bool:
 
 async def test_metrics_are_served_for_prometheus(tmp_path: Path) -> None:
     """With the names that its exporter gives to those of the semantic conventions."""
-    options = ("tests.cli.shop:suite", "--port", "0", "--metrics")
+    options = ("tests.cli.shop:suite", "--port", "0", "--metrics", "0")
     with started("serve", *options, folder=tmp_path) as server:
         url = await server.find(r"at (http://\S+)/mcp")
+        measured = await server.find(r"metrics at (http://127.0.0.1:\d+)")
         async with httpx.AsyncClient() as http, Client(f"{url}/mcp") as client:
             await client.tools()
-            response = await http.get(f"{url}/metrics")
-            text = {"accept": "application/openmetrics-text"}
-            openmetrics = await http.get(f"{url}/metrics", headers=text)
+            response = await http.get(measured)
+            assert (await http.get(f"{url}/metrics")).status_code == 404
 
     assert response.headers["content-type"].startswith("text/plain")
     assert re.search(
         r'mcp_server_operation_duration_seconds_count\{.*mcp_method_name="tools/list".*\} 1',
         response.text,
     )
-    assert openmetrics.text.endswith("# EOF\n")
-
-
-def guards_only(access: Access | None) -> bool:
-    return access is not None and access.subject == "guard"
-
-
-@job(name="vault.open")
-async def open_vault(run: Any) -> str:
-    return "gold"
-
-
-class OpenVault(Tool):
-    """For guards."""
-
-    name = "open_vault"
-
-    def visible(self, access: Access | None) -> bool:
-        return guards_only(access)
-
-    async def call(self, request: ToolRequest, channel: Channel) -> Continue:
-        return open_vault.job().then(self.opened)
-
-    async def opened(self, request: ToolRequest, found: str, channel: Channel) -> str:
-        return found
-
-
-@tool(visible=guards_only)
-async def count_gold() -> str:
-    """For guards, too."""
-    return "7"
-
-
-@tool
-async def opening_hours() -> str:
-    """For everyone with a token."""
-    return "9 to 5"
-
-
-class Names:
-    """Accepts each token as the name of its user."""
-
-    async def verify(self, token: str) -> Access:
-        return Access(subject=token)
-
-
-vault = Endpoint(
-    Suite(name="vault", version="1", tools=[OpenVault, count_gold, opening_hours]),
-    auth=Bearer("http://127.0.0.1/mcp", issuers=["https://login.example.com"], verify=Names()),
-    console=True,
-)
-
-
-async def test_metrics_are_for_clients_of_the_endpoint(tmp_path: Path) -> None:
-    """They need its token, Host and Origin, and name no tool that the client cannot see."""
-    options = ("tests.cli.test_operating:vault", "--port", "0", "--metrics")
-    guard = {"authorization": "Bearer guard"}
-    with started("serve", *options, folder=tmp_path) as server:
-        url = await server.find(r"at (http://\S+)/mcp")
-        async with httpx.AsyncClient() as http, Client(f"{url}/mcp", auth="guard") as client:
-            for name in ("open_vault", "count_gold", "opening_hours"):
-                await client.call(name)
-
-            async def metrics(**headers: str) -> httpx.Response:
-                return await http.get(f"{url}/metrics", headers=headers)
-
-            assert (await metrics()).status_code == 401
-            assert (await metrics(**guard, host="evil.example")).status_code == 421
-            assert (await metrics(**guard, origin="https://evil.example")).status_code == 403
-            assert (await http.post(f"{url}/metrics", headers=guard)).status_code == 405
-            seen = (await metrics(authorization="Bearer visitor")).text
-            everything = (await metrics(**guard, accept="text/html,*/*")).text
-
-    for name in ("open_vault", "count_gold", "vault.open"):
-        assert name not in seen
-        assert f'"{name}"' in everything
-    operations = r"mcp_server_operation_duration_seconds_count\{.*gen_ai_tool_name="
-    assert re.search(rf'{operations}"hidden".*\}} 2', seen)
-    for each in (seen, everything):
-        assert re.search(rf'{operations}"opening_hours".*\}} 1', each)
 
 
 @pytest.mark.parametrize(
     ("command", "options", "why"),
     [
-        ("serve", ("--metrics", "--workers", "2"), "--metrics cannot be combined with --workers"),
+        ("serve", ("--metrics", "1", "--workers", "2"), "--metrics cannot be combined"),
+        ("serve", ("--metrics", "1", "--reload"), "--metrics cannot be combined"),
+        ("serve", ("--metrics", "port"), "'port' is not HOST:PORT"),
         (
             "serve",
             ("--path", "/ready", "--workers", "2"),
             "'/ready' does not begin",
         ),
         ("serve", ("--path", "up"), "'up' does not begin with a slash"),
-        ("worker", ("--metrics",), "--metrics needs an address"),
+        ("worker", ("--metrics", "a:b"), "'a:b' is not HOST:PORT"),
         ("worker", ("--health", "127.0.0.1:1"), "--health 127.0.0.1:1: "),
     ],
 )
@@ -341,7 +264,7 @@ def _refused(*_: Any, **__: Any) -> None:
 
 def test_missing_extra_is_named(run: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the command that installs it."""
-    monkeypatch.setitem(sys.modules, "genmcp.telemetry.prometheus", None)
-    status, _, said = run("serve", "tests.cli.shop:suite", "--metrics")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.prometheus", None)
+    status, _, said = run("serve", "tests.cli.shop:suite", "--metrics", "9464")
 
     assert (status, 'pip install "genmcp[prometheus]"' in said) == (2, True), said

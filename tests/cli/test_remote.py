@@ -65,9 +65,6 @@ def test_remote_commands_say_that_there_is_nothing(run: Run, tmp_path: Path) -> 
     assert (status, said) == (0, "")
     assert "has no tools" in noise
     assert run("tools", command, "--json")[:2] == (0, "[]\n")
-    listed = tmp_path / "listed"
-    assert run("tools", command, "-o", str(listed))[:2] == (0, "")
-    assert listed.read_text() == ""
 
 
 def test_remote_commands_use_a_server_that_refuses_much(run: Run) -> None:
@@ -93,38 +90,25 @@ def test_remote_commands_show_json_and_nothing_else(run: Run) -> None:
     assert json.loads(run("call", SHOP, "data")[1]) == {"a": 1}
 
 
-def test_remote_commands_write_bytes_to_pipes_and_files(
-    run: Run, tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
+def test_remote_commands_write_bytes_to_pipes_and_files(run: Run) -> None:
     """A picture is worth nothing as JSON."""
-    picture, greeting = tmp_path / "picture.png", tmp_path / "greeting"
-
     assert run("call", SHOP, "draw")[1] == "\ufffdPNG\r\n\x1a\n"
-    assert run("call", SHOP, "draw", "--output", str(picture)) == (0, "", "")
-    assert picture.read_bytes() == b"\x89PNG\r\n\x1a\n"
-    assert run("read", SHOP, "greeting://Rome", "-o", str(greeting)) == (0, "", "")
-    assert greeting.read_text() == "Hello Rome\n"
-    status, _, noise = run("read", SHOP, "greeting://Rome", "-o", str(tmp_path))
-    assert (
-        status,
-        noise,
-    ) == (1, f"genmcp: cannot write the output to {tmp_path}: Is a directory\n")
 
 
 def test_call_takes_arguments_as_an_object(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As it is, from a file, or from standard input; key=value adds to it."""
+    """As it is, or from standard input; key=value adds to it."""
     path = tmp_path / "arguments.json"
     path.write_text('{"a": 1, "b": 2}')
 
     assert run("call", SHOP, "add", "--arguments", path.read_text())[1] == "3\n"
-    assert run("call", SHOP, "add", "--arguments", f"@{path}", "c=5")[1] == "8\n"
+    assert run("call", SHOP, "add", "--arguments", path.read_text(), "c=5")[1] == "8\n"
     with path.open() as given:
         monkeypatch.setattr("sys.stdin", given)
         assert run("call", SHOP, "add", "--arguments", "-")[1] == "3\n"
     assert run("call", SHOP, "add", "--arguments", "[1]")[:2] == (2, "")
-    assert run("call", SHOP, "add", "--arguments", "@/no/such/file")[:2] == (2, "")
+    assert run("call", SHOP, "add", "--arguments", "@arguments.json")[:2] == (2, "")
 
 
 def test_call_warns_of_unknown_arguments(run: Run, tmp_path: Path) -> None:

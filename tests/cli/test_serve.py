@@ -148,7 +148,7 @@ async def test_serve_serves_over_http(shop: Path, free_port: int, options: tuple
 
 @pytest.mark.parametrize(
     ("options", "status"),
-    [((), 421), (("--proxy-headers",), 200), (("--forwarded-allow-ips", "127.0.0.1"), 200)],
+    [((), 421), (("--forwarded-allow-ips", "127.0.0.1"), 200)],
 )
 @pytest.mark.parametrize("workers", [(), ("--workers", "2")], ids=["one", "two"])
 async def test_serve_ignores_forwarded_headers_by_default(

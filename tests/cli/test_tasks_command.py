@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -28,7 +27,6 @@ from genmcp import (
 from genmcp import (
     Run as JobRun,
 )
-from genmcp.cli.started import StartedTask, remember, started_tasks, state_file
 from tests.cli.users import at_terminal
 from tests.support.serving import serve
 
@@ -63,13 +61,6 @@ def example(folder: Path, port: int) -> Iterator["subprocess.Popen[str]"]:
             process.communicate()
 
 
-@pytest.fixture(autouse=True)
-def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the user's state."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return tmp_path / "state"
-
-
 @pytest.fixture
 def url(tmp_path: Path, free_port: int) -> Iterator[str]:
     with example(tmp_path, free_port):
@@ -91,18 +82,16 @@ def test_detached_call_is_answered_by_another_command(url: str, run: Run) -> Non
     id = ask(run, url)
     shown = run("tasks", "show", url, id)[1]
     whole = json.loads(run("tasks", "show", url, id, "--json")[1])
-    early = run("tasks", "result", url, id)
     wrong = run("tasks", "answer", url, id, "change=some")
-    answered = run("tasks", "answer", url, "change=those that rise")
-    followed = run("tasks", "follow", url)
-    result = run("tasks", "result", url, id)
+    answered = run("tasks", "answer", url, id, "change=those that rise")
+    followed = run("tasks", "follow", url, id)
+    result = run("tasks", "follow", url, id)
     again = run("tasks", "answer", url, id, "--decline")
 
     assert re.search(r"^state +input_required$", shown, re.MULTILINE)
     assert re.search(r"^question +\d+ of 45 parts .* Change them\?$", shown, re.MULTILINE)
     assert "[change=all|those that rise|those that fall]" in shown
     assert (whole["taskId"], whole["status"]) == (id, "input_required")
-    assert early == (1, "", "genmcp: the task has no result yet: it is input_required\n")
     assert wrong[0] == 2
     assert 'change: expected "all", "those that rise"' in wrong[2]
     assert answered[:2] in [(0, f"{id}: {each}\n") for each in ("working", "completed")]
@@ -111,33 +100,12 @@ def test_detached_call_is_answered_by_another_command(url: str, run: Run) -> Non
     assert again == (1, "", "genmcp: the task asks nothing: it is completed\n")
 
 
-def test_tasks_are_listed_with_their_states(url: str, run: Run, state: Path) -> None:
-    """From a file that no other user can read; an unknown task may have expired."""
-    id = ask(run, url)
-    remember(StartedTask("gone", url, "draw", 0.0))
-    remember(StartedTask("there", "http://127.0.0.1:9/mcp", "draw", 0.0))
-    status, listed, _ = run("tasks", "list", url)
-    local = run("tasks", "list")[1]
-
-    assert status == 0
-    rows = [line.split() for line in listed.splitlines()]
-    assert rows[0] == ["ID", "STATE", "TOOL", "STARTED", "DETAILS"]
-    assert rows[1][:3] == [id, "input_required", "review_minimums"]
-    assert rows[2][:3] == ["gone", "unknown", "draw"]
-    assert len(rows) == 3
-    assert [line.split()[0] for line in local.splitlines()] == ["ID", id, "gone", "there"]
-    assert json.loads(run("tasks", "list", "--json")[1])[0]["id"] == id
-    file = state / "genmcp" / "tasks.jsonl"
-    assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
-
-
 def test_task_is_cancelled(url: str, run: Run) -> None:
     """With status 1 if it had ended before."""
     id = run("call", url, *LONG, "--detach")[1].strip()
 
     assert run("tasks", "cancel", url, id) == (0, f"{id}: cancelled\n", "")
-    assert run("tasks", "cancel", url) == (1, f"{id}: cancelled before\n", "")
+    assert run("tasks", "cancel", url, id) == (1, f"{id}: cancelled before\n", "")
     assert run("tasks", "follow", url, id)[0] == 1
 
 
@@ -161,25 +129,23 @@ def test_detached_task_survives_its_server(tmp_path: Path, free_port: int, run: 
     """The next process of the server continues it."""
     url = f"http://127.0.0.1:{free_port}/mcp"
     with example(tmp_path, free_port) as process:
-        run("call", url, *SHORT, "--detach")
+        id = run("call", url, *SHORT, "--detach")[1].strip()
         process.kill()
     with example(tmp_path, free_port):
-        assert run("tasks", "follow", url)[0] == 1  # it asks
-        assert run("tasks", "answer", url, "--decline")[0] == 0
-        assert json.loads(run("tasks", "follow", url)[1])["changes"] == []
+        assert run("tasks", "follow", url, id)[0] == 1  # it asks
+        assert run("tasks", "answer", url, id, "--decline")[0] == 0
+        assert json.loads(run("tasks", "follow", url, id)[1])["changes"] == []
 
 
 @pytest.mark.parametrize(
     ("arguments", "status", "error"),
     [
         (("call", "tests.cli.shop:suite", "add", "--detach"), 2, "--detach applies only to a URL"),
-        (("tasks", "show", "http://127.0.0.1:9/mcp"), 2, "with --detach: give its id"),
+        (("tasks", "show", "http://127.0.0.1:9/mcp"), 2, "Missing argument 'ID'"),
         (("tasks", "answer", "URL", "no-task", "a=b", "--decline"), 2, "give one answer"),
         (("tasks", "answer", "URL", "no-task"), 2, "`genmcp tasks follow` prompts"),
         (("tasks", "show", "URL", "no-task"), 1, "genmcp: "),
         (("tasks", "answer", "URL", "no-task", "--accept"), 1, "genmcp: "),
-        (("tasks", "list"), 0, "no tasks were started with --detach"),
-        (("tasks", "list", "URL"), 0, "no tasks were started at http"),
     ],
 )
 def test_wrong_uses_of_tasks_are_reported(
@@ -198,18 +164,6 @@ def test_call_that_becomes_no_task_is_not_detached(url: str, run: Run) -> None:
 
     assert (status, noise) == (0, "genmcp: the call has ended already, without a task\n")
     assert shown
-
-
-def test_file_of_started_tasks_stays_small(state: Path) -> None:
-    """The last hundred tasks are kept; a line that cannot be read is skipped."""
-    for number in range(1000):
-        remember(StartedTask(f"task-{number}", "http://a.example/mcp", "t" * 50, 0.0))
-    with state_file().open("ab") as file:
-        file.write(b'{"id": "half\n')
-
-    assert state_file().stat().st_size < 100_000
-    assert started_tasks()[-1].id == "task-999"
-    assert len(started_tasks()) >= 100
 
 
 def test_page_on_tasks_is_run(tmp_path: Path, free_port: int) -> None:

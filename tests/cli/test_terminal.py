@@ -324,18 +324,17 @@ def test_user_sees_that_the_command_waits(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def test_user_sees_results_for_people() -> None:
-    """Structured content is indented, bytes are described, and long lines are wrapped."""
+    """Structured content is indented, and bytes are described."""
     with at_terminal("call", SHOP, "add", "a=1", "b=2") as user:
         assert "warning: adding\n" in user.sees("3\n")
     with at_terminal("call", SHOP, "plan") as user:
         user.sees('{\n  "days": 2\n}\n')
     with at_terminal("call", SHOP, "draw") as user:
-        user.sees("[image/png, 8 bytes; use --output FILE or a pipe to get them]\n")
+        user.sees("[image/png, 8 bytes; use a pipe or a file to get them]\n")
     with at_terminal("read", SHOP, "greeting://bytes") as user:
-        user.sees("[application/octet-stream, 2 bytes; use --output FILE or a pipe to get them]\n")
+        user.sees("[application/octet-stream, 2 bytes; use a pipe or a file to get them]\n")
     with at_terminal("tools", SHOP) as user:
-        listed = user.sees("without words.")
-        assert all(len(each) <= 60 for each in listed.splitlines())
+        user.sees("without words.")
     with at_terminal("serve", SHOP, "--stdio") as user:
         user.sees("waiting for JSON-RPC messages, one per line; Ctrl-D ends the input\n")
         user.types("\x04")

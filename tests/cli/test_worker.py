@@ -16,7 +16,7 @@ import pytest
 from genmcp import ConfigurationError, Endpoint, JobOptions, Mux, Suite
 from genmcp.cli.command import main
 from genmcp.cli.target import load_attribute, load_mux
-from genmcp.cli.worker import WorkerOptions, run_lifespan, run_worker
+from genmcp.cli.worker import run_lifespan, run_worker
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.sqlite.store import SQLiteStore
 from tests.cli.studio import SECRET, studio
@@ -201,10 +201,10 @@ async def test_worker_works_within_a_lifespan(
     caplog.set_level(logging.INFO, "genmcp")
     mux = studio(tmp_path / "studio.db", "studio")
     app = App(STARTED, STOPPED)
-    options = WorkerOptions(queues=["a", "b"], concurrency=3, shutdown_grace=0.0)
+    options: dict[str, Any] = {"queues": ["a", "b"], "concurrency": 3, "shutdown_grace": 0.0}
     before = signal.getsignal(signal.SIGTERM)
     async with asyncio.timeout(PATIENCE):
-        working = asyncio.create_task(run_worker(mux, options, app))
+        working = asyncio.create_task(run_worker(mux, app, **options))
         await until(lambda: "worker of studio started" in caplog.text)
         assert app.told == ["lifespan.startup"]
         os.kill(os.getpid(), signal.SIGTERM)
@@ -233,7 +233,7 @@ async def test_worker_process_ends_after_a_defect(
         raise AttributeError("a defect")
 
     async with asyncio.timeout(PATIENCE):
-        working = asyncio.create_task(run_worker(mux, WorkerOptions()))
+        working = asyncio.create_task(run_worker(mux))
         await until(lambda: "worker of studio started" in caplog.text)
         monkeypatch.setattr(store, "touch", touch)
         with pytest.raises(RuntimeError, match="the worker ended unexpectedly"):

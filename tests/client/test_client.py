@@ -128,7 +128,7 @@ async def test_client_reads_prompts_and_completes(revision: str) -> None:
     server = suite_of(
         resources=[
             Resource("note://today", "Rain.", name="today"),
-            Resource("page://*", "# A page", name="page"),
+            Resource("page://{+path}", lambda path: "# A page", name="page"),
         ],
         prompts=[greet],
     )

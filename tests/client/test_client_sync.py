@@ -41,7 +41,10 @@ def suite() -> Suite:
         version="1",
         tools=[add, Bake],
         prompts=[greet],
-        resources=[Resource("note://today", "Rain.", name="today"), Resource("p://*", "p")],
+        resources=[
+            Resource("note://today", "Rain.", name="today"),
+            Resource("p://{+path}", lambda path: "p", name="p"),
+        ],
     )
 
 

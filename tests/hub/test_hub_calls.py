@@ -13,7 +13,7 @@ from genmcp.client.options import ClientOptions
 from genmcp.core.client.events import SendMessage
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.relay import ForwardedCall, QuestionLimiter
+from genmcp.hub.relay import ForwardedCall, question_limit
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult
 from genmcp.question.sampling import RootsQuestion
@@ -248,7 +248,7 @@ async def test_ended_call_rejects_questions() -> None:
         await asyncio.sleep(0)
         return CallToolResult(content=[])
 
-    relay = ForwardedCall(NOBODY, work, QuestionLimiter())
+    relay = ForwardedCall(NOBODY, work, question_limit())
     async with asyncio.timeout(TIME):
         await relay._work
         with pytest.raises(McpError, match="ended"):

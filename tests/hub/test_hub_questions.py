@@ -32,7 +32,7 @@ from genmcp.core.client_key import ClientKey
 from genmcp.errors import ConfigurationError, Overloaded
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.relay import QuestionLimiter
+from genmcp.hub.relay import question_limit
 from tests.support.serving import serve
 from tests.support.sockets import Connection, http
 
@@ -147,14 +147,14 @@ async def test_questions_of_one_client_are_bounded(behind: str) -> None:
         client_of(url, "mallory", mallory, REVISIONS[0]) as one,
         client_of(url, "bob", Bob(), REVISIONS[0]) as other,
     ):
-        calls = [asyncio.ensure_future(one.call("far/ask")) for _ in range(16)]
+        calls = [asyncio.ensure_future(one.call("far/ask")) for _ in range(20)]
         for _ in calls:
             await mallory.asked.acquire()
         try:
             refused = str((await one.call("far/ask")).content)
         except ServerError as error:
             refused = str(error)
-        assert "Too many questions wait for the client: 16" in refused
+        assert "Too many questions that wait for an answer of one principal: 20" in refused
         for _ in range(4):  # each place is free again
             assert (await other.call("far/ask")).text == "agreed"
         for call in calls:
@@ -234,28 +234,26 @@ def test_hub_names_the_invalid_setting(wrong: dict[str, Any]) -> None:
 
 
 def test_questions_of_anonymous_clients_are_bounded_together() -> None:
-    """By session and by address, so that clients with a principal still receive questions."""
-    asked, held = QuestionLimiter(), ExitStack()
-    sessions = [ClientKey(session=f"{each}", address="192.0.2.1") for each in range(5)]
-    far = [ClientKey(address=f"198.51.100.{each}") for each in range(737)]
+    """By address, so that clients with a principal still receive questions."""
+    asked, held = question_limit(), ExitStack()
+    near = ClientKey(session="1", address="192.0.2.1")
+    far = [ClientKey(address=f"198.51.100.{each}") for each in range(781)]
     bob = [ClientKey(principal=f"bob {each}") for each in range(201)]
 
     def refused(client: ClientKey) -> str:
-        with pytest.raises(Overloaded) as error, asked.slot(client):
+        with pytest.raises(Overloaded) as error, asked.acquired(client):
             pass
         return str(error.value)
 
     with held:
-        for client in [each for each in sessions[:4] for _ in range(16)]:
-            if client is sessions[1]:
-                assert "wait for the client: 16" in refused(sessions[0])
-            held.enter_context(asked.slot(client))
-        assert "wait for the address of the client: 64" in refused(sessions[4])
-        for client in far[:736]:
-            held.enter_context(asked.slot(client))
-        assert "wait for anonymous clients: 800" in refused(far[736])
+        for _ in range(20):
+            held.enter_context(asked.acquired(near))
+        assert "of one address: 20" in refused(ClientKey(session="2", address="192.0.2.1"))
+        for client in far[:780]:
+            held.enter_context(asked.acquired(client))
+        assert "of clients without authentication: 800" in refused(far[780])
         for client in bob[:200]:
-            held.enter_context(asked.slot(client))
-        assert "wait for all clients: 1000" in refused(bob[200])
-    with asked.slot(sessions[0]):
+            held.enter_context(asked.acquired(client))
+        assert "wait for an answer: 1000" in refused(bob[200])
+    with asked.acquired(near):
         pass

@@ -13,7 +13,7 @@ from genmcp.core.client.events import SendMessage
 from genmcp.errors import ConfigurationError, InvalidParams
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.relay import ForwardedCall, QuestionLimiter
+from genmcp.hub.relay import ForwardedCall, question_limit
 from genmcp.protocol.tools import CallToolResult
 from genmcp.question.sampling import RootsQuestion
 from tests.hub.far import NEW, NOBODY, OLD, TIME, Far, Piped, said
@@ -35,7 +35,7 @@ async def test_simultaneous_questions_are_forwarded_together() -> None:
             tasks.create_task(ask("c"))
         return CallToolResult(content=[])
 
-    relay = ForwardedCall(NOBODY, work, QuestionLimiter())
+    relay = ForwardedCall(NOBODY, work, question_limit())
     first = await relay.step()
     late.set()
     await asyncio.sleep(0)
@@ -63,7 +63,7 @@ async def test_answer_to_a_withdrawn_question_is_ignored() -> None:
         await asyncio.wait((asking,))
         return CallToolResult(content=[])
 
-    relay = ForwardedCall(NOBODY, work, QuestionLimiter())
+    relay = ForwardedCall(NOBODY, work, question_limit())
     step = await relay.step()
     assert isinstance(step, Continue)
     go.set()
@@ -87,7 +87,7 @@ async def test_missing_answer_is_an_error_for_the_server(
         await relay.ask(RootsQuestion())
         return CallToolResult(content=[])
 
-    relay = ForwardedCall(NOBODY, work, QuestionLimiter())
+    relay = ForwardedCall(NOBODY, work, question_limit())
     await relay.step()
     relay.answer(Failed(failure))
 

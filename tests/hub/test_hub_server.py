@@ -35,7 +35,7 @@ from genmcp.client.options import ClientOptions
 from genmcp.composite.errors import AlreadyRegistered
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
-from genmcp.hub.relay import ForwardedCall, QuestionLimiter, RelayingHandler, SuspendedCalls
+from genmcp.hub.relay import ForwardedCall, RelayingHandler, SuspendedCalls, question_limit
 from genmcp.protocol.client_features import CreateMessageRequestParams, Root
 from genmcp.protocol.content import TextContent
 from genmcp.protocol.prompts import PromptReference, ResourceTemplateReference
@@ -501,7 +501,7 @@ async def test_suspended_call_expires() -> None:
             cancelled.set()
         raise AssertionError
 
-    call = ForwardedCall(NOBODY, work, QuestionLimiter())
+    call = ForwardedCall(NOBODY, work, question_limit())
     async with asyncio.timeout(TIME):
         await call.step()
         suspended = SuspendedCalls()

@@ -9,7 +9,7 @@ from genmcp.core.request import ClientInfo, Request
 from genmcp.protocol.params import PaginatedRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams, ReadResourceResult
 from genmcp.protocol.revisions.chain import LATEST
-from genmcp.resources.route import ResourceRoute
+from genmcp.resources.resource import ResourceRoute
 from genmcp.suite.collection import RESOURCES, Collection
 from tests.support.channels import channel_of, in_thread
 

@@ -12,8 +12,7 @@ from genmcp.channel import Channel
 from genmcp.component_route import ComponentRoute
 from genmcp.errors import ContractError, InvalidParams
 from genmcp.protocol.content import ResourceDefinition
-from genmcp.resources.resource import Resource, ResourceRepo
-from genmcp.resources.route import ResourceRoute
+from genmcp.resources.resource import Resource, ResourceRepo, ResourceRoute
 from genmcp.suite.collection import RESOURCES, Collection
 from tests.resources.asking import page_of, resources, uris
 
@@ -44,6 +43,20 @@ class Numbers(ResourceRepo):
         return key
 
 
+class Everything(ResourceRepo):
+    """All resources with a prefix."""
+
+    name = "everything"
+
+    def __init__(self, prefix: str, **more: Any) -> None:
+        self.template = prefix + "{+path}"
+        for key, value in more.items():
+            setattr(self, key, value)
+
+    async def read(self, key: Any, channel: Channel) -> Any:
+        return 1
+
+
 def found(held: Collection, uri: str) -> Any:
     route = held.find(uri)
     return route and route.provider
@@ -57,7 +70,7 @@ async def test_find_returns_the_first_declared_route() -> None:
         Numbers("a://", 1),
         Resource("a://b", 2),
     )
-    everything = Resource("z:*", 0)
+    everything = Everything("z:")
     held = resources(first, long, short, late, Resource("a://x", 3), everything)
 
     assert first is found(held, "a://x")
@@ -72,13 +85,18 @@ async def test_find_returns_the_first_declared_route() -> None:
 @given(st.lists(st.text("ab*", min_size=1, max_size=3), max_size=8), st.text("ab", max_size=4))
 def test_find_agrees_with_a_scan(patterns: list[str], rest: str) -> None:
     """Prefixes and URIs may overlap: the first that fits is found."""
-    providers = [Resource(f"a:{pattern.rstrip('*') + pattern[-1:]}", 1) for pattern in patterns]
+    providers = [
+        Everything(f"a:{each.rstrip('*')}") if each.endswith("*") else Resource(f"a:{each}", 1)
+        for each in patterns
+    ]
     uri = f"a:{rest}"
 
-    def fits(pattern: str) -> bool:
-        return uri.startswith(pattern[:-1]) if pattern.endswith("*") else uri == pattern
+    def fits(each: Resource | Everything) -> bool:
+        if isinstance(each, Resource):
+            return uri == each.uri
+        return uri.startswith(str(each.template).removesuffix("{+path}"))
 
-    expected = next((each for each in providers if fits(each.uri)), None)
+    expected = next(filter(fits, providers), None)
     assert expected is found(resources(*providers), uri)
 
 
@@ -87,7 +105,7 @@ async def test_resources_are_listed_in_pages_of_a_size() -> None:
     held = resources(
         Resource("a:1", 1),
         Numbers("b:", 3),
-        Resource("hidden:*", 1),
+        Everything("hidden:"),
         Numbers("c:", 0),
         Resource("a:2", 1),
         Numbers("d:", 5, size=2),
@@ -111,7 +129,7 @@ async def test_resources_are_listed_in_pages_of_a_size() -> None:
 
 async def test_last_page_of_resources_is_not_empty() -> None:
     """A page that is full by the last resource is the last page."""
-    held = resources(*(Resource(f"a:{number}", 1) for number in range(4)), Resource("b:*", 1))
+    held = resources(*(Resource(f"a:{number}", 1) for number in range(4)), Everything("b:"))
 
     assert await uris(held, 2) == [["a:0", "a:1"], ["a:2", "a:3"]]
 
@@ -227,7 +245,7 @@ async def test_page_of_resources_has_the_shortest_ttl() -> None:
     """Public only if all are, the least time of all; templates by those that have one."""
     held = resources(
         Resource("a:1", 1, cache_ttl=60, cache_scope="public"),
-        Resource("w:*", 1, cache_ttl=30, cache_scope="public"),
+        Everything("w:", cache_ttl=30, cache_scope="public"),
         Numbers("b:", 3, cache_ttl=10),
     )
     page = await page_of(held, 2)

@@ -4,9 +4,7 @@ import asyncio
 import re
 import threading
 from base64 import b64encode
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,8 +15,7 @@ from genmcp.errors import ConfigurationError, ContractError, InvalidParams, Reso
 from genmcp.protocol.capabilities import Icon
 from genmcp.protocol.content import Annotations, ResourceContents, ResourceDefinition, ResourceLink
 from genmcp.protocol.resources import ReadResourceResult, ResourceTemplateDefinition
-from genmcp.resources.resource import Resource, ResourceRepo
-from genmcp.resources.route import ResourceRoute
+from genmcp.resources.resource import Resource, ResourceRepo, ResourceRoute
 from genmcp.suite.suite import Suite
 from genmcp.uri_template import UriTemplate
 from tests.resources.asking import channel, page_of, read, resources, uris
@@ -158,29 +155,17 @@ async def test_fixed_content_is_encoded_once() -> None:
     assert await route.handle(line.request, line) is await route.handle(line.request, line)
 
 
-@pytest.mark.parametrize("make", [lambda f: f, partial])
-async def test_function_gets_uri_and_channel_by_name(
-    make: Callable[[Any], Any],
-) -> None:
-    """The URI and the channel, by these names, and nothing else."""
+async def test_function_gets_the_channel_and_variables() -> None:
+    """By the hints and the names of its parameters, as under `@resource`."""
 
-    def neither(more: int = 1, *rest: Any, **others: Any) -> Any:
-        return [more, rest, others]
+    def both(page: str, channel: Channel) -> Any:
+        return f"{page} {channel.request.method}"
 
-    def both(channel: Channel, uri: str) -> Any:
-        return f"{uri} {channel.request.method}"
+    async def later() -> str:
+        return "a"
 
-    async def later(*, uri: str) -> str:
-        return uri
-
-    assert (await read(Resource("a:b", make(neither)), "a:b")).contents[1].text == "[]"
-    assert (await only(Resource("a:b", make(both)), "a:b")).text == "a:b resources/read"
-    assert (await only(Resource("a:b", make(later)), "a:b")).text == "a:b"
-
-
-async def test_resource_function_without_a_signature_gets_nothing() -> None:
-    """Some functions written in C have no signature."""
-    assert (await only(Resource("a:b", dict), "a:b")).text == "{}"
+    assert (await only(Resource("a:{page}", both), "a:b")).text == "b resources/read"
+    assert (await only(Resource("a:b", later), "a:b")).text == "a"
 
 
 async def test_resource_def_hooks_run_in_threads() -> None:
@@ -251,7 +236,9 @@ def test_resource_attributes_are_listed() -> None:
     listed = {**attributes, "annotations": Annotations(["user"], 0.5, "2025-01-12T15:00:58Z")}
 
     one = ResourceRoute.of(Resource("a:b", "é", annotations=hints, **attributes))
-    all_ = ResourceRoute.of(Resource("a:*", "é", annotations=hints, **attributes))
+    all_ = ResourceRoute.of(
+        Resource("a:{+path}", lambda path: path, annotations=hints, **attributes)
+    )
     repo = ResourceRoute.of(
         declare(Echo, template=UriTemplate("echo://{a}"), annotations=hints, **attributes)
     )
@@ -281,20 +268,19 @@ def test_resource_is_named_by_its_function_or_its_uri() -> None:
     assert listed_as(Resource("a:b", ["é", (b"ab", "x/y")])) == ("a:b", None, 4)
 
 
-async def test_wildcard_resource_serves_its_prefix() -> None:
-    """The function gets the requested URI; None means that it is not found."""
+async def test_template_resource_serves_its_prefix() -> None:
+    """The function gets the rest of the URI; None means that it is not found."""
 
-    def page(uri: str) -> str | None:
-        return None if uri.endswith("/missing") else uri
+    def page(path: str) -> str | None:
+        return None if path.endswith("/missing") else path
 
-    wildcard = Resource("docs://*", page)
+    pages = Resource("docs://{+path}", page)
 
-    assert await only(wildcard, "docs://a/b") == ResourceContents(
-        "docs://a/b", text="docs://a/b", mime_type="text/plain"
+    assert await only(pages, "docs://a/b") == ResourceContents(
+        "docs://a/b", text="a/b", mime_type="text/plain"
     )
-    assert (await only(Resource("docs://*", "same"), "docs://c")).uri == "docs://c"
     with pytest.raises(ResourceNotFound, match="docs://missing/missing"):
-        await read(wildcard, "docs://missing/missing")
+        await read(pages, "docs://missing/missing")
 
 
 async def test_repo_reads_a_uri_or_the_variables_of_its_template() -> None:
@@ -351,9 +337,9 @@ async def test_error_of_a_repository_is_the_response() -> None:
 
 async def test_value_that_is_no_contents_is_an_error() -> None:
     """The error names hook, pattern and type."""
-    error = r"Resource\.read \(a:b\) returned object: it is not JSON"
+    error = r"<lambda>\.read \(a:b\) returned object: it is not JSON"
     with pytest.raises(ContractError, match=error):
-        await read(Resource("a:b", object), "a:b")
+        await read(Resource("a:b", lambda: object()), "a:b")
 
 
 def test_repo_prefix_is_that_of_its_template() -> None:
@@ -383,8 +369,10 @@ def yields(self: Any, key: Any, channel: Any) -> Any:
         (Resource("a:b"), "Resource a:b has no content"),
         (Resource("a:b", None), "Resource a:b has no content"),
         (Resource("a:b", object()), "Resource a:b: it is not JSON"),
-        (Resource("a:b", yields), "Resource a:b yields"),
-        (Resource("a:b", lambda path: path), "its function gets `uri` and `channel`; there is no"),
+        (Resource("a:b", yields), "yields yields"),
+        (Resource("a:b", lambda path: path), "parameter path is not a variable of a:b"),
+        (declare(Resource, uri="a:{b}", read=Echo.read), "a class with read is a ResourceRepo"),
+        (Resource("a:b", dict), "Resource a:b: its content is a value or a function"),
         (Resource("a:b", 1, size=-1), "Resource.size must be bytes, not -1"),
         (Resource("a:b", 1, name=" "), "Resource.name is blank"),
         (Resource("a:b", 1, title=""), "Resource.title is blank"),

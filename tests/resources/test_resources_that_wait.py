@@ -259,7 +259,7 @@ async def test_resource_without_continuation_fails(caplog: pytest.LogCaptureFixt
     answered = await read(serving(Resource("x://y", function)), MODERN, "x://y")
 
     assert answered.json["error"]["code"] == -32603
-    assert "Resource.read (x://y) returned Continue: it has no continue_" in caplog.text
+    assert "function.read (x://y) returned Continue: it has no continue_" in caplog.text
     assert inspect.getcoroutinestate(made[0]) == inspect.CORO_CLOSED
 
 
@@ -280,7 +280,7 @@ def test_resource_annotated_to_wait_needs_a_continue_() -> None:
     async def waiting() -> Continue:
         raise NotImplementedError
 
-    with pytest.raises(ConfigurationError, match=r"x://y is annotated to return Continue"):
+    with pytest.raises(ConfigurationError, match=r"waiting is annotated to return Continue"):
         serving(Resource("x://y", waiting))
 
 

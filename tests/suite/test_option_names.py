@@ -36,41 +36,22 @@ def test_name_that_would_be_ignored_is_an_error(
         type("Mine", (kind,), {"name": "mine", attribute: value})
 
 
-def test_attribute_that_the_class_uses_is_accepted() -> None:
-    """An attribute that a method of the class reads is not an option."""
+def test_attribute_of_an_instance_is_accepted() -> None:
+    """Only a class sets options: what its constructor sets is the user's own."""
 
     class Cached(Tool):
         """Keeps its results for a minute."""
 
         name = "cached"
-        ttl = 60
-        once = True
-        scope = "all"
         patience: float
 
         def __init__(self) -> None:
             self.patience = 3.0
 
-        def validate_request(self, text: str) -> str:
-            return text.strip()
-
-        @property
-        def seconds(self) -> list[int]:
-            return [self.ttl for _ in range(2) if self.once]
-
-        @staticmethod
-        def where() -> str:
-            return Cached.scope
-
         def call(self, request: Any, channel: Channel) -> str:
-            return self.validate_request("x")
+            return ""
 
-    class Longer(Cached):
-        """Keeps them longer."""
-
-        ttl = 600
-
-    Suite(name="test", version="1", tools=[Longer])
+    Suite(name="test", version="1", tools=[Cached])
 
 
 @pytest.mark.parametrize("kind", [Tool, Prompt, Resource, ResourceRepo])

@@ -17,7 +17,7 @@ import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from genmcp.client.auth.tokens import MAX_BYTES, Secret, TokenStorage, TokensUnavailable, busy_text
 from genmcp.errors import ConfigurationError
@@ -26,8 +26,8 @@ from genmcp.errors import ConfigurationError
 _SAFELY: Final = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
-def user_folder(kind: Literal["data", "state"]) -> Path:
-    """Return the folder of this user for genmcp's data or state, by the platform's convention.
+def user_folder() -> Path:
+    """Return the folder of this user for genmcp's data, by the platform's convention.
 
     Raises:
         ConfigurationError: this user has no home folder.
@@ -42,9 +42,8 @@ def user_folder(kind: Literal["data", "state"]) -> Path:
         base = home / "Library" / "Application Support"
     else:
         # XDG Base Directory Specification: a relative path is invalid and is ignored.
-        given = Path(os.environ.get(f"XDG_{kind.upper()}_HOME", ""))
-        default = home / ".local" / ("share" if kind == "data" else "state")
-        base = given if given.is_absolute() else default
+        given = Path(os.environ.get("XDG_DATA_HOME", ""))
+        base = given if given.is_absolute() else home / ".local" / "share"
     return base / "genmcp"
 
 
@@ -66,7 +65,7 @@ class FileTokens(TokenStorage):
 
     def __init__(self, path: str | Path | None = None, *, secret: Secret | None = None) -> None:
         super().__init__(secret=secret)
-        self._folder = user_folder("data") / "tokens" if path is None else Path(path).expanduser()
+        self._folder = user_folder() / "tokens" if path is None else Path(path).expanduser()
 
     async def read(self, key: str) -> bytes | None:
         """Return the bytes under *key*, or None."""

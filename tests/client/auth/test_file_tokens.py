@@ -42,16 +42,16 @@ def test_default_folder_is_that_of_the_user(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("sys.platform", "linux")
     monkeypatch.setenv("HOME", "/home/mia")
     monkeypatch.delenv("XDG_DATA_HOME", raising=False)
-    assert user_folder("data") == Path("/home/mia/.local/share/genmcp")
+    assert user_folder() == Path("/home/mia/.local/share/genmcp")
     monkeypatch.setenv("XDG_DATA_HOME", "relative")
-    assert user_folder("data") == Path("/home/mia/.local/share/genmcp")
+    assert user_folder() == Path("/home/mia/.local/share/genmcp")
     monkeypatch.setenv("XDG_DATA_HOME", "/data")
-    assert user_folder("data") == Path("/data/genmcp")
+    assert user_folder() == Path("/data/genmcp")
     monkeypatch.setattr("sys.platform", "darwin")
-    assert user_folder("data") == Path("/home/mia/Library/Application Support/genmcp")
+    assert user_folder() == Path("/home/mia/Library/Application Support/genmcp")
     monkeypatch.setattr("sys.platform", "win32")
     monkeypatch.setenv("LOCALAPPDATA", "/local")
-    assert user_folder("data") == Path("/local/genmcp")
+    assert user_folder() == Path("/local/genmcp")
 
 
 def test_missing_home_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
