@@ -94,12 +94,11 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     delay: seconds before it is due. expires: seconds after that by which it must have ended, over
     all attempts and the time in its queue. timeout: seconds that one attempt may take (default:
-    unlimited); soft_timeout: seconds after which the attempt gets `SoftTimeLimit`. retries: how
-    often a failed job is tried again (default 0); backoff: seconds before the first retry (default
-    1), doubled for each further one up to max_backoff (default 3600). jitter: the fraction of such
-    a pause, from 0 to 1, that is random (default 0.25), so that jobs which failed together are not
-    retried together. limit: the maximum number of jobs with this name and *limit_key* that run at
-    once; 0: unlimited.
+    unlimited). retries: how often a failed job is tried again (default 0); backoff: seconds before
+    the first retry (default 1), doubled for each further one up to max_backoff (default 3600).
+    jitter: the fraction of such a pause, from 0 to 1, that is random (default 0.25), so that jobs
+    which failed together are not retried together. limit: the maximum number of jobs with this name
+    and *limit_key* that run at once; 0: unlimited.
     """
 
     name: str
@@ -108,7 +107,6 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     delay: Pause = 0.0
     expires: Seconds | None = None
     timeout: Seconds | None = None
-    soft_timeout: Seconds | None = None
     retries: Bound = 0
     backoff: Pause = 1.0
     max_backoff: Pause = 3600.0

@@ -32,7 +32,6 @@ from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.progress import ProgressWriter, with_progress
 from genmcp.tasks.records import HeldTask
 from genmcp.tasks.schedules import ScheduledJobs
-from genmcp.tasks.time_limits import with_soft_limit
 from genmcp.tasks.transitions import TaskWriter, settlement
 from genmcp.tasks.values import Codec
 
@@ -140,8 +139,6 @@ class JobRunner:
             )
         call = partial(function, run, **arguments)
         thread = None if function.is_async else ThreadCall(partial(called, call))
-        if job.soft_timeout is not None:
-            call = partial(with_soft_limit, call, job.soft_timeout)
         running = awaited(call) if thread is None else self._environment.in_thread(thread)
         working = asyncio.create_task(running, name=name)
         try:
@@ -194,7 +191,6 @@ class JobRunner:
     ) -> Run:
         id, loop, work = run_id(task), asyncio.get_running_loop(), task.work
         assert isinstance(work, Working) and id is not None
-        seconds = min(job.soft_timeout or inf, job.timeout or inf)
         save, limit = partial(self._save, held), self._options.max_saved_bytes
         return Run(
             id,
@@ -205,7 +201,7 @@ class JobRunner:
             SavedState(work.saved, save, limit, codec),
             failures=work.failures,
             retries=job.retries,
-            _ends=None if seconds == inf else loop.time() + seconds,
+            _ends=None if job.timeout is None else loop.time() + job.timeout,
         )
 
     async def _save(self, held: HeldTask, state: bytes) -> None:

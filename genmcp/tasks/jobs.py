@@ -8,7 +8,6 @@ from concurrent.futures import wait
 from copy import copy
 from datetime import UTC, datetime
 from functools import partial, update_wrapper
-from math import inf
 from typing import (
     Any,
     Concatenate,
@@ -32,10 +31,9 @@ from genmcp.core.waiting import Job
 from genmcp.dependencies import hints_of, injected, signature_of
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.tasks.progress import ProgressWriter
-from genmcp.tasks.time_limits import SoftTimeLimit
 from genmcp.tasks.values import Codec, codec_of, to_json
 
-__all__ = ["Job", "JobFunction", "Run", "SavedState", "SoftTimeLimit", "find_job", "job"]
+__all__ = ["Job", "JobFunction", "Run", "SavedState", "find_job", "job"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -115,11 +113,10 @@ class Run(msgspec.Struct, Generic[S], frozen=True, eq=False):
 
     @property
     def time_left(self) -> float | None:
-        """The seconds until the first time limit of this attempt, at least 0; None: unlimited.
+        """The seconds until the time limit of this attempt, at least 0; None: unlimited.
 
-        That is `soft_timeout` if the job has one, otherwise `timeout`, or what is left of
-        `expires` if that is less. It may be read in the thread of a `def` job, which no time limit
-        can interrupt.
+        That is `timeout`, or what is left of `expires` if that is less. It may be read in the
+        thread of a `def` job, which no time limit can interrupt.
         """
         return None if self._ends is None else max(0.0, self._ends - self._loop.time())
 
@@ -225,7 +222,6 @@ class JobKeywords(TypedDict, total=False):
     delay: float
     expires: float
     timeout: float
-    soft_timeout: float
     retries: int
     backoff: float
     max_backoff: float
@@ -408,10 +404,8 @@ def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
         expires: seconds, from when it is due, within which the job must have ended, with all of its
             attempts and the time in its queue. A job that was not started by then fails with
             `JobExpired`. Default: unlimited.
-        timeout: seconds that one attempt may take. Default: unlimited.
-        soft_timeout: seconds of an attempt after which `SoftTimeLimit` is raised inside an `async
-            def` function, so that it can save its state or return what it has before its *timeout*.
-            A `def` function reads `run.time_left`. Default: none.
+        timeout: seconds that one attempt may take. Default: unlimited. To return what it has before
+            that, a function reads `run.time_left`.
         retries: how often a failed job runs again. Default 0.
         backoff: seconds before the first retry; doubled for each further one. Default 1.
         max_backoff: the maximum number of seconds before a retry. Default 3600.
@@ -481,11 +475,6 @@ def _checked(name: str, template: Job) -> Job:
         msgspec.convert(msgspec.to_builtins(template), Job)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{name}: @job: {error}") from None
-    if (template.soft_timeout or 0.0) >= (template.timeout or inf):
-        raise ConfigurationError(
-            f"{name}: soft_timeout={template.soft_timeout!r} must be less than "
-            f"timeout={template.timeout!r}"
-        )
     if template.backoff > template.max_backoff:
         raise ConfigurationError(
             f"{name}: backoff={template.backoff!r} is longer than "

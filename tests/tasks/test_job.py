@@ -134,8 +134,6 @@ async def yields(run: Run) -> Any:
         (many, {}, r"\*urls"),
         (yields, {}, "yields"),
         (named, {"timeout": 0}, "timeout"),
-        (named, {"soft_timeout": 0}, "soft_timeout"),
-        (named, {"soft_timeout": 5, "timeout": 5}, "less than timeout"),
         (named, {"expires": 0}, "expires"),
         (named, {"delay": -1}, "delay"),
         (named, {"retry_on": "OSError"}, "retry_on"),
