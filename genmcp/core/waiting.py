@@ -388,10 +388,9 @@ class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
 
 
 class Following(msgspec.Struct, frozen=True, tag="following", omit_defaults=True):
-    """The call waits for a job of an external queue; *submitted*: which was submitted for it."""
+    """The call waits for a job of an external queue."""
 
     ref: ExternalJob
-    submitted: bool = False
 
 
 class PartOf(msgspec.Struct, frozen=True, array_like=True):
@@ -417,7 +416,6 @@ class Gathering(msgspec.Struct, frozen=True, tag="gathering", omit_defaults=True
     parts: tuple[Working | Following, ...] = ()
     keys: tuple[str, ...] = ()
     ended: Mapping[int, bool] = {}
-    fractions: Mapping[int, float] = {}
 
     @classmethod
     def of(cls, group: JobGroup[Any]) -> "Gathering":
@@ -442,11 +440,6 @@ class Gathering(msgspec.Struct, frozen=True, tag="gathering", omit_defaults=True
         """Whether the outcome of the wait is decided."""
         ended = self.ended.values()
         return len(ended) == self.count or (self.mode == "all" and False in ended)
-
-    @property
-    def progress(self) -> tuple[float, float]:
-        """The progress of the whole, and its total."""
-        return len(self.ended) + sum(self.fractions.values()), float(self.count)
 
 
 class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):

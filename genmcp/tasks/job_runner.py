@@ -10,7 +10,7 @@ from random import random
 
 from msgspec.structs import replace
 
-from genmcp.core.job_transitions import defer, expired_outcome, park_job, retry_job, save_state
+from genmcp.core.job_transitions import expired_outcome, park_job, retry_job, save_state
 from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import Job, Working
 from genmcp.errors import IllegalTransition, StoreError, StoreUnavailable
@@ -99,17 +99,11 @@ class JobRunner:
             if left <= 0:
                 return await self._writer.settle(held, settlement(expired_outcome(work)))
             job = replace(job, timeout=min(job.timeout or inf, left))
-        try:
-            if task.schedule is not None:
-                await self._retry(partial(self.schedules.begin, held, task))
-            with self._environment.observer.job_attempt(task) as report:
-                result = await self._run(held, task, work, job)
-                report(result.outcome)
-        except NotRunnableHere as missing:
-            if deferred := await self.defer(held, task, missing):
-                return deferred
-            outcome = missing.outcome(task.deferred_seconds)
-            return await self._writer.settle(held, settlement(outcome))
+        if task.schedule is not None:
+            await self._retry(partial(self.schedules.begin, held, task))
+        with self._environment.observer.job_attempt(task) as report:
+            result = await self._run(held, task, work, job)
+            report(result.outcome)
         return await self._writer.settle(held, partial(_after_attempt, result))
 
     async def _run(self, held: HeldTask, task: Task, work: Working, job: Job) -> AttemptResult:
@@ -126,7 +120,7 @@ class JobRunner:
         name, bounds = f"job {job.name}", self._environment.bounds
         function, arguments = function_of(job)
         progress = ProgressWriter(
-            self._parts.progress_of(held, task),
+            held.write_progress,
             lambda: working.cancel(),
             interval=bounds.progress_interval,
         )
@@ -171,20 +165,6 @@ class JobRunner:
             return result
         logger.error("%s fails: its thread has not ended in %g seconds", name, linger)
         return replace(result, may_retry=False)
-
-    async def defer(self, held: HeldTask, task: Task, missing: NotRunnableHere) -> Task | None:
-        """Resubmit the step for another process, and return the task.
-
-        Return None if it was deferred for `unknown_timeout` already; nothing is written then.
-        """
-        # Without a shared store, no other process could have the code that this one lacks.
-        can_wait = missing.temporary or self._writer.records.store.shared
-        if not can_wait or task.deferred_seconds >= self._options.unknown_timeout:
-            return None
-        delay = missing.delay_after(task.deferred_seconds)
-        logger.warning("task %s is deferred to another process: %s", task.id, missing)
-        write = partial(held.change, lambda task, now: defer(task, now, delay))
-        return await self._retry(write)
 
     def _run_of(
         self, held: HeldTask, task: Task, job: Job, progress: ProgressWriter, codec: Codec | None

@@ -121,9 +121,9 @@ class JobBounds(msgspec.Struct, frozen=True, kw_only=True):
     write_retry_delays: seconds between attempts at a write that must not be lost, while the store
     fails; the last one is repeated.
 
-    refs: the maximum number of jobs of external queues that are followed at once. watch: while so
-    many are followed, the seconds after which one of them is interrupted, so that a waiting job can
-    be followed; varied by 25 %.
+    external_concurrency: the maximum number of jobs of external queues that are followed at once.
+    external_turn: the seconds after which one of them is interrupted, so that a waiting job can be
+    followed.
     """
 
     continuation_concurrency: int = 1000
@@ -132,8 +132,8 @@ class JobBounds(msgspec.Struct, frozen=True, kw_only=True):
     max_events: int = 1000
     progress_interval: float = 0.1
     write_retry_delays: Sequence[float] = (0.1, 0.5, 2.0)
-    refs: int = 1000
-    watch: float = 60.0
+    external_concurrency: int = 1000
+    external_turn: float = 60.0
 
 
 BOUNDS: Final = JobBounds()

@@ -1,4 +1,4 @@
-"""The records of tasks and external jobs in a store, and the events for the followers of tasks.
+"""The records of tasks in a store, and the events for the followers of tasks.
 
 The data of the task *id*, under the namespace of its service:
 
@@ -6,7 +6,6 @@ The data of the task *id*, under the namespace of its service:
 - `task:{id}#call`: the raw request, as long as the task is open, with the label `open:` and the
   client that created the task;
 - the log `task:{id}`: one event per change that followers see, and the messages of the call.
-- `ref:{scheme}:{name}`: an external job that a call waits for.
 
 A call whose idempotency key is free again has the id, and replaces the record, of the earlier call.
 """
@@ -18,12 +17,10 @@ from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
-import msgspec
-
 from genmcp.core.client_key import client_of
 from genmcp.core.outcome import Outcome, unpack
 from genmcp.core.task import Task, record_ttl
-from genmcp.core.waiting import ExternalJob, Working
+from genmcp.core.waiting import ExternalJob, Following, Working
 from genmcp.errors import (
     Conflict,
     IllegalTransition,
@@ -34,7 +31,7 @@ from genmcp.errors import (
 )
 from genmcp.stores.store import Append, Delete, Op, Put, Store
 from genmcp.tasks.options import BOUNDS, JobOptions
-from genmcp.tasks.shared_records import SharedRecords
+from genmcp.tasks.progress import JobProgress, with_progress
 
 logger = logging.getLogger("genmcp")
 
@@ -67,20 +64,29 @@ def state_of(task: Task) -> str:
     return task.status
 
 
-def labels_of(task: Task, namespace: str) -> tuple[str, ...]:
+def labels_of(task: Task, namespace: str) -> Sequence[str]:
     """Return the labels under which `Store.find` finds the record of *task*.
 
     They are `state:` and the state, `queue:` and the queue of the job that it waits for, `owner:`
-    and the principal, each after *namespace*. A part of a group has none.
+    and the principal, each after *namespace*, and that of the external job that it waits for. A
+    part of a group has only the last one.
     """
+    labels = []
+    if isinstance(task.work, Following):
+        labels.append(external_label(namespace, task.work.ref))
     if task.private and task.schedule is None:
-        return ()
-    labels = [f"{namespace}state:{state_of(task)}"]
+        return labels
+    labels.append(f"{namespace}state:{state_of(task)}")
     if isinstance(task.work, Working) and task.outcome is None:
         labels.append(f"{namespace}queue:{task.work.job.queue}")
     if task.owner is not None:
         labels.append(f"{namespace}owner:{task.owner}")
-    return tuple(labels)
+    return labels
+
+
+def external_label(namespace: str, ref: ExternalJob) -> str:
+    """Return the label of the tasks that wait for the external job *ref*."""
+    return f"{namespace}external:{ref.scheme}:{ref.ref}"
 
 
 class Stored(NamedTuple):
@@ -193,6 +199,10 @@ class HeldTask:
                     task = wanted
             self._written, self._stored = (transition, task), Stored(task, version)
             return task
+
+    async def write_progress(self, progress: JobProgress) -> Task:
+        """Write the progress of the work. Raises as `change` does."""
+        return await self.change(partial(with_progress, progress))
 
     async def _read(self) -> Stored:
         if self._unsure:
@@ -474,66 +484,3 @@ class TaskRecords:
     def key(self, id: str) -> str:
         """Return the key of a task, also the name of its log."""
         return self._prefix + id
-
-
-_EXTERNAL_TTL: Final = 86400.0
-"""Seconds after the last write for which the record of an external job is retained.
-
-Also after a task has read the outcome: a later call may wait for the same job, and a second report
-of its end must not change the outcome.
-"""
-
-
-class WaitingTasks(msgspec.Struct, frozen=True, array_like=True):
-    """The stored record of an external job: the tasks that wait for it, and its outcome, packed."""
-
-    tasks: tuple[str, ...] = ()
-    outcome: bytes | None = None
-
-
-class ExternalJobs:
-    """The records of external jobs in *store*, under keys that begin with *prefix*.
-
-    Both a webhook (`settle`) and `ExternalQueue.watch` may report the end of a job, before or after
-    a task waits for it. Both write the same record by compare-and-set, so that the first outcome
-    counts.
-    """
-
-    def __init__(self, store: Store, prefix: str = "") -> None:
-        self._store = store
-        self._records = SharedRecords(store, WaitingTasks, WaitingTasks(), _EXTERNAL_TTL)
-        self._prefix = f"{prefix}ref:"
-
-    async def add_task(self, ref: ExternalJob, id: str) -> None:
-        """Record that the task *id* is about to wait for a job."""
-        # Also if the job has an outcome already: the step that follows the job then reads that.
-        await self._records.update(
-            self._key(ref),
-            lambda was: WaitingTasks(tuple(dict.fromkeys((*was.tasks, id))), was.outcome),
-        )
-
-    async def settle(self, ref: ExternalJob, outcome: bytes) -> Sequence[str]:
-        """Store the outcome of a job, and return the tasks that wait for it."""
-        record = await self._records.update(
-            self._key(ref), lambda was: WaitingTasks(was.tasks, was.outcome or outcome)
-        )
-        return record.tasks
-
-    async def outcome(self, ref: ExternalJob) -> bytes | None:
-        """Return the outcome of a job, None if it was not reported."""
-        record, _ = await self._records.read(self._key(ref))
-        return record.outcome
-
-    async def forget(self, ref: ExternalJob) -> None:
-        """Delete the record of a job that was submitted for one task, which has ended its wait."""
-        try:
-            await self._store.apply(Delete(self._key(ref)))
-        except StoreError as error:
-            logger.debug("the record of %s expires later: %s", ref, error)
-
-    async def touch(self, ref: ExternalJob) -> None:
-        """Extend the retention of the record."""
-        await self._store.touch(self._key(ref), _EXTERNAL_TTL)
-
-    def _key(self, ref: ExternalJob) -> str:
-        return f"{self._prefix}{ref.scheme}:{ref.ref}"

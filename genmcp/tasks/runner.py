@@ -25,6 +25,7 @@ from functools import partial
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
 
+from genmcp.core.job_transitions import defer
 from genmcp.core.outcome import Outcome, unpack
 from genmcp.core.task import (
     LOST,
@@ -54,14 +55,14 @@ from genmcp.tasks.attempt import (
     finished_with_error,
     result_rejected,
 )
-from genmcp.tasks.external import ExternalFollower
+from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.job_runner import JobRunner
 from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.queues import EngineQueue, ExternalQueue
 from genmcp.tasks.records import HeldTask, Stored
 from genmcp.tasks.running import RunningTasks
-from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.transitions import TaskWriter, settlement
 from genmcp.tasks.writes import ProcessStops
 
 logger = logging.getLogger("genmcp")
@@ -113,9 +114,8 @@ class TaskRunner:
         self._retry = writer.retry.retry_until_written
         self._resume = resume
         self._engines = options.engines
-        bounds = environment.bounds
-        self.parts = TaskParts(writer, self.cancel_work, bounds.progress_interval)
-        self.external = ExternalFollower(writer, self.parts, queues, options, bounds)
+        self.parts = TaskParts(writer, self.cancel_work)
+        self.external = ExternalJobs(writer, queues, options, environment.bounds)
         self.jobs = JobRunner(writer, self.parts, options, environment)
         self._options = options
         self._observer = environment.observer
@@ -239,15 +239,8 @@ class TaskRunner:
         step = task.id, task.fencing_token
         self._steps[step] = running
         try:
-            work = task.work
-            if task.outcome is not None:
-                pass  # its wait has ended before
-            elif isinstance(work, Working):
-                task = await self.jobs.attempt(held, task, work.job)
-            elif isinstance(work, Following):
-                task = await self.external.follow(held, task, work.ref)
-            elif isinstance(work, Gathering):
-                task = await self.parts.advance(held, task)
+            if task.outcome is None:  # otherwise its wait has ended before
+                task = await self._advance(held, task)
             if task.outcome is not None and task.held_delivery is not None:
                 await self._continue(held, task)
             else:
@@ -255,6 +248,35 @@ class TaskRunner:
             return task
         finally:
             del self._steps[step]
+
+    async def _advance(self, held: HeldTask, task: Task) -> Task:
+        """Work on the wait of a claimed task; return the task settled, or waiting again."""
+        work = task.work
+        try:
+            if isinstance(work, Working):
+                return await self.jobs.attempt(held, task, work.job)
+            if isinstance(work, Following):
+                return await self.external.follow(held, task, work.ref)
+            assert isinstance(work, Gathering)
+            return await self.parts.advance(held, task)
+        except NotRunnableHere as missing:
+            if deferred := await self._defer(held, task, missing):
+                return deferred
+            outcome = missing.outcome(task.deferred_seconds)
+            return await self._writer.settle(held, settlement(outcome))
+
+    async def _defer(self, held: HeldTask, task: Task, missing: NotRunnableHere) -> Task | None:
+        """Resubmit the step for another process, and return the task.
+
+        Return None if it was deferred for `unknown_timeout` already; nothing is written then.
+        """
+        # Without a shared store, no other process could have the code that this one lacks.
+        can_wait = missing.temporary or self._records.store.shared
+        if not can_wait or task.deferred_seconds >= self._options.unknown_timeout:
+            return None
+        delay = missing.delay_after(task.deferred_seconds)
+        logger.warning("task %s is deferred to another process: %s", task.id, missing)
+        return await self._retry(partial(held.change, lambda task, now: defer(task, now, delay)))
 
     async def check(self) -> None:
         """Cancel the steps and calls that run here although their tasks have ended.
@@ -285,8 +307,6 @@ class TaskRunner:
     async def _touch(self, task: Task) -> None:
         try:
             await self._records.touch(task)
-            if isinstance(task.work, Following):
-                await self._writer.external.touch(task.work.ref)
             if task.parent is not None:
                 await self.parts.touch_group(task.parent.task)
         except StoreError as error:
@@ -301,8 +321,6 @@ class TaskRunner:
             # One that a process submits at this moment is cancelled by that process as well.
             if task.work.ref.call is None or task.held_delivery is not None:
                 await self.external.cancel(task.work.ref)
-            if task.work.submitted:
-                await self._writer.external.forget(task.work.ref)
         elif isinstance(task.work, Gathering):
             await self.parts.cancel(task)
 
@@ -324,7 +342,7 @@ class TaskRunner:
                 step = self._resume(task, call, unpack(task.outcome))
                 result = await self._result_of(held, task, step)
         except NotRunnableHere as missing:
-            if deferred := await self.jobs.defer(held, task, missing):
+            if deferred := await self._defer(held, task, missing):
                 await self._retry(partial(self._writer.deliver_later, deferred))
                 return
             result = missing.finished(task.deferred_seconds)

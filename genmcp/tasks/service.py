@@ -12,14 +12,13 @@ from genmcp.core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.store import Store
 from genmcp.tasks.engine_worker import EngineWorker
-from genmcp.tasks.external import pack_status
 from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.options import JobEnvironment, JobOptions
-from genmcp.tasks.progress import JobProgress, with_progress
+from genmcp.tasks.progress import JobProgress
 from genmcp.tasks.queues import EngineQueue, ExternalQueue, ExternalStatus
 from genmcp.tasks.reconciler import TaskReconciler
-from genmcp.tasks.records import ExternalJobs, HeldTask, TaskRecords
+from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.runner import Resume, TaskRunner
 from genmcp.tasks.transitions import TaskWriter
 from genmcp.tasks.worker import TaskWorker, WorkerLifecycle
@@ -78,30 +77,21 @@ class TaskService:
             raise ConfigurationError(
                 f"store: {store!r} does not deliver jobs: implement Store.deliveries"
             )
-        external, bounds = _followed(external, self._engines, store), environment.bounds
+        queues, bounds = _followed(external, self._engines, store), environment.bounds
         prefix = f"{namespace}/" if namespace else ""
-        lifecycle, follows = WorkerLifecycle(), bool(external)
+        lifecycle = WorkerLifecycle()
         presence = Presence(options.lease, store.now)
         self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
         self.records = TaskRecords(store, options, prefix, max_events=bounds.max_events)
         self._follower = TaskFollower(self.records)
-        self._external = ExternalJobs(store, prefix)
         self._retry = RetriedWrites(
             delays=bounds.write_retry_delays,
             timeout=options.lease,
             is_stopping=lifecycle.has_ended,
         )
-        self.writer = TaskWriter(
-            self.records,
-            deliveries,
-            self.heartbeats,
-            self._external,
-            self._retry,
-            options,
-            follows=follows,
-        )
+        self.writer = TaskWriter(self.records, deliveries, self.heartbeats, self._retry, options)
         self.runner = TaskRunner(
-            self.writer, resume, external, options, environment, is_stopping=lifecycle.is_stopping
+            self.writer, resume, queues, options, environment, is_stopping=lifecycle.is_stopping
         )
         self.running = self.runner.running
         self.worker = TaskWorker(
@@ -112,7 +102,6 @@ class TaskService:
             lifecycle,
             bounds=bounds,
             prefix=prefix,
-            follows=follows,
             has_work=store.durable or bool(options.schedules),
             prepare=self.runner.jobs.schedules.prepare,
             checks=(self.runner.check, TaskReconciler(self.writer).check),
@@ -237,24 +226,20 @@ class TaskService:
     async def settle(self, ref: ExternalJob, status: ExternalStatus) -> None:
         """Record the end of an external job: for a callback of its queue, or a webhook.
 
-        No task needs to wait for the job yet. If `ExternalQueue.watch` reports an outcome too, the
-        first outcome counts.
+        No task needs to wait for the job yet. If the status of the queue has an outcome too, the
+        first one counts.
 
         Raises:
             ValueError: *status* is not that of a job that has ended.
         """
-        if not status.over:
-            raise ValueError(f"{ref} cannot be settled: its phase is {status.phase}")
-        outcome = pack_status(ref, status)
-        for id in await self._external.settle(ref, outcome):
-            if await self.writer.settle_external(id, ref, outcome):
-                await self.start()
+        if await self.runner.external.settle(ref, status):
+            await self.start()
 
     # For the process that works on a task. IllegalTransition: see the class.
 
     async def progress(self, id: str, progress: JobProgress, *, fencing_token: int) -> Task:
         """Write the progress of the work."""
-        return await self._held(id, fencing_token).change(partial(with_progress, progress))
+        return await self._held(id, fencing_token).write_progress(progress)
 
     async def suspend(self, id: str, suspended: Suspended, *, fencing_token: int) -> Task:
         """Write that the call waits, and submit its work if that is work for a worker.

@@ -1,7 +1,7 @@
 """Jobs on the workers of Temporal, and calls that wait for workflows: the extra `temporal`."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -58,16 +58,14 @@ class TemporalQueue(EngineQueue):
     The jobs of that queue run as activities in workers with `workflows` and `activities`, which
     import the module of the mux.
 
-    It also follows workflows: `ExternalJob("temporal", workflow_id)`. Their end is pushed by the
-    server. Their progress is polled, by a query that returns a dict with "current", "total" and
-    "message".
+    It also follows workflows: `ExternalJob("temporal", workflow_id)`. Their progress is read by a
+    query that returns a dict with "current", "total" and "message".
 
     Args:
         connect: returns a client: `lambda: Client.connect("localhost:7233")`.
         task_queue: the task queue of jobs, and of workflows that `job` makes. Default: "genmcp".
         progress_query: the name of the query for the progress of a workflow. None (the default):
             progress is not reported.
-        poll_interval: seconds between two queries. Default 1.
 
     Attributes:
         workflows, activities: those that a worker of *task_queue* needs to run jobs.
@@ -81,12 +79,10 @@ class TemporalQueue(EngineQueue):
         *,
         task_queue: str = "genmcp",
         progress_query: str | None = None,
-        poll_interval: float = 1.0,
     ) -> None:
         self._connect = connect
         self._task_queue = task_queue
         self._progress_query = progress_query
-        self._poll_interval = poll_interval
         self._client: Client | None = None
         self._connecting = asyncio.Lock()  # many jobs may be followed from the start
         self.workflows: Sequence[type] = [JobWorkflow]
@@ -114,18 +110,18 @@ class TemporalQueue(EngineQueue):
         await self._start(JobWorkflow.run, [self.name, id, job], workflow_id)
 
     async def snapshot(self, ref: str) -> ExternalStatus:
-        return await self._outcome(await self._handle(ref), wait=False)
-
-    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
         handle = await self._handle(ref)
-        ending = asyncio.create_task(self._outcome(handle, wait=True))
         try:
-            while not ending.done():
-                yield await self._progress(handle)
-                await asyncio.wait({ending}, timeout=self._poll_interval)
-            yield ending.result()
-        finally:
-            await cancel_and_wait(ending)
+            if (await handle.describe()).close_time is None:
+                return await self._progress(handle)
+            return ExternalStatus("completed", result=await handle.result())
+        except WorkflowFailureError as error:
+            cancelled = isinstance(error.cause, CancelledError | TerminatedError)
+            return ExternalStatus("cancelled" if cancelled else "failed", error=repr(error.cause))
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return ExternalStatus("failed", error=f"no workflow {ref!r}")
+            raise
 
     async def start(self, ref: str, call: ExternalCall) -> str:
         await self._start(call.name, call.args, ref)
@@ -163,17 +159,3 @@ class TemporalQueue(EngineQueue):
             with suppress(TemporalError):
                 found = await handle.query(self._progress_query, rpc_timeout=_QUERY_TIMEOUT)
         return ExternalStatus("working", *map(found.get, ("current", "total", "message")))
-
-    async def _outcome(self, handle: WorkflowHandle[Any, Any], *, wait: bool) -> ExternalStatus:
-        """Return the status of the workflow once it has ended; without *wait*, its present one."""
-        try:
-            if not wait and (await handle.describe()).close_time is None:
-                return await self._progress(handle)
-            return ExternalStatus("completed", result=await handle.result())
-        except WorkflowFailureError as error:
-            cancelled = isinstance(error.cause, CancelledError | TerminatedError)
-            return ExternalStatus("cancelled" if cancelled else "failed", error=repr(error.cause))
-        except RPCError as error:
-            if error.status == RPCStatusCode.NOT_FOUND:
-                return ExternalStatus("failed", error=f"no workflow {handle.id!r}")
-            raise

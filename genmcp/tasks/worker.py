@@ -103,7 +103,6 @@ class TaskWorker:
         lifecycle: the state, for others.
         bounds: how many other steps run at once.
         prefix: with which the names of queues begin in the store.
-        follows: whether jobs of external queues are followed here.
         has_work: whether there may be work before the first call: the store is durable, or jobs run
             periodically.
         prepare: is called when this begins to serve.
@@ -127,7 +126,6 @@ class TaskWorker:
         *,
         bounds: JobBounds = BOUNDS,
         prefix: str = "",
-        follows: bool = False,
         has_work: bool = False,
         prepare: Callable[[], Awaitable[None]] | None = None,
         checks: Sequence[Callable[[], Awaitable[None]]] = (),
@@ -140,7 +138,6 @@ class TaskWorker:
         self._lifecycle = lifecycle
         self._bounds = bounds
         self._prefix = prefix
-        self._follows = follows
         self._has_work = self.dormant = has_work
         self._prepare = prepare
         self._checks = checks
@@ -325,10 +322,9 @@ class TaskWorker:
             ([*queues], concurrency, share) for queues, concurrency, share in options.job_slots()
         ]
         served.append(([CONTINUATIONS], self._bounds.continuation_concurrency, None))
+        served.append(([EXTERNAL], self._bounds.external_concurrency, None))
         if options.engines:  # their jobs are submitted to them, which takes no slots
             served.append(([*options.engines], _SUBMISSIONS, None))
-        if self._follows:
-            served.append(([EXTERNAL], self._bounds.refs, None))
         return [
             QueueConsumer(
                 self._deliveries,

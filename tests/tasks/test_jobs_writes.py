@@ -1,7 +1,7 @@
 """Records are written completely, and eventually, although the store or its queue fails."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -281,13 +281,9 @@ class FollowResult(ExternalQueue):
         self.go = asyncio.Event()
 
     async def snapshot(self, ref: str) -> ExternalStatus:
-        return ExternalStatus("working")
-
-    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
         self.begun.set()
         await self.go.wait()
-        yield ExternalStatus("working", progress=1.0)
-        yield ExternalStatus("completed", result="too late")
+        return ExternalStatus("completed", result="too late")
 
     async def cancel(self, ref: str) -> None: ...
 
