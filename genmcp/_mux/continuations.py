@@ -58,7 +58,6 @@ from genmcp.errors import (
     SealExpired,
     StoreError,
     TaskNotFound,
-    ToolError,
 )
 from genmcp.hook import UnknownTag
 from genmcp.protocol.capabilities import TASKS
@@ -421,8 +420,6 @@ class Continuations:
         limits = self._services.limits
         if finished.result is not None and len(finished.result) > limits.max_result_bytes:
             raised = limits.too_large()
-            if await self.tasks.service.records.keep_value(task):
-                raised = ToolError(f"{raised}. The value of its job is kept by the server")
             result = self._responses.result_of(channel.request, raised)
             finished = to_finished(result)
         report(result, raised)

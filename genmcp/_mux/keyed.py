@@ -162,14 +162,14 @@ class KeyedCalls:
         running, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert running is not None
         stop = partial(_cancel, running, loop)
-        self._tasks.running.add(task.id, task.fencing_token, stop)
+        self._tasks.running[task.id, task.fencing_token] = stop
         slots = self._waiting_calls.acquire(channel.context.caller.client_key)
         try:
             step = partial(self._continuations.begin, task, channel)
             await self._service.runner.run_call(task, step)
         finally:
             self._waiting_calls.release(slots)
-            self._tasks.running.discard(task.id, task.fencing_token)
+            self._tasks.running.pop((task.id, task.fencing_token), None)
 
 
 def _cancel(running: "asyncio.Task[None]", loop: asyncio.AbstractEventLoop) -> None:

@@ -37,7 +37,6 @@ from genmcp.cancellation import cancel_requested
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.core.call import Promote, RouteResolved
 from genmcp.core.client_key import ClientKey
-from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose, Seal
 from genmcp.core.server import BUILTIN, is_offered
@@ -309,10 +308,6 @@ class Mux:
                 cursor = _open_cursor(self.seal, cursor, channel)
             return await self.server.listed(method, cursor, channel)
         return await self.server.handle(request, channel)
-
-    async def job_value(self, task: str) -> Outcome | None:
-        """Return the outcome of the last job of a task with too large a result."""
-        return await self.tasks.service.records.value(task)
 
     async def settle(self, ref: ExternalJob, snapshot: ExternalStatus) -> None:
         """Report the end of an external job, from a callback of its queue or a webhook.

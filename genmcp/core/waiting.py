@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, 
 import msgspec
 from typing_extensions import TypeVar
 
-from genmcp._options import Bound, Fraction, Pause, Seconds
+from genmcp._options import Bound, Pause, Seconds
 from genmcp.core.backoff import backoff
 from genmcp.core.outcome import Done, Failed, pack
 from genmcp.errors import ContractError
@@ -17,6 +17,7 @@ T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", default=Any, covariant=True)
 
 _DEFAULT_QUEUE = "default"
+_LONGEST_BACKOFF = 3600.0  # seconds
 _LONGEST = 64  # characters of the key of a question
 _MOST_PARTS = 100  # each is a task of its own, written before any of them runs
 
@@ -95,10 +96,8 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     delay: seconds before it is due. expires: seconds after that by which it must have ended, over
     all attempts and the time in its queue. timeout: seconds that one attempt may take (default:
     unlimited). retries: how often a failed job is tried again (default 0); backoff: seconds before
-    the first retry (default 1), doubled for each further one up to max_backoff (default 3600).
-    jitter: the fraction of such a pause, from 0 to 1, that is random (default 0.25), so that jobs
-    which failed together are not retried together. limit: the maximum number of jobs with this name
-    and *limit_key* that run at once; 0: unlimited.
+    the first retry (default 1), doubled for each further one. limit: the maximum number of jobs
+    with this name and *limit_key* that run at once; 0: unlimited.
     """
 
     name: str
@@ -109,8 +108,6 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     timeout: Seconds | None = None
     retries: Bound = 0
     backoff: Pause = 1.0
-    max_backoff: Pause = 3600.0
-    jitter: Fraction = 0.25
     limit: Bound = 0
     limit_key: str = ""
 
@@ -124,10 +121,10 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         """Return the seconds to wait before the attempt after *failures* failures.
 
         *chance* is a random number from 0 to 1: 0 gives the whole pause, 1 a pause shorter by
-        `jitter`.
+        a quarter, so that jobs which failed together are not retried together.
         """
-        whole = backoff(failures + 1, self.backoff, self.max_backoff)
-        return whole * (1.0 - self.jitter * chance)
+        whole = backoff(failures + 1, self.backoff, max(self.backoff, _LONGEST_BACKOFF))
+        return whole * (1.0 - 0.25 * chance)
 
 
 _MAKERS: Mapping[str, str] = {

@@ -63,6 +63,9 @@ class ThreadCall:
             self._started = True
         try:
             return self._call()
+        except StopIteration as error:
+            # A future cannot hold a StopIteration: the caller would never be resumed.
+            raise RuntimeError("StopIteration was raised by a job that ran in a thread") from error
         finally:
             with suppress(RuntimeError):  # the loop was closed, and has no waiter any more
                 self._loop.call_soon_threadsafe(self._ended.set)
@@ -139,26 +142,13 @@ _PASSED_ON: Final = (Exception, asyncio.CancelledError, GeneratorExit)
 
 
 async def awaited(call: Callable[[], Awaitable[Any]]) -> Any:
-    """Return the result of *call*, the function of an `async def` job.
+    """Return the result of *call*, which runs the function of a job.
 
     Raises:
         ExitRequested: it has raised an exception that would end the process.
     """
     try:
         return await call()
-    except _PASSED_ON:
-        raise
-    except BaseException as error:
-        raise ExitRequested from error
-
-
-def called(call: Callable[[], Any]) -> Any:
-    """Return the result of *call*, the function of a `def` job, as `awaited` does."""
-    try:
-        return call()
-    except StopIteration as error:
-        # A future cannot hold a StopIteration: the caller would never be resumed.
-        raise RuntimeError("StopIteration was raised by a job that ran in a thread") from error
     except _PASSED_ON:
         raise
     except BaseException as error:
@@ -284,18 +274,16 @@ _MAX_DEFERRAL: Final = 30.0
 
 
 class NotRunnableHere(Exception):
-    """Raised if this process cannot run a step: it lacks the code, or an earlier thread still runs.
+    """Raised if this process cannot run a step, because it lacks the code.
 
     Args:
         reason: for the log.
         message: for the client, if no other process runs the step in time.
-        temporary: whether this process itself may run it later.
     """
 
-    def __init__(self, reason: str, message: str, *, temporary: bool = False) -> None:
+    def __init__(self, reason: str, message: str) -> None:
         super().__init__(reason)
         self.message = message
-        self.temporary = temporary
 
     @staticmethod
     def delay_after(seconds: float) -> float:

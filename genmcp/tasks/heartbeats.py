@@ -62,11 +62,6 @@ class Presence:
             return self._lease
         return max(0.0, max(self._new_until, self._suspended_until) - self._clock())
 
-    @property
-    def was_suspended(self) -> bool:
-        """Whether this process was suspended less than a lease ago, or still is."""
-        return self._clock() < self._suspended_until or self._interruption() > self._lease / 3
-
     def record_beat(self) -> None:
         """Record that the store has accepted a heartbeat of this process."""
         if self._last is None:
@@ -158,15 +153,8 @@ class Heartbeats:
             await self._store.apply(Put(key, b"", ttl=ttl, labels=labels))
 
     async def is_served(self, queue: str) -> bool:
-        """Return whether a process serves *queue*, or has served it less than a lease ago.
-
-        Also True while this process cannot judge others, because it was suspended.
-        """
-        return (
-            queue in self.queues
-            or await self._store.get(self._queue_key(queue)) is not None
-            or self.presence.was_suspended
-        )
+        """Return whether a process serves *queue*, or has served it less than a lease ago."""
+        return queue in self.queues or await self._store.get(self._queue_key(queue)) is not None
 
     async def is_alive(self, node: str) -> bool:
         """Return whether the process *node* is alive, or this process cannot judge that now."""

@@ -230,13 +230,12 @@ class TaskInspector:
 
         Raises:
             TaskNotFound: as for `get`.
-            ContractError: it is an occurrence of a schedule.
         """
         task = await self.get(id)
-        if task.schedule is not None:
-            # The commands do not know the schedules, and could not create the next occurrence.
-            raise ContractError(f"{id} is an occurrence of a schedule: remove the schedule instead")
-        await self._cancel(id, task.owner)
+        if task.schedule is None:
+            await self._cancel(id, task.owner)
+        else:
+            await self._service.writer.cancel(task, self._service.runner.cancel_work, wait=True)
         return await self.get(id)
 
     async def retry(self, id: str) -> Task:

@@ -17,11 +17,9 @@ from genmcp.errors import IllegalTransition, StoreError, StoreUnavailable
 from genmcp.tasks.attempt import (
     THREAD_GRACE,
     AttemptResult,
-    NotRunnableHere,
     StillRuns,
     ThreadCall,
     awaited,
-    called,
     function_of,
     result_of,
 )
@@ -64,8 +62,6 @@ class JobRunner:
         self._options = options
         self._environment = environment
         self._retry = writer.retry.retry_until_written
-        # By job: the threads of `def` jobs that continue after their attempt was given up.
-        self._threads: dict[str, ThreadCall] = {}
         self.limits = JobLimits(writer.records, writer.heartbeats, options)
         self.schedules = ScheduledJobs(writer, options.schedules)
 
@@ -110,8 +106,7 @@ class JobRunner:
         """Run the function of *job*, and return its outcome.
 
         Raises:
-            NotRunnableHere: this process has no such function, or none that takes these arguments;
-                or the thread of an earlier attempt still runs here.
+            NotRunnableHere: this process has no such function, or none that takes these arguments.
             IllegalTransition: a write of progress was rejected: the task has ended, or was taken
                 over.
             StillRuns: the attempt was cancelled, and the thread of the function continues.
@@ -125,16 +120,10 @@ class JobRunner:
             interval=bounds.progress_interval,
         )
         run = self._run_of(held, task, job, progress, function.state_codec)
-        if (earlier := self._threads.get(run.id)) is not None and earlier.runs:
-            raise NotRunnableHere(
-                f"the thread of an earlier attempt at {name} still runs here",
-                "An earlier attempt at the job has not ended",
-                temporary=True,
-            )
         call = partial(function, run, **arguments)
-        thread = None if function.is_async else ThreadCall(partial(called, call))
-        running = awaited(call) if thread is None else self._environment.in_thread(thread)
-        working = asyncio.create_task(running, name=name)
+        thread = None if function.is_async else ThreadCall(call)
+        run_function = call if thread is None else partial(self._environment.in_thread, thread)
+        working = asyncio.create_task(awaited(run_function), name=name)
         try:
             result = await result_of(working, job.timeout, bounds.cancel_grace, function)
             unwritten = await progress.close()  # from now on the next report ends the thread
@@ -148,8 +137,6 @@ class JobRunner:
         finally:
             if thread is not None and thread.runs:
                 logger.warning("%s continues in its thread until it reports or returns", name)
-                others = {id: each for id, each in self._threads.items() if each.runs}
-                self._threads = {**others, run.id: thread}
         if progress.rejected:
             raise IllegalTransition("progress", "ended, or taken over by another process")
         return replace(result, progress=unwritten)

@@ -224,8 +224,6 @@ class JobKeywords(TypedDict, total=False):
     timeout: float
     retries: int
     backoff: float
-    max_backoff: float
-    jitter: float
     limit: int
     limit_key: str | Callable[..., object]
     retry_on: type[BaseException] | tuple[type[BaseException], ...]
@@ -407,10 +405,9 @@ def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
         timeout: seconds that one attempt may take. Default: unlimited. To return what it has before
             that, a function reads `run.time_left`.
         retries: how often a failed job runs again. Default 0.
-        backoff: seconds before the first retry; doubled for each further one. Default 1.
-        max_backoff: the maximum number of seconds before a retry. Default 3600.
-        jitter: the fraction, from 0 to 1, by which these pauses are shortened at random, so that
-            jobs which failed together are not retried together. Default 0.25.
+        backoff: seconds before the first retry; doubled for each further one, up to an hour, and
+            shortened by up to a quarter at random, so that jobs which failed together are not
+            retried together. Default 1.
         limit: the maximum number of jobs of this function that run at once, in all processes that
             share the store; or, with *limit_key*, of those with the same key. Further jobs wait, in
             no order, and take no slot of a worker meanwhile. Default: unlimited; 1 if there is a
@@ -475,11 +472,6 @@ def _checked(name: str, template: Job) -> Job:
         msgspec.convert(msgspec.to_builtins(template), Job)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{name}: @job: {error}") from None
-    if template.backoff > template.max_backoff:
-        raise ConfigurationError(
-            f"{name}: backoff={template.backoff!r} is longer than "
-            f"max_backoff={template.max_backoff!r}"
-        )
     return template
 
 

@@ -18,7 +18,6 @@ from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
 from genmcp.core.client_key import client_of
-from genmcp.core.outcome import Outcome, unpack
 from genmcp.core.task import Task, record_ttl
 from genmcp.core.waiting import ExternalJob, Following, Working
 from genmcp.errors import (
@@ -68,12 +67,14 @@ def labels_of(task: Task, namespace: str) -> Sequence[str]:
     """Return the labels under which `Store.find` finds the record of *task*.
 
     They are `state:` and the state, `queue:` and the queue of the job that it waits for, `owner:`
-    and the principal, each after *namespace*, and that of the external job that it waits for. A
-    part of a group has only the last one.
+    and the principal, each after *namespace*; that of the external job that it waits for; and
+    `expires` if its job has a deadline. A part of a group has only the last two.
     """
     labels = []
     if isinstance(task.work, Following):
         labels.append(external_label(namespace, task.work.ref))
+    elif isinstance(task.work, Working) and task.work.deadline is not None:
+        labels.append(f"{namespace}expires")
     if task.private and task.schedule is None:
         return labels
     labels.append(f"{namespace}state:{state_of(task)}")
@@ -430,29 +431,6 @@ class TaskRecords:
         that.
         """
         await self.store.apply(Delete(f"{self.key(id)}#mark"))
-
-    # A large result of a job, which its call could not return, would otherwise be lost after hours
-    # of work. The application reads it with `Mux.job_value`.
-
-    async def keep_value(self, task: Task) -> bool:
-        """Store the outcome of the job of *task* for its ttl, and return True.
-
-        Return False if the task has no outcome, or the store does not accept it.
-        """
-        if task.outcome is None:
-            return False
-        key, client = f"{self.prefix}value:{task.id}", client_of(task.owner, task.address)
-        try:
-            await self.store.apply(Put(key, task.outcome, ttl=task.ttl, client=client, new=True))
-        except StoreError as error:
-            logger.warning("the outcome of the job of task %s is not stored: %s", task.id, error)
-            return False
-        return True
-
-    async def value(self, id: str) -> Outcome | None:
-        """Return the stored outcome of the job of the task *id*."""
-        entry = await self.store.get(f"{self.prefix}value:{id}")
-        return None if entry is None else unpack(entry.value)
 
     async def _shorten_request(self, task: Task) -> None:
         """Make the request of a cancelled or failed task expire with the task.

@@ -61,7 +61,6 @@ from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.queues import EngineQueue, ExternalQueue
 from genmcp.tasks.records import HeldTask, Stored
-from genmcp.tasks.running import RunningTasks
 from genmcp.tasks.transitions import TaskWriter, settlement
 from genmcp.tasks.writes import ProcessStops
 
@@ -95,7 +94,10 @@ class TaskRunner:
         is_stopping: returns whether this process stops working, and hands its steps to others.
 
     Attributes:
-        running: the calls that run as tasks in this process.
+        running: the calls that run as tasks in this process, each with a function that cancels its
+            hook. A process that cancels a task sends a message to the process that runs it. The
+            store may fail between the two writes, and that process may die: `check` therefore stops
+            the calls whose records have ended.
     """
 
     def __init__(
@@ -108,7 +110,9 @@ class TaskRunner:
         *,
         is_stopping: Callable[[], bool],
     ) -> None:
-        self.running = RunningTasks()
+        # By task and fencing token: the next call with the same idempotency key has the same id,
+        # and may begin while the cancelled one still ends.
+        self.running: dict[tuple[str, int], Callable[[], None]] = {}
         self._writer = writer
         self._records = writer.records
         self._retry = writer.retry.retry_until_written
@@ -139,9 +143,7 @@ class TaskRunner:
         if stored is None or stored.task.end is not None:
             return
         task = stored.task
-        if liveness_checks < 0:
-            await self._writer.expire(task, delivery, -liveness_checks)
-        elif task.bound_node is not None:
+        if task.bound_node is not None:
             if delivery == task.delivery_id:
                 await self._check_node(task, task.bound_node, liveness_checks + 1)
             elif delivery == task.held_delivery:
@@ -271,8 +273,8 @@ class TaskRunner:
         Return None if it was deferred for `unknown_timeout` already; nothing is written then.
         """
         # Without a shared store, no other process could have the code that this one lacks.
-        can_wait = missing.temporary or self._records.store.shared
-        if not can_wait or task.deferred_seconds >= self._options.unknown_timeout:
+        waited = task.deferred_seconds >= self._options.unknown_timeout
+        if waited or not self._records.store.shared:
             return None
         delay = missing.delay_after(task.deferred_seconds)
         logger.warning("task %s is deferred to another process: %s", task.id, missing)
@@ -298,11 +300,16 @@ class TaskRunner:
                 continue
             task, step = None if stored is None else stored.task, self._steps.get((id, token))
             if task is None or task.ended or task.fencing_token != token:
-                self.running.stop(id, token)
+                self.stop_call(id, token)
                 if step is not None and not step.cancelling():
                     step.cancel()
             elif is_touch_due and step is not None:
                 await self._touch(task)
+
+    def stop_call(self, id: str, fencing_token: int) -> None:
+        """Cancel the hook of the task *id*, if it runs here."""
+        if (stop := self.running.get((id, fencing_token))) is not None:
+            stop()
 
     async def _touch(self, task: Task) -> None:
         try:
@@ -315,8 +322,6 @@ class TaskRunner:
 
     async def cancel_work(self, task: Task) -> None:
         """Cancel the work of *task* that its own delivery does not cancel."""
-        if task.schedule is not None:
-            await self.jobs.schedules.advance_anyway(task)
         if isinstance(task.work, Following):
             # One that a process submits at this moment is cancelled by that process as well.
             if task.work.ref.call is None or task.held_delivery is not None:
@@ -423,10 +428,7 @@ def _log_takeover(before: Task, task: Task) -> None:
 
 
 def parse_queued_id(queued_id: str) -> tuple[str, int, int]:
-    """Return the task, the delivery, and the number of liveness checks before this one.
-
-    A negative number is that of a check of a deadline; the second value is then a step.
-    """
+    """Return the task, the delivery, and the number of liveness checks before this one."""
     id, _, delivery = queued_id.rpartition(":")
     delivery, _, liveness_checks = delivery.partition(".")
     return id, int(delivery), int(liveness_checks or 0)

@@ -103,7 +103,7 @@ class TaskService:
             bounds=bounds,
             prefix=prefix,
             has_work=store.durable or bool(options.schedules),
-            prepare=self.runner.jobs.schedules.prepare,
+            schedules=self.runner.jobs.schedules.run,
             checks=(self.runner.check, TaskReconciler(self.writer).check),
             calls=self.running,
         )

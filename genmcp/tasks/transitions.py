@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
-from msgspec.structs import replace
-
 from genmcp.cancellation import run_to_completion
 from genmcp.core.client_key import client_of
 from genmcp.core.job_transitions import expire_job, submit_again
@@ -46,9 +44,6 @@ def delivery_queue(prefix: str, queue: str) -> str:
     """
     return prefix + queue.replace("%", "%25").replace("/", "%2F")
 
-
-UNSERVED: Final = "Waiting for a worker"
-"""The status message of a task whose queue is not served by any process."""
 
 _WARNING_INTERVAL: Final = 60.0  # seconds between two warnings about one queue
 
@@ -99,8 +94,6 @@ class TaskWriter:
                 queue = work.job.queue
                 if queue not in self.heartbeats.queues:
                     await self._warn_if_unserved(queue)
-                if work.deadline is not None:
-                    await self._check_deadline(task, work.deadline, 1)
             elif isinstance(work, Following):
                 queue = EXTERNAL
             elif task.bound_node is not None:
@@ -128,36 +121,10 @@ class TaskWriter:
         id = f"{task.queued_id}.{liveness_checks}"
         await self._put(task, id, CONTINUATIONS, delay or self.heartbeats.lease)
 
-    async def _check_deadline(self, task: Task, deadline: float, number: int) -> None:
-        """Schedule a check whether a job that has a *deadline* is still waiting then.
-
-        Without it, a job in a queue that no process serves would not fail in time. The number makes
-        the id unique, and is negative to distinguish the check from those of `check_later`.
-        """
-        delay = max(0.0, deadline - self.records.now())
-        await self._put(task, f"{task.id}:{task.step}.{-number}", CONTINUATIONS, delay)
-
     async def _put(self, task: Task, id: str, queue: str, delay: float) -> None:
         owner = client_of(task.owner, task.address)
         name = delivery_queue(self.records.prefix, queue)
         await self._deliveries.put(id, name, delay, owner=owner)
-
-    async def expire(self, task: Task, step: int, number: int) -> None:
-        """Fail the job of *task* if its deadline has passed and no worker has claimed it.
-
-        A worker that runs the job ends it at its deadline itself. *step* is the step for which this
-        check was scheduled, as check *number*.
-        """
-        work = task.work
-        if task.settled or task.held_delivery is not None or step != task.step:
-            return
-        if not isinstance(work, Working) or work.deadline is None:
-            return
-        if work.deadline > self.records.now():  # the clocks of two processes differ a little
-            await self._check_deadline(task, work.deadline, number + 1)
-        elif expired := await self._change(task, expire_job):
-            await self.cancel_step(task)
-            await self.submit(expired)
 
     async def cancel_step(self, task: Task) -> None:
         """Cancel the step of *task*, best effort: its result is rejected in any case."""
@@ -173,22 +140,26 @@ class TaskWriter:
         """Repair a task that a dead process has left without a next step; return the task.
 
         `TaskService.get` calls this, so that reads repair the state. If the task is bound to a dead
-        process, or held by a dead process of an engine, it is taken from it (a write). If its next
-        step is overdue, the step is submitted again. The returned task then has a status message if
-        no process serves its queue. Otherwise *task* is returned unchanged.
+        process, or held by a dead process of an engine, it is taken from it (a write). If its job
+        has passed its deadline in the queue, it fails. If its next step is overdue, the step is
+        submitted again. Otherwise *task* is returned unchanged.
         """
         node = task.bound_node or task.holder
         if node is not None and not await self.heartbeats.is_alive(node):
             return await self.take_from_dead(task)
         # A held delivery is delivered again when its lease expires.
         if task.needs_delivery and task.held_delivery is None:
-            now, lease = self.records.now(), self.heartbeats.lease
+            now, lease, work = self.records.now(), self.heartbeats.lease, task.work
+            deadline = work.deadline if isinstance(work, Working) and not task.settled else None
+            late = deadline is not None and deadline <= now
+            if late and (expired := await self._change(task, expire_job)):
+                await self.cancel_step(task)
+                await self.submit(expired)
+                return expired
             overdue = now - max(task.due, task.updated)
             was_set = now < task.updated - lease  # this clock or that of the writer was set
             if overdue > lease / 2 or was_set:
                 await self._submit_again(task)
-                if task.job is not None and not await self.heartbeats.is_served(task.job.queue):
-                    return replace(task, message=UNSERVED)
         return task
 
     async def _submit_again(self, task: Task) -> None:

@@ -105,7 +105,7 @@ class TaskWorker:
         prefix: with which the names of queues begin in the store.
         has_work: whether there may be work before the first call: the store is durable, or jobs run
             periodically.
-        prepare: is called when this begins to serve.
+        schedules: creates the occurrences of periodic jobs, until it is cancelled.
         checks: called at least twice per lease. They stop work whose task was cancelled by a
             process that could not send that to this one, and repair tasks of dead processes.
         calls: the calls that run in this process, and that others would consider lost without its
@@ -127,7 +127,7 @@ class TaskWorker:
         bounds: JobBounds = BOUNDS,
         prefix: str = "",
         has_work: bool = False,
-        prepare: Callable[[], Awaitable[None]] | None = None,
+        schedules: Callable[[], Coroutine[Any, Any, None]],
         checks: Sequence[Callable[[], Awaitable[None]]] = (),
         calls: Sized = (),
     ) -> None:
@@ -139,7 +139,7 @@ class TaskWorker:
         self._bounds = bounds
         self._prefix = prefix
         self._has_work = self.dormant = has_work
-        self._prepare = prepare
+        self._schedules = schedules
         self._checks = checks
         self._calls = calls
         self._unowned: set[asyncio.Task[None]] = set()  # of `run_call`
@@ -282,8 +282,6 @@ class TaskWorker:
         heartbeats.presence.reset()  # no heartbeats were due until now
         # Before the first claim: another process must not take over the steps that start here.
         await heartbeats.beat()
-        if self._prepare is not None:
-            await self._prepare()
         consumers = self._consumers(options)
         # The heartbeat is renewed until the last step has ended: other processes would otherwise
         # take over steps that still run here.
@@ -293,7 +291,7 @@ class TaskWorker:
             part.add_done_callback(serving.fail)
         # Records would expire during a long step: a check extends that.
         pause = min(options.lease / 2, options.retention / 6)
-        checking = asyncio.create_task(self._check(pause))
+        others = [asyncio.create_task(each) for each in (self._check(pause), self._schedules())]
         if self._serving is serving and self.state is WorkerState.STARTING:
             self._enter(WorkerState.SERVING)
         serving.ready.set_result(None)
@@ -303,7 +301,7 @@ class TaskWorker:
             await asyncio.gather(*drains, self._drain_calls(serving))
         finally:
             # Also after an error, so that running steps are handed over.
-            await cancel_and_wait(*consuming, checking)
+            await cancel_and_wait(*consuming, *others)
             # One that ignores this, or cannot write its end, must not delay the exit for ever.
             await cancel_and_wait(*self._calls_on(serving.loop), timeout=_CALL_GRACE)
             await asyncio.gather(*(each.aclose() for each in consumers))

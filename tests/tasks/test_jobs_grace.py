@@ -18,7 +18,12 @@ from tests.tasks.engine_worker import Engine
 
 def worker(store: MemoryStore, steps: "Steps", **options: Any) -> TaskWorker:
     beats = Heartbeats(store, "n", 30.0, Presence(30.0, store.now))
-    return TaskWorker(store.deliveries, beats, steps, JobOptions(**options), WorkerLifecycle())
+    given = JobOptions(**options)
+    return TaskWorker(store.deliveries, beats, steps, given, WorkerLifecycle(), schedules=no_jobs)
+
+
+async def no_jobs() -> None:
+    """Stub for the periodic jobs."""
 
 
 class Steps:

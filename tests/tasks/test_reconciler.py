@@ -77,10 +77,10 @@ async def test_examination_is_bounded_and_continues_behind_the_last(bench: Bench
     for number in range(5):
         await jobs.records.create(task(f"old{number}", 60, now), b"{}")
     await jobs.records.create(task("new", 0, now), b"{}")
-    reconciler = TaskReconciler(jobs.writer)
+    reconciler = TaskReconciler(jobs.writer, at_once=2)
     submitted = []
     for _ in range(4):
-        await reconciler.examine("queued", 2)
+        await reconciler.check()
         submitted.append((await jobs.worker.backlog("forgotten")).waiting)
 
     # The first page has "new" and one more; the fourth begins anew.
@@ -96,21 +96,12 @@ async def test_one_process_of_a_service_examines(tmp_path: Path) -> None:
             TaskReconciler(bench.jobs(node, store=store).writer) for node in ("n1", "n2")
         )
 
-        assert await first.is_elected(30)
-        assert not await second.is_elected(30)
+        assert await first.is_elected()
+        assert not await second.is_elected()
         clock.now += 20
-        assert await first.is_elected(30)
+        assert await first.is_elected()
         clock.now += 20
-        assert not await second.is_elected(30)
+        assert not await second.is_elected()
         clock.now += 20
-        assert await second.is_elected(30)
-        assert not await first.is_elected(30)
-
-
-async def test_store_of_one_process_needs_no_examination(tmp_path: Path) -> None:
-    """There is no other process that could have died."""
-    async with opened("memory", tmp_path) as bench:
-        jobs = bench.jobs()
-        await TaskReconciler(jobs.writer).check()
-
-        assert await jobs.records.store.get("reconciler") is None
+        assert await second.is_elected()
+        assert not await first.is_elected()
