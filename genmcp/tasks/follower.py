@@ -62,10 +62,12 @@ class TaskFollower:
         try:
             store, reported = self._records.store, -1
             task = first if isinstance(first, Task) else await retry_read(store, first)
-            new = task is first and task.changes == 0
             # The present state is reported at the position of its event. `owed`: if that is not
-            # stored any more, after the stored events. False for a new task: its event is there.
-            owed = not new and (task.end is not None or after is None)
+            # stored any more, after the stored events. A new task has none.
+            owed = task.end is not None or after is None
+            if task is first and task.changes == 0:
+                reported, owed = 0, False
+                yield TaskChange(None, task)
             log = self._records.key(id)
             async with aclosing(follow(store, log, after, catch_up=owed)) as events:
                 async for event in events:

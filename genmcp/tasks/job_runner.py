@@ -69,38 +69,29 @@ class JobRunner:
         """Make an attempt at a job; return the task settled, or waiting for another delivery."""
         if task.parent is not None:
             await self._retry(partial(self._parts.check_wanted, held, task.parent))
-        if not self.limits.of(task):
-            return await self._attempt(held, task, job)
-        assert isinstance(task.work, Working)
-        if not await self._retry(partial(self.limits.acquire, task)):
-            parking = partial(park_job, delay=pause_for_slot(task.work.waited))
+        work, limits = task.work, self.limits.of(task)
+        assert isinstance(work, Working)
+        if limits and not await self._retry(partial(self.limits.acquire, task)):
+            parking = partial(park_job, delay=pause_for_slot(work.waited))
             return await self._retry(partial(held.change, parking))
         try:
-            after = await self._attempt(held, task, job)
-        except BaseException:
-            # If the store fails, the jobs that wait find out by themselves. The exception must
+            if work.deadline is not None:
+                left = work.deadline - self._writer.records.now()
+                if left <= 0:
+                    return await self._writer.settle(held, settlement(expired_outcome(work)))
+                job = replace(job, timeout=min(job.timeout or inf, left))
+            if task.schedule is not None:
+                await self._retry(partial(self.schedules.begin, held, task))
+            with self._environment.observer.job_attempt(task) as report:
+                result = await self._run(held, task, work, job)
+                report(result.outcome)
+            return await self._writer.settle(held, partial(_after_attempt, result))
+        finally:
+            # If the store fails, the jobs that wait find out by themselves. An exception must
             # arrive as it is: it decides whether the step is handed over.
             with suppress(StoreError):
-                await self.limits.release(task)
-            raise
-        if not after.settled:  # otherwise before the call continues
-            await self._retry(partial(self.limits.release, task))
-        return after
-
-    async def _attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
-        work = task.work
-        assert isinstance(work, Working)
-        if work.deadline is not None:
-            left = work.deadline - self._writer.records.now()
-            if left <= 0:
-                return await self._writer.settle(held, settlement(expired_outcome(work)))
-            job = replace(job, timeout=min(job.timeout or inf, left))
-        if task.schedule is not None:
-            await self._retry(partial(self.schedules.begin, held, task))
-        with self._environment.observer.job_attempt(task) as report:
-            result = await self._run(held, task, work, job)
-            report(result.outcome)
-        return await self._writer.settle(held, partial(_after_attempt, result))
+                if limits:
+                    await self.limits.release(task)
 
     async def _run(self, held: HeldTask, task: Task, work: Working, job: Job) -> AttemptResult:
         """Run the function of *job*, and return its outcome.

@@ -428,9 +428,8 @@ def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
     return _register(options, function)
 
 
-def find_job(name: str) -> JobFunction[Any, Any] | None:
-    """Return the function with that job name, None if no imported module has it."""
-    return _functions.get(name)
+find_job: Final[Callable[[str], JobFunction[Any, Any] | None]] = _functions.get
+"""Return the function with a job name, None if no imported module has it."""
 
 
 def _register(options: JobKeywords, function: Any) -> JobFunction[Any, Any]:

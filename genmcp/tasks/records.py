@@ -316,11 +316,9 @@ class TaskRecords:
             labels = (open_of_client,) if client else ()
             put = Put(f"{key}#call", call, ttl=ttl, client=client, new=True, labels=labels)
             ops.append(put)
-        if not task.private:  # a private task has no followers before its first change
-            # Followers of the new task do not get the messages of the earlier one.
-            keep = self._max_events if replaces is None else 1
+        if replaces is not None:  # its followers do not get the messages of the earlier one
             event = _CHANGED % task.changes
-            ops.append(Append(key, event, ttl=ttl or _NO_EXPIRY, keep=keep, client=client))
+            ops.append(Append(key, event, ttl=ttl or _NO_EXPIRY, keep=1, client=client))
         try:
             await self.store.apply(*ops)
         except Conflict:

@@ -241,8 +241,20 @@ class TaskRunner:
         step = task.id, task.fencing_token
         self._steps[step] = running
         try:
-            if task.outcome is None:  # otherwise its wait has ended before
-                task = await self._advance(held, task)
+            work = task.work
+            try:
+                if task.outcome is not None:
+                    pass  # its wait has ended before
+                elif isinstance(work, Working):
+                    task = await self.jobs.attempt(held, task, work.job)
+                elif isinstance(work, Following):
+                    task = await self.external.follow(held, task, work.ref)
+                elif isinstance(work, Gathering):
+                    task = await self.parts.advance(held, task)
+            except NotRunnableHere as missing:
+                settling = settlement(missing.outcome(task.deferred_seconds))
+                deferred = await self._defer(held, task, missing)
+                task = deferred or await self._writer.settle(held, settling)
             if task.outcome is not None and task.held_delivery is not None:
                 await self._continue(held, task)
             else:
@@ -250,22 +262,6 @@ class TaskRunner:
             return task
         finally:
             del self._steps[step]
-
-    async def _advance(self, held: HeldTask, task: Task) -> Task:
-        """Work on the wait of a claimed task; return the task settled, or waiting again."""
-        work = task.work
-        try:
-            if isinstance(work, Working):
-                return await self.jobs.attempt(held, task, work.job)
-            if isinstance(work, Following):
-                return await self.external.follow(held, task, work.ref)
-            assert isinstance(work, Gathering)
-            return await self.parts.advance(held, task)
-        except NotRunnableHere as missing:
-            if deferred := await self._defer(held, task, missing):
-                return deferred
-            outcome = missing.outcome(task.deferred_seconds)
-            return await self._writer.settle(held, settlement(outcome))
 
     async def _defer(self, held: HeldTask, task: Task, missing: NotRunnableHere) -> Task | None:
         """Resubmit the step for another process, and return the task.
@@ -330,8 +326,6 @@ class TaskRunner:
             await self.parts.cancel(task)
 
     async def _continue(self, held: HeldTask, task: Task) -> None:
-        if self.jobs.limits.of(task):
-            await self._writer.retry.retry_until_written(partial(self.jobs.limits.release, task))
         if task.parent is not None:
             await self.parts.end(held, task, task.parent)
             return

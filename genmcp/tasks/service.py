@@ -54,6 +54,7 @@ class TaskService:
         heartbeats: which processes are alive.
         records, writer: the stored tasks, and their transitions.
         runner, worker: run delivered steps, and claim them in this process.
+        start: starts to run delivered steps, unless this process does already, or was released.
         running: the calls that run as tasks in this process.
 
     Raises:
@@ -107,13 +108,10 @@ class TaskService:
             checks=(self.runner.check, TaskReconciler(self.writer).check),
             calls=self.running,
         )
+        self.start = self.worker.start
         engine_worker = EngineWorker(self.runner, self.records, options.lease)
         for name, engine in self._engines.items():
             engine.bind(f"genmcp.{namespace}.{name}", engine_worker.run)
-
-    async def start(self) -> None:
-        """Start to run delivered steps, unless this process does already, or was released."""
-        await self.worker.start()
 
     async def aclose(self, *, within: float = inf) -> None:
         """Stop working. Steps that still run are handed to other processes, or to the next start.

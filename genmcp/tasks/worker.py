@@ -220,7 +220,10 @@ class TaskWorker:
         Raises:
             StoreUnavailable: the store could not be reached.
         """
-        if self._lifecycle.state in (WorkerState.STOPPING, WorkerState.RELEASED):
+        state, serving = self._lifecycle.state, self._serving
+        if state is WorkerState.SERVING and serving is not None and not serving.loop.is_closed():
+            return
+        if state in (WorkerState.STOPPING, WorkerState.RELEASED):
             return
         ready = self.begin()
         if not ready.done():

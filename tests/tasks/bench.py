@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -146,10 +146,10 @@ async def ended(jobs: TaskService, id: str = "t1", owner: str | None = None) -> 
 
 
 async def until(jobs: TaskService, true: Callable[[Task], bool], id: str = "t1") -> Task:
-    """Return a task when something is true of it."""
+    """Return a task when something is true of it: not every change wakes a follower."""
     async with asyncio.timeout(BOUND):
-        async with aclosing(jobs.follow(id, None)) as changes:
-            async for each in changes:
-                if isinstance(each, TaskChange) and true(each.task):
-                    return each.task
-    raise AssertionError("the task ended before")
+        while True:
+            if true(task := await jobs.records.get(id)):
+                return task
+            assert not task.ended
+            await asyncio.sleep(0.01)
