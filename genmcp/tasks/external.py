@@ -18,13 +18,7 @@ from genmcp.core.job_transitions import record_submission
 from genmcp.core.outcome import Failed, pack
 from genmcp.core.task import Task
 from genmcp.core.waiting import ExternalCall, ExternalJob, Following
-from genmcp.errors import (
-    Conflict,
-    ContractError,
-    IllegalTransition,
-    TaskNotFound,
-    WaitCancelled,
-)
+from genmcp.errors import Conflict, ContractError, IllegalTransition, TaskNotFound, WaitCancelled
 from genmcp.stores.store import Put
 from genmcp.tasks.attempt import NotRunnableHere, pack_failure, pack_result
 from genmcp.tasks.options import JobBounds, JobOptions

@@ -51,11 +51,7 @@ class JobRunner:
     """
 
     def __init__(
-        self,
-        writer: TaskWriter,
-        parts: TaskParts,
-        options: JobOptions,
-        environment: JobEnvironment,
+        self, writer: TaskWriter, parts: TaskParts, options: JobOptions, environment: JobEnvironment
     ) -> None:
         self._writer = writer
         self._parts = parts
@@ -106,9 +102,7 @@ class JobRunner:
         name, bounds = f"job {job.name}", self._environment.bounds
         function, arguments = function_of(job)
         progress = ProgressWriter(
-            held.write_progress,
-            lambda: working.cancel(),
-            interval=bounds.progress_interval,
+            held.write_progress, lambda: working.cancel(), interval=bounds.progress_interval
         )
         run = self._run_of(held, task, job, progress, function.state_codec)
         call = partial(function, run, **arguments)

@@ -201,10 +201,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_POSITIONAL: Final = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-)
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 # Options that belong to the function: no record contains them.
 _OF_FUNCTION: Final = ("retry_on", "do_not_retry", "limit_key")
 _SCRIPT: Final = "__main__:"

@@ -55,11 +55,7 @@ class ProgressWriter:
     """
 
     def __init__(
-        self,
-        write: Write,
-        stop: Callable[[], object] = lambda: None,
-        *,
-        interval: float = 0.1,
+        self, write: Write, stop: Callable[[], object] = lambda: None, *, interval: float = 0.1
     ) -> None:
         self._write = write
         self._stop = stop

@@ -27,19 +27,8 @@ from typing import Any, Final, TypeAlias
 
 from genmcp.core.job_transitions import defer
 from genmcp.core.outcome import Outcome, unpack
-from genmcp.core.task import (
-    LOST,
-    Task,
-    fail_wait,
-    lose_process,
-)
-from genmcp.core.waiting import (
-    Finished,
-    Following,
-    Gathering,
-    Suspended,
-    Working,
-)
+from genmcp.core.task import LOST, Task, fail_wait, lose_process
+from genmcp.core.waiting import Finished, Following, Gathering, Suspended, Working
 from genmcp.errors import (
     IllegalTransition,
     InternalError,
@@ -49,12 +38,7 @@ from genmcp.errors import (
     UnknownFormat,
 )
 from genmcp.stores.clocks import steady
-from genmcp.tasks.attempt import (
-    NotRunnableHere,
-    StillRuns,
-    finished_with_error,
-    result_rejected,
-)
+from genmcp.tasks.attempt import NotRunnableHere, StillRuns, finished_with_error, result_rejected
 from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.job_runner import JobRunner
 from genmcp.tasks.options import JobEnvironment, JobOptions

@@ -86,9 +86,7 @@ class TaskService:
         self.records = TaskRecords(store, options, prefix, max_events=bounds.max_events)
         self._follower = TaskFollower(self.records)
         self._retry = RetriedWrites(
-            delays=bounds.write_retry_delays,
-            timeout=options.lease,
-            is_stopping=lifecycle.has_ended,
+            delays=bounds.write_retry_delays, timeout=options.lease, is_stopping=lifecycle.has_ended
         )
         self.writer = TaskWriter(self.records, deliveries, self.heartbeats, self._retry, options)
         self.runner = TaskRunner(

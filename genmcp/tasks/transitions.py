@@ -309,11 +309,7 @@ class TaskWriter:
         return await run_to_completion(answer())
 
     async def cancel(
-        self,
-        before: Task,
-        cancel_work: Callable[[Task], Awaitable[None]],
-        *,
-        wait: bool,
+        self, before: Task, cancel_work: Callable[[Task], Awaitable[None]], *, wait: bool
     ) -> Task | None:
         """Cancel a task and its step; return it as it was before, None if it had ended.
 

@@ -41,11 +41,7 @@ class RetriedWrites:
     """
 
     def __init__(
-        self,
-        *,
-        delays: Sequence[float],
-        timeout: float,
-        is_stopping: Callable[[], bool],
+        self, *, delays: Sequence[float], timeout: float, is_stopping: Callable[[], bool]
     ) -> None:
         self.is_stopping = is_stopping
         self._delays = delays
