@@ -29,7 +29,7 @@ from genmcp.core.task import Task
 from genmcp.core.waiting import Working
 from genmcp.errors import StoreError, TaskNotFound
 from genmcp.stores.clocks import steady
-from genmcp.tasks.follower import TaskChange, TaskFollower
+from genmcp.tasks.follower import TaskChange, follow_task
 from genmcp.tasks.heartbeats import BEATS_PER_LEASE, Heartbeats, Presence
 from genmcp.tasks.queues import AttemptFailed
 from genmcp.tasks.records import TaskRecords
@@ -53,7 +53,6 @@ class EngineWorker:
     def __init__(self, runner: TaskRunner, records: TaskRecords, lease: float) -> None:
         self._runner = runner
         self._records = records
-        self._follower = TaskFollower(records)
         self._lease = lease
         self._process = 0
         self._runs = 0
@@ -115,7 +114,7 @@ class EngineWorker:
         token = before.fencing_token + 1
         with suppress(TaskNotFound):
             read = partial(self._records.get, before.id)
-            async with aclosing(self._follower.follow(before.id, None, read)) as items:
+            async with aclosing(follow_task(self._records, before.id, None, read)) as items:
                 async for each in items:
                     task = each.task if isinstance(each, TaskChange) else before
                     if task.ended or task.fencing_token > token:

@@ -12,7 +12,7 @@ from genmcp.core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.store import Store
 from genmcp.tasks.engine_worker import EngineWorker
-from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
+from genmcp.tasks.follower import TaskChange, TaskMessage, follow_task
 from genmcp.tasks.heartbeats import Heartbeats, Presence
 from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.progress import JobProgress
@@ -84,7 +84,6 @@ class TaskService:
         presence = Presence(options.lease, store.now)
         self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
         self.records = TaskRecords(store, options, prefix, max_events=bounds.max_events)
-        self._follower = TaskFollower(self.records)
         self._retry = RetriedWrites(
             delays=bounds.write_retry_delays, timeout=options.lease, is_stopping=lifecycle.has_ended
         )
@@ -174,7 +173,7 @@ class TaskService:
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
-        return self._follower.follow(id, after, known or partial(self.get, id, owner))
+        return follow_task(self.records, id, after, known or partial(self.get, id, owner))
 
     async def answer(self, id: str, owner: str | None, answers: Mapping[str, bytes]) -> Task:
         """Add answers to the questions of the task, as JSON; after the last one it continues.
