@@ -269,10 +269,6 @@ def _reason(error: StoreUnavailable) -> str:
     return str(error) if isinstance(error, OverShare) else "the store is full"
 
 
-_MIN_DEFERRAL: Final = 0.5
-_MAX_DEFERRAL: Final = 30.0
-
-
 class NotRunnableHere(Exception):
     """Raised if this process cannot run a step, because it lacks the code.
 
@@ -284,15 +280,6 @@ class NotRunnableHere(Exception):
     def __init__(self, reason: str, message: str) -> None:
         super().__init__(reason)
         self.message = message
-
-    @staticmethod
-    def delay_after(seconds: float) -> float:
-        """Return the seconds before the next delivery of a step that was deferred for *seconds*.
-
-        Each pause is as long as all before it, up to 30 seconds: a process of the other release
-        gets the step soon if there is one, and a backlog that no process can run costs little.
-        """
-        return min(max(_MIN_DEFERRAL, seconds), _MAX_DEFERRAL)
 
     def outcome(self, seconds: float) -> bytes:
         """Return the packed outcome of a job that no process has run in *seconds*."""

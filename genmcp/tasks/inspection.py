@@ -146,14 +146,11 @@ def _reason(task: Task) -> str | None:
 
 def _not_retried(task: Task) -> str:
     """Return why *task* cannot be retried."""
-    state = state_of(task)
     if task.schedule is not None:
         return f"task {task.id} is an occurrence of a schedule: the next one comes by itself"
-    if state != "failed":
-        return f"task {task.id} is {state}: only tasks that failed after a job are retried"
     return (
-        f"task {task.id} has not failed after a single job, and cannot be retried: it waited for "
-        f"several jobs (gather), or failed before any job"
+        f"task {task.id} is {state_of(task)}, and cannot be retried: only tasks that failed after "
+        f"a single job are"
     )
 
 

@@ -51,6 +51,8 @@ from genmcp.tasks.writes import ProcessStops
 logger = logging.getLogger("genmcp")
 
 _HOUR: Final = 3600.0
+_SHORTEST_DEFERRAL: Final = 0.5  # seconds
+_LONGEST_DEFERRAL: Final = 30.0
 _SUBMIT_TIMEOUT: Final = 10.0  # seconds for an engine to accept a job
 
 Resume: TypeAlias = Callable[[Task, bytes, Outcome], Awaitable[Suspended | Finished]]
@@ -256,7 +258,9 @@ class TaskRunner:
         waited = task.deferred_seconds >= self._options.unknown_timeout
         if waited or not self._records.store.shared:
             return None
-        delay = missing.delay_after(task.deferred_seconds)
+        # Each pause is as long as all before it: a process of the other release gets the step soon
+        # if there is one, and a backlog that no process can run costs little.
+        delay = min(max(_SHORTEST_DEFERRAL, task.deferred_seconds), _LONGEST_DEFERRAL)
         logger.warning("task %s is deferred to another process: %s", task.id, missing)
         return await self._retry(partial(held.change, lambda task, now: defer(task, now, delay)))
 

@@ -13,7 +13,7 @@ from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.store import Store
 from genmcp.tasks.engine_worker import EngineWorker
 from genmcp.tasks.follower import TaskChange, TaskMessage, follow_task
-from genmcp.tasks.heartbeats import Heartbeats, Presence
+from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.progress import JobProgress
 from genmcp.tasks.queues import EngineQueue, ExternalQueue, ExternalStatus
@@ -81,8 +81,7 @@ class TaskService:
         queues, bounds = _followed(external, self._engines, store), environment.bounds
         prefix = f"{namespace}/" if namespace else ""
         lifecycle = WorkerLifecycle()
-        presence = Presence(options.lease, store.now)
-        self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
+        self.heartbeats = Heartbeats(store, node, options.lease, prefix)
         self.records = TaskRecords(store, options, prefix, max_events=bounds.max_events)
         self._retry = RetriedWrites(
             delays=bounds.write_retry_delays, timeout=options.lease, is_stopping=lifecycle.has_ended

@@ -118,7 +118,9 @@ async def test_common_suspension_loses_no_call(clocks: Clocks) -> None:
     """A process with an expired record stays alive for others until it had time to renew it."""
     now = 0.0
     store = MemoryStore(clock=lambda: now)
-    here, there = (Heartbeats(store, name, 9.0, clocks.presence()) for name in ("here", "there"))
+    here, there = (
+        Heartbeats(store, name, 9.0, presence=clocks.presence()) for name in ("here", "there")
+    )
     for node in (here, there):
         await node.beat()
     now = 40.0
@@ -139,7 +141,8 @@ async def test_new_process_after_suspension_loses_no_call(clocks: Clocks) -> Non
     now = 0.0
     store = MemoryStore(clock=lambda: now)
     frozen, dead, new = (
-        Heartbeats(store, name, 9.0, clocks.new_presence()) for name in ("frozen", "dead", "new")
+        Heartbeats(store, name, 9.0, presence=clocks.new_presence())
+        for name in ("frozen", "dead", "new")
     )
     for each in (frozen, dead):
         await each.beat()
@@ -157,7 +160,7 @@ async def test_new_process_after_suspension_loses_no_call(clocks: Clocks) -> Non
 
 async def test_new_process_detects_an_unserved_queue(clocks: Clocks) -> None:
     """The warning for it costs nothing, and is due with the first job that is submitted."""
-    nodes = Heartbeats(MemoryStore(), "new", 9.0, clocks.new_presence())
+    nodes = Heartbeats(MemoryStore(), "new", 9.0, presence=clocks.new_presence())
     await nodes.beat()
     assert not await nodes.is_served("heavy")
 
