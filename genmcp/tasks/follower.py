@@ -1,4 +1,10 @@
-"""Following tasks: their changes and messages, in order, until they end."""
+"""Following tasks: their changes and messages, in order, until they end.
+
+An event in the log contains only the number of the change (`Task.changes`). The task itself is read
+from the store, unless this process has written it and has it in memory. A follower that is slow
+reads the latest record, and reports several changes as one. Messages that were dropped from the log
+before they were read are left out.
+"""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -34,38 +40,29 @@ async def follow_task(
 ) -> AsyncGenerator[TaskChange | TaskMessage, None]:
     """Yield the changes of a task and the messages on it, in order, until it has ended.
 
-    An event in the log contains only the number of the change (`Task.changes`). The task itself is
-    read from the store, unless this process has written it and has it in memory. A follower that is
-    slow reads the latest record, and reports several changes as one.
-
-    Messages that were dropped from the log before they were read are left out. The present state is
-    always reported. The last item is the task after its end.
+    The present state is always reported. The last item is the task after its end.
 
     Args:
-        records: have the task.
-        id: the task.
+        records: have the task *id*.
         after: the position of the last item that the caller has seen; None: from the first event
             that is stored.
-        first: the task as the caller has just written it, or what reads it for the first time.
+        first: the task as the caller has just written it, or what reads it first.
 
     Raises:
         TaskNotFound: the task does not exist, or was deleted.
     """
-    store = records.store
-    read = partial(retry_read, store, partial(records.get, id))
+    read = partial(retry_read, records.store, partial(records.get, id))
     followed = records.followed.setdefault(id, FollowedTask())
     followed.count += 1
     try:
-        reported = -1
-        task = first if isinstance(first, Task) else await retry_read(store, first)
+        task = first if isinstance(first, Task) else await retry_read(records.store, first)
         # The present state is reported at the position of its event. `owed`: if that is not
         # stored any more, after the stored events. A new task has none.
-        owed = task.end is not None or after is None
+        reported, owed = -1, task.end is not None or after is None
         if task is first and task.changes == 0:
             reported, owed = 0, False
             yield TaskChange(None, task)
-        log = records.key(id)
-        async with aclosing(follow(store, log, after, catch_up=owed)) as events:
+        async with aclosing(follow(records.store, records.key(id), after, catch_up=owed)) as events:
             async for event in events:
                 if isinstance(event, LogTruncated | StoreUnavailable):
                     if isinstance(event, LogTruncated) or after is None:
