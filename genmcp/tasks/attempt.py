@@ -37,6 +37,8 @@ logger = logging.getLogger("genmcp")
 # continues until it reports progress (which raises in it) or returns. A retry must not overlap with
 # it: two runs of one job at once could do the same work twice.
 
+_CANCEL_GRACE: Final = 5.0  # seconds that a cancelled function has for its cleanup
+
 THREAD_GRACE: Final = 1.0
 """Seconds that a cancelled thread has to reach its next report."""
 
@@ -158,21 +160,20 @@ async def awaited(call: Callable[[], Awaitable[Any]]) -> Any:
 async def result_of(
     working: "asyncio.Task[Any]",
     timeout: float | None,
-    cancel_grace: float,
     function: JobFunction[..., Any],
 ) -> AttemptResult:
     """Return the result of an attempt at *function* by the task *working*.
 
-    After *timeout* seconds, or if the caller is cancelled, the function is cancelled, and has
-    *cancel_grace* seconds for its cleanup.
+    After *timeout* seconds, or if the caller is cancelled, the function is cancelled, and has some
+    seconds for its cleanup.
     """
     try:
         await asyncio.wait({working}, timeout=timeout)
     except asyncio.CancelledError:
-        await _cancel(working, cancel_grace)
+        await _cancel(working)
         raise
     if not working.done():
-        await _cancel(working, cancel_grace)
+        await _cancel(working)
         may_retry = function.retries_on(TimeoutError())
         return AttemptResult(pack(Failed(WaitTimedOut())), may_retry)
     if working.cancelled():
@@ -185,10 +186,10 @@ async def result_of(
     return AttemptResult(outcome, may_retry=False)
 
 
-async def _cancel(working: "asyncio.Task[Any]", grace: float) -> None:
-    """Cancel the function, and wait up to *grace* seconds for its cleanup."""
+async def _cancel(working: "asyncio.Task[Any]") -> None:
+    """Cancel the function, and wait for its cleanup."""
     working.cancel()
-    await asyncio.wait({working}, timeout=grace)
+    await asyncio.wait({working}, timeout=_CANCEL_GRACE)
     if not working.done():
         logger.error("%s continues although it was cancelled", working.get_name())
     elif not working.cancelled() and (error := working.exception()) is not None:

@@ -21,7 +21,7 @@ from genmcp.core.waiting import ExternalCall, ExternalJob, Following
 from genmcp.errors import Conflict, ContractError, IllegalTransition, TaskNotFound, WaitCancelled
 from genmcp.stores.store import Put
 from genmcp.tasks.attempt import NotRunnableHere, pack_failure, pack_result
-from genmcp.tasks.options import JobBounds, JobOptions
+from genmcp.tasks.options import JobOptions
 from genmcp.tasks.progress import ProgressWriter
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.records import HeldTask, external_label
@@ -32,6 +32,7 @@ logger = logging.getLogger("genmcp")
 _REPORTED_TTL: Final = 86400.0
 """Seconds for which a reported outcome is retained: a later call may wait for the same job, and a
 second report of its end must not change the outcome."""
+_TURN: Final = 60.0  # seconds for which a job is followed, until others that wait are
 _PAGE: Final = 100  # tasks that wait for one job, in one query
 
 
@@ -55,8 +56,8 @@ def pack_status(ref: ExternalJob, status: ExternalStatus) -> bytes:
 class ExternalJobs:
     """The jobs of external *queues* that calls wait for. Owned by the `TaskRunner` of a process.
 
-    At most `JobBounds.external_concurrency` jobs are followed at once. Each is submitted again
-    behind the waiting ones after `JobBounds.external_turn` seconds, so that all take turns.
+    A process follows a number of jobs at once. Each is submitted again behind the waiting ones
+    after a turn, so that all are followed.
     """
 
     def __init__(
@@ -64,14 +65,12 @@ class ExternalJobs:
         writer: TaskWriter,
         queues: Sequence[ExternalQueue],
         options: JobOptions,
-        bounds: JobBounds,
     ) -> None:
         self._writer = writer
         self._records = writer.records
         self._retry = writer.retry.retry_until_written
         self._queues = {each.scheme: each for each in queues}
         self._lease = options.lease
-        self._bounds = bounds
 
     async def follow(self, held: HeldTask, task: Task, ref: ExternalJob) -> Task:
         """Follow an external job for a while; return the task.
@@ -139,8 +138,8 @@ class ExternalJobs:
                 process follows the job.
         """
         reported: ExternalStatus | None = None
-        progress = ProgressWriter(held.write_progress, interval=self._bounds.progress_interval)
-        turn = asyncio.timeout(self._bounds.external_turn)
+        progress = ProgressWriter(held.write_progress)
+        turn = asyncio.timeout(_TURN)
         try:
             async with turn:
                 while not (status := await queue.snapshot(ref.ref)).over:

@@ -7,6 +7,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from random import random
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -34,6 +35,10 @@ from genmcp.tasks.transitions import TaskWriter, settlement
 from genmcp.tasks.values import Codec
 
 logger = logging.getLogger("genmcp")
+
+# Seconds for which a retry of a `def` job waits for the thread of the attempt before, which cannot
+# be stopped; after that the job fails, so that two attempts never overlap.
+_LINGER: Final = 60.0
 
 
 class JobRunner:
@@ -99,18 +104,16 @@ class JobRunner:
             StillRuns: the attempt was cancelled, and the thread of the function continues.
             asyncio.CancelledError: the attempt was cancelled, and so is the function.
         """
-        name, bounds = f"job {job.name}", self._environment.bounds
+        name = f"job {job.name}"
         function, arguments = function_of(job)
-        progress = ProgressWriter(
-            held.write_progress, lambda: working.cancel(), interval=bounds.progress_interval
-        )
+        progress = ProgressWriter(held.write_progress, lambda: working.cancel())
         run = self._run_of(held, task, job, progress, function.state_codec)
         call = partial(function, run, **arguments)
         thread = None if function.is_async else ThreadCall(call)
         run_function = call if thread is None else partial(self._environment.in_thread, thread)
         working = asyncio.create_task(awaited(run_function), name=name)
         try:
-            result = await result_of(working, job.timeout, bounds.cancel_grace, function)
+            result = await result_of(working, job.timeout, function)
             unwritten = await progress.close()  # from now on the next report ends the thread
             if thread is not None and result.may_retry and work.failures < job.retries:
                 result = await self._wait_for_thread(thread, result, name)
@@ -130,12 +133,11 @@ class JobRunner:
         self, thread: ThreadCall, result: AttemptResult, name: str
     ) -> AttemptResult:
         """Wait for the thread of a failed attempt before the next one; if it does not end, fail."""
-        linger = self._environment.bounds.linger
         if thread.runs:
             logger.warning("%s continues in its thread: the next attempt waits for it", name)
-        if await thread.wait(linger):
+        if await thread.wait(_LINGER):
             return result
-        logger.error("%s fails: its thread has not ended in %g seconds", name, linger)
+        logger.error("%s fails: its thread has not ended in %g seconds", name, _LINGER)
         return replace(result, may_retry=False)
 
     def _run_of(

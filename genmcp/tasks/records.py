@@ -29,7 +29,7 @@ from genmcp.errors import (
     TaskNotFound,
 )
 from genmcp.stores.store import Append, Delete, Op, Put, Store
-from genmcp.tasks.options import BOUNDS, JobOptions
+from genmcp.tasks.options import JobOptions
 from genmcp.tasks.progress import JobProgress, with_progress
 
 logger = logging.getLogger("genmcp")
@@ -40,6 +40,8 @@ MESSAGE: Final = b"n"
 DISCARDED: Final = b"d"
 
 _NO_EXPIRY: Final = 10 * 365 * 86400.0  # ten years: a log needs a ttl
+# The events of a task that are retained: a follower that is further behind gets the present state.
+_MAX_EVENTS: Final = 1000
 _DISCARDED_TTL: Final = 60.0  # seconds: followers read the event at once
 
 
@@ -246,7 +248,6 @@ class TaskRecords:
         store: has the records.
         options: how long records are retained, and how many a client may have.
         prefix: begins all keys and labels of the service.
-        max_events: the maximum number of events of a task that are retained.
 
     Attributes:
         followed: the tasks with followers in this process (`tasks/follower.py`).
@@ -259,11 +260,8 @@ class TaskRecords:
         store: Store,
         options: JobOptions,
         prefix: str = "",
-        *,
-        max_events: int = BOUNDS.max_events,
     ) -> None:
         self.store = store
-        self._max_events = max_events
         self._options = options
         self._ttl = partial(
             record_ttl, retention=options.retention, failed_retention=options.failed_retention
@@ -344,7 +342,7 @@ class TaskRecords:
         # A task without a call has no followers but the process of an engine that runs its job.
         is_followed = (task.parent is None and task.schedule is None) or was.holder is not None
         if task.changes != was.changes and is_followed:
-            event, keep = _CHANGED % task.changes, self._max_events
+            event, keep = _CHANGED % task.changes, _MAX_EVENTS
             ops.append(Append(key, event, ttl=ttl or _NO_EXPIRY, keep=keep, client=client))
         await self.store.apply(*ops)
         # Followers in this process get the event, and read the task from here.
@@ -391,7 +389,7 @@ class TaskRecords:
             self.key(id),
             MESSAGE + data,
             ttl=self._ttl(task) or _NO_EXPIRY,
-            keep=self._max_events,
+            keep=_MAX_EVENTS,
             client=client_of(task.owner, task.address),
             optional=True,
         )

@@ -105,7 +105,7 @@ class TaskRunner:
         self._resume = resume
         self._engines = options.engines
         self.parts = TaskParts(writer, self.cancel_work)
-        self.external = ExternalJobs(writer, queues, options, environment.bounds)
+        self.external = ExternalJobs(writer, queues, options)
         self.jobs = JobRunner(writer, self.parts, options, environment)
         self._options = options
         self._observer = environment.observer

@@ -78,14 +78,12 @@ class TaskService:
             raise ConfigurationError(
                 f"store: {store!r} does not deliver jobs: implement Store.deliveries"
             )
-        queues, bounds = _followed(external, self._engines, store), environment.bounds
+        queues = _followed(external, self._engines, store)
         prefix = f"{namespace}/" if namespace else ""
         lifecycle = WorkerLifecycle()
         self.heartbeats = Heartbeats(store, node, options.lease, prefix)
-        self.records = TaskRecords(store, options, prefix, max_events=bounds.max_events)
-        self._retry = RetriedWrites(
-            delays=bounds.write_retry_delays, timeout=options.lease, is_stopping=lifecycle.has_ended
-        )
+        self.records = TaskRecords(store, options, prefix)
+        self._retry = RetriedWrites(timeout=options.lease, is_stopping=lifecycle.has_ended)
         self.writer = TaskWriter(self.records, deliveries, self.heartbeats, self._retry, options)
         self.runner = TaskRunner(
             self.writer, resume, queues, options, environment, is_stopping=lifecycle.is_stopping
@@ -97,7 +95,6 @@ class TaskService:
             self.runner.handle,
             options,
             lifecycle,
-            bounds=bounds,
             prefix=prefix,
             has_work=store.durable or bool(options.schedules),
             schedules=self.runner.jobs.schedules.run,

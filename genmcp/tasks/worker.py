@@ -25,11 +25,15 @@ from genmcp.errors import StoreError, StoreUnavailable
 from genmcp.stores.deliveries import Backlog, Deliveries
 from genmcp.tasks.consumer import Handler, QueueConsumer
 from genmcp.tasks.heartbeats import Heartbeats
-from genmcp.tasks.options import BOUNDS, JobBounds, JobOptions
+from genmcp.tasks.options import JobOptions
 from genmcp.tasks.transitions import CONTINUATIONS, EXTERNAL, delivery_queue
 
 logger = logging.getLogger("genmcp")
 
+# Steps at once that are not jobs, such as methods that continue a call. They await more than they
+# compute, and do not depend on the queues.
+_CONTINUATION_CONCURRENCY: Final = 1000
+_EXTERNAL_CONCURRENCY: Final = 1000  # jobs of external queues that are followed at once
 _SUBMISSIONS: Final = 16  # at once, to engines
 _CALL_GRACE: Final = 5.0  # seconds that a cancelled call has for its cleanup
 _BUSY_POLL: Final = 0.05  # seconds between two checks for running calls
@@ -101,7 +105,6 @@ class TaskWorker:
         handler: runs the step with a delivered id.
         options: how this process works on jobs.
         lifecycle: the state, for others.
-        bounds: how many other steps run at once.
         prefix: with which the names of queues begin in the store.
         has_work: whether there may be work before the first call: the store is durable, or jobs run
             periodically.
@@ -124,7 +127,6 @@ class TaskWorker:
         options: JobOptions,
         lifecycle: WorkerLifecycle,
         *,
-        bounds: JobBounds = BOUNDS,
         prefix: str = "",
         has_work: bool = False,
         schedules: Callable[[], Coroutine[Any, Any, None]],
@@ -136,7 +138,6 @@ class TaskWorker:
         self._handler = handler
         self.options = options
         self._lifecycle = lifecycle
-        self._bounds = bounds
         self._prefix = prefix
         self._has_work = self.dormant = has_work
         self._schedules = schedules
@@ -322,8 +323,8 @@ class TaskWorker:
         served: list[tuple[Sequence[str], int, int | None]] = [
             ([*queues], concurrency, share) for queues, concurrency, share in options.job_slots()
         ]
-        served.append(([CONTINUATIONS], self._bounds.continuation_concurrency, None))
-        served.append(([EXTERNAL], self._bounds.external_concurrency, None))
+        served.append(([CONTINUATIONS], _CONTINUATION_CONCURRENCY, None))
+        served.append(([EXTERNAL], _EXTERNAL_CONCURRENCY, None))
         if options.engines:  # their jobs are submitted to them, which takes no slots
             served.append(([*options.engines], _SUBMISSIONS, None))
         return [

@@ -23,7 +23,7 @@ from genmcp.errors import IllegalTransition, StoreUnavailable, TaskNotFound
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Delete, Op, Put
 from genmcp.tasks.jobs import Run, job
-from genmcp.tasks.options import JobBounds, JobEnvironment, JobOptions
+from genmcp.tasks.options import JobOptions
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.service import Resume, TaskService
@@ -112,7 +112,6 @@ def process(store: MemoryStore, resume: Resume, *external: ExternalQueue) -> Tas
         resume=resume,
         external=external,
         options=JobOptions(lease=0.3),
-        environment=JobEnvironment(bounds=JobBounds(write_retry_delays=(0.01,))),
     )
 
 
