@@ -56,11 +56,7 @@ class ProgressWriter:
     """
 
     def __init__(
-        self,
-        write: Write,
-        stop: Callable[[], object] = lambda: None,
-        *,
-        interval: float = _INTERVAL,
+        self, write: Write, stop: Callable[[], object] = lambda: None, interval: float = _INTERVAL
     ) -> None:
         self._write = write
         self._stop = stop

@@ -23,11 +23,8 @@ logger = logging.getLogger("genmcp")
 
 T = TypeVar("T")
 
-_DELAYS: Final[Sequence[float]] = (
-    0.1,
-    0.5,
-    2.0,
-)  # seconds between attempts; the last one is repeated
+# Seconds between attempts; the last one is repeated.
+_DELAYS: Final[Sequence[float]] = (0.1, 0.5, 2.0)
 _CLOSE_TIMEOUT: Final = 1.0  # seconds for pending writes when this process stops
 
 
