@@ -4,14 +4,13 @@ A record and its submission are two writes. If a process dies between the two, o
 queued task waits without a delivery, and a call that ran in the process stays `working`. A job may
 also pass its deadline in a queue that no process serves. A reader of the task repairs that
 (`TaskWriter.recover`), but a client need not read it: it may wait for a notification, or may not
-have got the id. One process of a service therefore examines the open tasks in turn.
+have got the id. Each process therefore examines the open tasks in turn.
 """
 
 from typing import Final
 
 from genmcp.core.task import Task
-from genmcp.errors import Conflict, UnknownFormat
-from genmcp.stores.store import Put
+from genmcp.errors import UnknownFormat
 from genmcp.tasks.transitions import TaskWriter
 
 # Of the tasks that are examined: the others wait for their clients, or have ended.
@@ -21,9 +20,9 @@ _LABELS: Final = ("expires", "state:queued", "state:working")
 class TaskReconciler:
     """Examines the open tasks of a service while this process works on tasks.
 
-    The processes of a service elect one by a record that expires after a lease. It examines at most
-    100 tasks of each label at each check, and continues behind the last one at the next. A
-    repeated submission of a task that the queue still has does nothing.
+    It examines at most 100 tasks of each label at each check, and continues behind the last one at
+    the next. A repeated submission of a task that the queue still has does nothing, and two
+    processes that repair one task compare its version.
 
     Args:
         writer: submits a task whose next step is overdue, and gives up one whose process died.
@@ -39,13 +38,11 @@ class TaskReconciler:
         self._after: dict[str, str | None] = dict.fromkeys(_LABELS)
 
     async def check(self) -> None:
-        """Examine the next tasks, if this process is elected, and repair them.
+        """Examine the next tasks, and repair them.
 
         Raises:
             StoreError: the store failed.
         """
-        if not await self.is_elected():
-            return
         for label, after in self._after.items():
             in_full = f"{self._records.prefix}{label}"
             page = await self._records.store.find(in_full, after, self._at_once)
@@ -56,17 +53,3 @@ class TaskReconciler:
                 except UnknownFormat:  # of another release, which examines it
                     continue
                 await self._writer.recover(task)
-
-    async def is_elected(self) -> bool:
-        """Renew or acquire the record of the election; return whether this process has it."""
-        store, key = self._records.store, f"{self._records.prefix}reconciler"
-        node, lease = self._writer.heartbeats.own.encode(), self._writer.heartbeats.lease
-        entry = await store.get(key)
-        if entry is not None and entry.value != node:
-            return False
-        try:
-            version = 0 if entry is None else entry.version
-            await store.apply(Put(key, node, ttl=lease, expect=version))
-        except Conflict:
-            return False
-        return True

@@ -2,18 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from genmcp.core.task import Task
 from genmcp.core.waiting import Working
-from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.service import TaskService
-from tests.support.clock import Clock
 from tests.tasks.bench import BOUND, Bench, made, opened
 
 
@@ -85,23 +82,3 @@ async def test_examination_is_bounded_and_continues_behind_the_last(bench: Bench
 
     # The first page has "new" and one more; the fourth begins anew.
     assert submitted == [1, 3, 5, 5]
-
-
-async def test_one_process_of_a_service_examines(tmp_path: Path) -> None:
-    """Another one takes over when the record of the election has expired."""
-    clock = Clock(1000.0)
-    store = SQLiteStore(tmp_path / "jobs.db", clock=clock)
-    async with aclosing(store), opened("memory", tmp_path) as bench:
-        first, second = (
-            TaskReconciler(bench.jobs(node, store=store).writer) for node in ("n1", "n2")
-        )
-
-        assert await first.is_elected()
-        assert not await second.is_elected()
-        clock.now += 20
-        assert await first.is_elected()
-        clock.now += 20
-        assert not await second.is_elected()
-        clock.now += 20
-        assert await second.is_elected()
-        assert not await first.is_elected()
