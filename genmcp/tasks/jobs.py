@@ -227,15 +227,6 @@ class JobKeywords(TypedDict, total=False):
     do_not_retry: type[BaseException] | tuple[type[BaseException], ...]
 
 
-class JobSchedule(TypedDict, total=False):
-    """The options of `JobFunction.options`, as described there."""
-
-    delay: float
-    at: datetime
-    expires: float
-    queue: str
-
-
 class JobFunction(Generic[P, R_co]):
     """A function with `@job`. Calling it calls the function; `job` returns a job for a worker.
 
@@ -286,7 +277,14 @@ class JobFunction(Generic[P, R_co]):
         """The name under which workers find the function."""
         return self._template.name
 
-    def options(self, **options: Unpack[JobSchedule]) -> "JobFunction[P, R_co]":
+    def options(
+        self,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        expires: float | None = None,
+        queue: str | None = None,
+    ) -> "JobFunction[P, R_co]":
         """Return this function with other options for the jobs that it makes.
 
             return remind.options(at=tomorrow).job(text).then(self.reminded)
@@ -299,17 +297,16 @@ class JobFunction(Generic[P, R_co]):
             queue: as for `@job`.
 
         Raises:
-            ConfigurationError: an option is unknown or wrong.
+            ConfigurationError: an option is wrong.
         """
-        if unknown := options.keys() - JobSchedule.__annotations__.keys():
-            raise ConfigurationError(f"{self.name}: no job has the option {', '.join(unknown)}")
-        changes: dict[str, Any] = dict(options)
-        if (at := changes.pop("at", None)) is not None:
+        if at is not None:
             if not isinstance(at, datetime) or at.tzinfo is None:
                 raise ConfigurationError(
                     f"{self.name}: at must be a datetime with a time zone, not {at!r}"
                 )
-            changes["delay"] = max(0.0, (at - datetime.now(UTC)).total_seconds())
+            delay = max(0.0, (at - datetime.now(UTC)).total_seconds())
+        given = {"delay": delay, "expires": expires, "queue": queue}
+        changes: dict[str, Any] = {key: each for key, each in given.items() if each is not None}
         made = copy(self)
         made._template = _checked(self.name, replace(self._template, **changes))
         return made

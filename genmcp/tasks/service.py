@@ -16,7 +16,7 @@ from genmcp.tasks.follower import TaskChange, TaskMessage, follow_task
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.progress import JobProgress
-from genmcp.tasks.queues import EngineQueue, ExternalQueue, ExternalStatus
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.runner import Resume, TaskRunner
@@ -78,7 +78,10 @@ class TaskService:
             raise ConfigurationError(
                 f"store: {store!r} does not deliver jobs: implement Store.deliveries"
             )
-        queues = _followed(external, self._engines, store)
+        schemes = [each.scheme for each in external]
+        if len({*schemes}) < len(schemes):
+            raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
+        queues = (*self._engines.values(), *external)  # the last one of a scheme counts
         prefix = f"{namespace}/" if namespace else ""
         lifecycle = WorkerLifecycle()
         self.heartbeats = Heartbeats(store, node, options.lease, prefix)
@@ -104,6 +107,11 @@ class TaskService:
         self.start = self.worker.start
         engine_worker = EngineWorker(self.runner, self.records, options.lease)
         for name, engine in self._engines.items():
+            if not store.shared:
+                raise ConfigurationError(
+                    f"JobOptions.queues[{name!r}] is {engine!r}, whose workers need the store, but "
+                    f"{store!r} is not shared: give the Mux a URL, or set GENMCP_STORE"
+                )
             engine.bind(f"genmcp.{namespace}.{name}", engine_worker.run)
 
     async def aclose(self, *, within: float = inf) -> None:
@@ -273,25 +281,3 @@ class TaskService:
 
     def _held(self, id: str, fencing_token: int) -> HeldTask:
         return HeldTask(self.records, id, fencing_token)
-
-
-def _followed(
-    external: Sequence[ExternalQueue], engines: Mapping[str, EngineQueue], store: Store
-) -> Sequence[ExternalQueue]:
-    """Return the queues whose jobs are followed: *external*, and *engines* of other schemes.
-
-    Raises:
-        ConfigurationError: two of *external* have one scheme, or there are *engines*, but the store
-            is not shared.
-    """
-    schemes = [each.scheme for each in external]
-    if len({*schemes}) < len(schemes):
-        raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
-    for name, engine in engines.items():
-        if not store.shared:
-            raise ConfigurationError(
-                f"JobOptions.queues[{name!r}] is {engine!r}, whose workers need the store, but "
-                f"{store!r} is not shared: give the Mux a URL, or set GENMCP_STORE"
-            )
-    by_scheme = {each.scheme: each for each in (*engines.values(), *external)}
-    return [*by_scheme.values()]

@@ -18,7 +18,6 @@ try:
     from temporalio.common import RetryPolicy
     from temporalio.exceptions import (
         CancelledError,
-        TemporalError,
         TerminatedError,
         WorkflowAlreadyStartedError,
     )
@@ -28,7 +27,6 @@ except ImportError as error:
 
 __all__ = ["TemporalQueue"]
 
-_QUERY_TIMEOUT: Final = timedelta(seconds=5)  # no worker of the workflow may be there to respond
 _LONGEST_JOB: Final = timedelta(days=365)  # Temporal needs a limit; that of a job is `timeout`
 _HEARTBEAT: Final = 10.0  # seconds
 _HEARTBEAT_TIMEOUT: Final = timedelta(seconds=60)  # after that Temporal shows the job as failed
@@ -58,14 +56,11 @@ class TemporalQueue(EngineQueue):
     The jobs of that queue run as activities in workers with `workflows` and `activities`, which
     import the module of the mux.
 
-    It also follows workflows: `ExternalJob("temporal", workflow_id)`. Their progress is read by a
-    query that returns a dict with "current", "total" and "message".
+    It also follows workflows: `ExternalJob("temporal", workflow_id)`.
 
     Args:
         connect: returns a client: `lambda: Client.connect("localhost:7233")`.
         task_queue: the task queue of jobs, and of workflows that `job` makes. Default: "genmcp".
-        progress_query: the name of the query for the progress of a workflow. None (the default):
-            progress is not reported.
 
     Attributes:
         workflows, activities: those that a worker of *task_queue* needs to run jobs.
@@ -78,11 +73,9 @@ class TemporalQueue(EngineQueue):
         connect: Callable[[], Awaitable[Client]],
         *,
         task_queue: str = "genmcp",
-        progress_query: str | None = None,
     ) -> None:
         self._connect = connect
         self._task_queue = task_queue
-        self._progress_query = progress_query
         self._client: Client | None = None
         self._connecting = asyncio.Lock()  # many jobs may be followed from the start
         self.workflows: Sequence[type] = [JobWorkflow]
@@ -113,7 +106,7 @@ class TemporalQueue(EngineQueue):
         handle = await self._handle(ref)
         try:
             if (await handle.describe()).close_time is None:
-                return await self._progress(handle)
+                return ExternalStatus("working")
             return ExternalStatus("completed", result=await handle.result())
         except WorkflowFailureError as error:
             cancelled = isinstance(error.cause, CancelledError | TerminatedError)
@@ -152,10 +145,3 @@ class TemporalQueue(EngineQueue):
 
     async def _handle(self, ref: str) -> WorkflowHandle[Any, Any]:
         return (await self._opened()).get_workflow_handle(ref)
-
-    async def _progress(self, handle: WorkflowHandle[Any, Any]) -> ExternalStatus:
-        found: dict[str, Any] = {}
-        if self._progress_query is not None:
-            with suppress(TemporalError):
-                found = await handle.query(self._progress_query, rpc_timeout=_QUERY_TIMEOUT)
-        return ExternalStatus("working", *map(found.get, ("current", "total", "message")))

@@ -292,7 +292,7 @@ class TaskWorker:
         beating = asyncio.create_task(heartbeats.keep_beating())
         consuming = [asyncio.create_task(each.run()) for each in consumers]
         for part in (beating, *consuming):
-            part.add_done_callback(serving.fail)
+            part.add_done_callback(lambda part: serving.stopping.set())  # it has failed
         # Records would expire during a long step: a check extends that.
         pause = min(options.lease / 2, options.retention / 6)
         others = [asyncio.create_task(each) for each in (self._check(pause), self._schedules())]
@@ -409,10 +409,6 @@ class _Serving:
     def over(self) -> bool:
         """Whether it has ended, with its loop or before."""
         return self.task.done() or self.loop.is_closed()
-
-    def fail(self, part: "asyncio.Task[None]") -> None:
-        """End this because a *part* of it has ended."""
-        self.stopping.set()
 
     async def stop(self, grace: float, *, waits_for_calls: bool) -> None:
         """Stop it, and wait for its end, from any loop."""

@@ -159,7 +159,6 @@ def test_invalid_job_is_rejected_at_import(
         ({"at": datetime(2030, 1, 1)}, "time zone"),  # noqa: DTZ001
         ({"at": 5}, "time zone"),
         ({"delay": -1}, "delay"),
-        ({"retries": 2}, "retries"),
     ],
 )
 def test_wrong_options_of_a_job_are_rejected(options: Any, message: str) -> None:
