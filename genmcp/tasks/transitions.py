@@ -13,6 +13,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 from typing import Final
 
+from msgspec.structs import replace
+
 from genmcp.cancellation import run_to_completion
 from genmcp.core.client_key import client_of
 from genmcp.core.job_transitions import expire_job, submit_again
@@ -44,6 +46,9 @@ def delivery_queue(prefix: str, queue: str) -> str:
     """
     return prefix + queue.replace("%", "%25").replace("/", "%2F")
 
+
+UNSERVED: Final = "Waiting for a worker"
+"""The status message of a task whose queue is not served by any process."""
 
 _WARNING_INTERVAL: Final = 60.0  # seconds between two warnings about one queue
 
@@ -142,7 +147,8 @@ class TaskWriter:
         `TaskService.get` calls this, so that reads repair the state. If the task is bound to a dead
         process, or held by a dead process of an engine, it is taken from it (a write). If its job
         has passed its deadline in the queue, it fails. If its next step is overdue, the step is
-        submitted again. Otherwise *task* is returned unchanged.
+        submitted again; the returned task then has a status message if no process serves its queue.
+        Otherwise *task* is returned unchanged.
         """
         node = task.bound_node or task.holder
         if node is not None and not await self.heartbeats.is_alive(node):
@@ -160,6 +166,8 @@ class TaskWriter:
             was_set = now < task.updated - lease  # this clock or that of the writer was set
             if overdue > lease / 2 or was_set:
                 await self._submit_again(task)
+                if task.job is not None and not await self.heartbeats.is_served(task.job.queue):
+                    return replace(task, message=UNSERVED)
         return task
 
     async def _submit_again(self, task: Task) -> None:

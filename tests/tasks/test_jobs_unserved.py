@@ -26,11 +26,12 @@ async def heavy(run: Run) -> int:
 
 
 async def test_unserved_queue_is_logged(bench: Bench, caplog: pytest.LogCaptureFixture) -> None:
-    """Once; its jobs wait until a worker is there."""
+    """By the log, once, and by the status of a task that is overdue; until a worker is there."""
     server = bench.jobs("server", lease=0.4)
     for id in ("t1", "t2"):
         await server.create(made(Working(heavy.job()), id=id), b"")
     assert caplog.text.count("no process serves the queue 'heavy'") == 1
+    assert (await server.get("t1", None)).message == "Waiting for a worker"
 
     worker = bench.jobs("worker", queues=["heavy"], lease=0.4)
     await worker.start()
