@@ -10,6 +10,7 @@ each task gets it one way or the other.
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final
 
@@ -18,7 +19,14 @@ from genmcp.core.job_transitions import record_submission
 from genmcp.core.outcome import Failed, pack
 from genmcp.core.task import Task
 from genmcp.core.waiting import ExternalCall, ExternalJob, Following
-from genmcp.errors import Conflict, ContractError, IllegalTransition, TaskNotFound, WaitCancelled
+from genmcp.errors import (
+    Conflict,
+    ContractError,
+    IllegalTransition,
+    TaskNotFound,
+    UnknownFormat,
+    WaitCancelled,
+)
 from genmcp.stores.store import Put
 from genmcp.tasks.attempt import NotRunnableHere, pack_failure, pack_result
 from genmcp.tasks.options import JobOptions
@@ -190,7 +198,8 @@ class ExternalJobs:
         label, after, has_waited = external_label(self._records.prefix, ref), None, False
         while found := await self._records.store.find(label, after, _PAGE):
             for each in found:
-                has_waited |= await self._settle(Task.unpack(each.value).id, ref, outcome)
+                with suppress(UnknownFormat):  # of another release, whose process reads the outcome
+                    has_waited |= await self._settle(Task.unpack(each.value).id, ref, outcome)
             after = found[-1].key
         return has_waited
 

@@ -159,14 +159,13 @@ class TaskWorker:
 
         It has the same grace period as steps.
         """
-        running = asyncio.get_running_loop().create_task(call)
+        running = asyncio.get_running_loop().create_task(call, name="a call")
         self._unowned.add(running)
         running.add_done_callback(self._call_ended)
 
     def _call_ended(self, call: "asyncio.Task[None]") -> None:
         self._unowned.discard(call)
-        if not call.cancelled() and (error := call.exception()) is not None:
-            logger.error("a call has failed", exc_info=error)
+        _log_failure(call)
 
     @property
     def problem(self) -> str | None:
@@ -295,7 +294,12 @@ class TaskWorker:
             part.add_done_callback(lambda part: serving.stopping.set())  # it has failed
         # Records would expire during a long step: a check extends that.
         pause = min(options.lease / 2, options.retention / 6)
-        others = [asyncio.create_task(each) for each in (self._check(pause), self._schedules())]
+        others = [
+            asyncio.create_task(self._check(pause), name="the check of tasks"),
+            asyncio.create_task(self._schedules(), name="the creation of periodic jobs"),
+        ]
+        for each in others:
+            each.add_done_callback(_log_failure)
         if self._serving is serving and self.state is WorkerState.STARTING:
             self._enter(WorkerState.SERVING)
         serving.ready.set_result(None)
@@ -376,6 +380,11 @@ class TaskWorker:
 
 class _Stopped(StoreUnavailable):
     """The worker was stopped, or its event loop closed, before it served."""
+
+
+def _log_failure(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("%s has failed", task.get_name(), exc_info=error)
 
 
 def _log_failed_start(ready: "Future[None]") -> None:
