@@ -419,7 +419,7 @@ async def test_worker_restarts_after_a_defect(
     await jobs.start()
     with monkeypatch.context() as patch:
         patch.setattr(store, "touch", touch)
-        (serving,) = [each for each in asyncio.all_tasks() if "TaskWorker._serve" in repr(each)]
+        (serving,) = [each for each in asyncio.all_tasks() if "TaskWorker._serve()" in repr(each)]
         async with asyncio.timeout(BOUND):
             await broken.wait()
             await asyncio.wait({serving})
