@@ -153,7 +153,7 @@ class KeyedCalls:
         """Run the hook of *task*, and write its result."""
         running = asyncio.current_task()
         assert running is not None
-        self._tasks.running.add(task.id, task.fencing_token, running.cancel)
+        self._tasks.running[task.id, task.fencing_token] = running.cancel
         waiting_calls = self._services.waiting_calls
         slots = waiting_calls.acquire(channel.context.caller.client_key)
         try:
@@ -161,7 +161,7 @@ class KeyedCalls:
             await self._service.runner.run_call(task, step)
         finally:
             waiting_calls.release(slots)
-            self._tasks.running.discard(task.id, task.fencing_token)
+            self._tasks.running.pop((task.id, task.fencing_token), None)
 
 
 _arguments: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -301,7 +301,7 @@ class Mux(Services):
     async def settle(self, ref: ExternalJob, snapshot: ExternalStatus) -> None:
         """Report the end of an external job, from a callback of its queue or a webhook.
 
-        The first report counts, this one or that of `ExternalQueue.watch`.
+        The first report counts, this one or the one that is read from the queue.
 
         Raises:
             ValueError: *snapshot* is that of a job that has not ended.

@@ -327,8 +327,9 @@ class Tasks:
             namespace=services.audience,
         )
         self.worker = self.service.worker
-        self.running = running = self.service.running
-        services.bus.subscribe(StopTask, lambda each: running.stop(each.task, each.fencing_token))
+        self.running = self.service.running
+        stop = self.service.runner.stop_call
+        services.bus.subscribe(StopTask, lambda each: stop(each.task, each.fencing_token))
 
     # Calls that become tasks.
 
@@ -407,7 +408,7 @@ class Tasks:
             case CallAction.UNREGISTER_TASK:
                 assert context.task is not None
                 await flush(channel)
-                self.running.discard(context.task, context.fencing_token)
+                self.running.pop((context.task, context.fencing_token), None)
             case CallAction.CANCEL_WORK:
                 await self._cancel_work(channel)
             case CallAction.NOTIFY_TOOL:

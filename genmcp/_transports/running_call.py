@@ -533,7 +533,7 @@ class Promotion(msgspec.Struct, eq=False):
         self._reached = context.continuation
         context.sink = TaskSink(tasks.service, context.task, context.fencing_token)
         stop = partial(self._call.report_threadsafe, CancelTask())
-        tasks.running.add(context.task, context.fencing_token, stop)
+        tasks.running[context.task, context.fencing_token] = stop
 
     async def _update_step(self) -> None:
         """Write the step that the call has reached, unless it is the one in the record."""

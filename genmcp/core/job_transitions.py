@@ -80,7 +80,7 @@ def record_submission(task: Task, now: float, ref: ExternalJob) -> Task:
     """
     if not isinstance(task.work, Following) or task.settled:
         raise IllegalTransition("submit", "settled" if task.settled else task.status)
-    return replace(task, updated=now, work=Following(ref, submitted=True))
+    return replace(task, updated=now, work=Following(ref))
 
 
 def retry_task(task: Task, id: str, node: str, now: float) -> Task:

@@ -96,24 +96,10 @@ def end_part(task: Task, part: PartOf, succeeded: bool, now: float) -> Task:
     work = task.work
     if not isinstance(work, Gathering) or not waits_for_part(task, part):
         return task
-    fractions = {index: each for index, each in work.fractions.items() if index != part.index}
-    work = replace(work, ended={**work.ended, part.index: succeeded}, fractions=fractions)
-    progress, total = work.progress
-    task = replace(add_progress(task, now, progress, total, None), work=work)
+    work = replace(work, ended={**work.ended, part.index: succeeded})
+    done, total = float(len(work.ended)), float(work.count)
+    task = replace(add_progress(task, now, done, total, None), work=work)
     return task.resubmit(now, 0.0) if work.started and work.complete else task
-
-
-def report_part(
-    task: Task, part: PartOf, fraction: float | None, message: str | None, now: float
-) -> Task:
-    """Return *task* with the progress of *part*, of which *fraction* is done."""
-    work = task.work
-    if not isinstance(work, Gathering) or not waits_for_part(task, part):
-        return task
-    if fraction is not None:
-        work = replace(work, fractions={**work.fractions, part.index: fraction})
-    progress, total = work.progress
-    return replace(add_progress(task, now, progress, total, message), work=work)
 
 
 def outcome_parts(work: Gathering) -> Sequence[int]:

@@ -94,27 +94,28 @@ class FailedStep(msgspec.Struct, frozen=True):
 class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename=_STORED_NAMES.get):
     """The stored record of a call. Owned by the process that holds its fencing token.
 
-    owner: the principal that may see it; address: the peer address of an anonymous client, None for
-    a local one. tool: the name that was called. node: the process that created it. created,
+    owner: the principal that may see it; address: the peer address of an anonymous client, None
+    for a local one. tool: the name that was called. node: the process that created it. created,
     updated, due: Unix time; *due* is when it was to be delivered. ttl: seconds for which it
-    waits for its client, and is retained after its end; None: never expires. poll: seconds between
-    two polls of a client. on_lost: what happens when the worker of its job dies. end: how it ended,
-    None while it is open. message, progress, total: the latest progress of the work. step: the
-    number of the step that the call waits in; continuation: that step, packed, empty while `call`
-    itself runs. work: what it waits for, None once it has ended. held_delivery: the delivery that a
-    worker has claimed and not released. claim_id: a random value, so that no two claims are equal.
-    holder: the process that has claimed it, if that is one of an engine; its heartbeat shows
-    whether it is alive. submissions: how often it was submitted to an engine again.
-    changes: incremented by each change that followers see. outcome: how the wait ended, packed;
-    once it is set, `continue_` is due, or runs. result, error: as JSON. deferred_seconds: for how
-    long its step was deferred by processes that lack its code. arguments_digest: of a call with an
+    waits for its client, and is retained after its end; None: never expires. poll: seconds
+    between two polls of a client. on_lost: what happens when the worker of its job dies. end:
+    how it ended, None while it is open. message, progress, total: the latest progress of the
+    work. step: the number of the step that the call waits in; continuation: that step, packed,
+    empty while `call` itself runs. work: what it waits for, None once it has ended.
+    held_delivery: the delivery that a worker has claimed and not released. claim_id: a random
+    value, so that no two claims are equal. holder: the process that has claimed it, if that is
+    one of an engine; its heartbeat shows whether it is alive. submissions: how often it was
+    submitted to an engine again. changes: incremented by each change that clients see: of its
+    questions, its progress and its end. outcome: how the wait ended, packed; once it is set,
+    `continue_` is due, or runs. result, error: as JSON. deferred_seconds: for how long its step
+    was deferred by processes that lack its code. arguments_digest: of a call with an
     idempotency key, else None. private: whether no client can have the id; such a task has no
     stored request. raised, frees_key: see `Finished`. trace: the members `traceparent`,
-    `tracestate` and `baggage` of the call (W3C Trace Context), so that the spans of its steps join
-    its trace.
-    parent: the wait for several jobs that this is a part of (`core/parts.py`). schedule: the name
-    and the time of a periodic job (`tasks/schedules.py`). Neither of these two has a call. failed:
-    the step in which it has failed. retries: the id of the failed task that this one repeats.
+    `tracestate` and `baggage` of the call (W3C Trace Context), so that the spans of its steps
+    join its trace. parent: the wait for several jobs that this is a part of (`core/parts.py`).
+    schedule: the name and the time of a periodic job (`tasks/schedules.py`). Neither of these
+    two has a call. failed: the step in which it has failed. retries: the id of the failed task
+    that this one repeats.
     """
 
     id: str
@@ -325,6 +326,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         return self._next(
             "suspend",
             now,
+            changes=self.changes + 1,
             due=due,
             step=suspended.step,
             continuation=suspended.continuation,
@@ -352,6 +354,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         return self._next(
             "end",
             now,
+            changes=self.changes + 1,
             end=end,
             result=finished.result,
             error=finished.error,
@@ -369,7 +372,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     def _next(self, transition: str, now: float, /, **fields: object) -> "Task":
         if self.end is not None:
             raise IllegalTransition(transition, self.status)
-        return replace(self, updated=now, changes=self.changes + 1, **fields)
+        return replace(self, updated=now, **fields)
 
 
 def _failed_step(task: Task) -> FailedStep | None:
@@ -432,7 +435,7 @@ def add_answers(task: Task, answers: Mapping[str, bytes], now: float) -> Task:
     if not new:
         return task
     asking = replace(task.work, answers={**task.work.answers, **new})
-    task = task._next("answer", now, work=asking)
+    task = task._next("answer", now, changes=task.changes + 1, work=asking)
     return task if asking.missing else task.settle(asking.outcome, now).take_over(now)
 
 
@@ -446,7 +449,7 @@ def add_progress(
     """
     reported = {"progress": progress, "total": total, "message": message}
     new = {key: each for key, each in reported.items() if each is not None}
-    return task._next("progress", now, **new)
+    return task._next("progress", now, changes=task.changes + 1, **new)
 
 
 def replace_task(task: Task, ended: Task) -> Task:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, Generic, Literal, 
 import msgspec
 from typing_extensions import TypeVar
 
-from genmcp._options import Bound, Fraction, Pause, Seconds
+from genmcp._options import Bound, Pause, Seconds
 from genmcp.core.backoff import backoff
 from genmcp.core.outcome import Done, Failed, pack
 from genmcp.errors import ContractError
@@ -17,6 +17,7 @@ T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", default=Any, covariant=True)
 
 _DEFAULT_QUEUE = "default"
+_LONGEST_BACKOFF = 3600.0  # seconds
 _LONGEST = 64  # characters of the key of a question
 _MOST_PARTS = 100  # each is a task of its own, written before any of them runs
 
@@ -94,12 +95,9 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
     delay: seconds before it is due. expires: seconds after that by which it must have ended, over
     all attempts and the time in its queue. timeout: seconds that one attempt may take (default:
-    unlimited); soft_timeout: seconds after which the attempt gets `SoftTimeLimit`. retries: how
-    often a failed job is tried again (default 0); backoff: seconds before the first retry (default
-    1), doubled for each further one up to max_backoff (default 3600). jitter: the fraction of such
-    a pause, from 0 to 1, that is random (default 0.25), so that jobs which failed together are not
-    retried together. limit: the maximum number of jobs with this name and *limit_key* that run at
-    once; 0: unlimited.
+    unlimited). retries: how often a failed job is tried again (default 0); backoff: seconds before
+    the first retry (default 1), doubled for each further one. limit: the maximum number of jobs
+    with this name and *limit_key* that run at once; 0: unlimited.
     """
 
     name: str
@@ -108,11 +106,8 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     delay: Pause = 0.0
     expires: Seconds | None = None
     timeout: Seconds | None = None
-    soft_timeout: Seconds | None = None
     retries: Bound = 0
     backoff: Pause = 1.0
-    max_backoff: Pause = 3600.0
-    jitter: Fraction = 0.25
     limit: Bound = 0
     limit_key: str = ""
 
@@ -126,10 +121,10 @@ class Job(Wait[T_co], msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
         """Return the seconds to wait before the attempt after *failures* failures.
 
         *chance* is a random number from 0 to 1: 0 gives the whole pause, 1 a pause shorter by
-        `jitter`.
+        a quarter, so that jobs which failed together are not retried together.
         """
-        whole = backoff(failures + 1, self.backoff, self.max_backoff)
-        return whole * (1.0 - self.jitter * chance)
+        whole = backoff(failures + 1, self.backoff, max(self.backoff, _LONGEST_BACKOFF))
+        return whole * (1.0 - 0.25 * chance)
 
 
 _MAKERS: Mapping[str, str] = {
@@ -392,10 +387,9 @@ class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
 
 
 class Following(msgspec.Struct, frozen=True, tag="following", omit_defaults=True):
-    """The call waits for a job of an external queue; *submitted*: which was submitted for it."""
+    """The call waits for a job of an external queue."""
 
     ref: ExternalJob
-    submitted: bool = False
 
 
 class PartOf(msgspec.Struct, frozen=True, array_like=True):
@@ -421,7 +415,6 @@ class Gathering(msgspec.Struct, frozen=True, tag="gathering", omit_defaults=True
     parts: tuple[Working | Following, ...] = ()
     keys: tuple[str, ...] = ()
     ended: Mapping[int, bool] = {}
-    fractions: Mapping[int, float] = {}
 
     @classmethod
     def of(cls, group: JobGroup[Any]) -> "Gathering":
@@ -446,11 +439,6 @@ class Gathering(msgspec.Struct, frozen=True, tag="gathering", omit_defaults=True
         """Whether the outcome of the wait is decided."""
         ended = self.ended.values()
         return len(ended) == self.count or (self.mode == "all" and False in ended)
-
-    @property
-    def progress(self) -> tuple[float, float]:
-        """The progress of the whole, and its total."""
-        return len(self.ended) + sum(self.fractions.values()), float(self.count)
 
 
 class Asking(msgspec.Struct, frozen=True, tag="asking", omit_defaults=True):

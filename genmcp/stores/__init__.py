@@ -7,7 +7,7 @@ and `stores/postgres` implement it.
 import logging
 from contextlib import suppress
 from importlib.metadata import entry_points
-from typing import Any, Final
+from typing import Final
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.accounts import Usage as Usage
@@ -71,7 +71,8 @@ def open_store(url: str) -> Store:
         return PostgresStore(url)
     if separator and scheme not in ("memory", "sqlite"):
         for entry in entry_points(group=_GROUP, name=scheme):
-            return _opened(entry.load(), url)
+            store: Store = entry.load()(url)
+            return store
     raise ConfigurationError(f"store: {redacted(url)!r} is not supported; use {_known()}")
 
 
@@ -86,16 +87,6 @@ async def log_problems(store: Store) -> None:
     with suppress(StoreUnavailable):
         for problem in await store.problems():
             logger.warning("%r: %s", store, problem)
-
-
-def _opened(factory: Any, url: str) -> Store:
-    store = factory(url)
-    if not isinstance(store, Store):
-        raise ConfigurationError(
-            f"store: {redacted(url)!r} is opened by {factory!r}, which returned "
-            f"{type(store).__name__} and not a Store"
-        )
-    return store
 
 
 def _known() -> str:

@@ -44,7 +44,7 @@ class Backlog(NamedTuple):
     age: float
 
 
-class OwnerShare(NamedTuple):
+class OwnerShare:
     """A limit on the deliveries of each owner that one node holds.
 
     Deliveries without an owner are not limited.
@@ -52,19 +52,20 @@ class OwnerShare(NamedTuple):
     Args:
         most: the maximum number of deliveries per owner.
         held: the number of deliveries of each owner that the node holds already.
+
+    Attributes:
+        full: the owners that have reached the limit.
     """
 
-    most: int
-    held: Mapping[str, int]
+    __slots__ = ("full", "held", "most")
 
-    @property
-    def full(self) -> Collection[str]:
-        """The owners that have reached the limit."""
-        full = set()
-        for owner, count in self.held.items():
-            if owner and count >= self.most:
-                full.add(owner)
-        return full
+    def __init__(self, most: int, held: Mapping[str, int]) -> None:
+        self.most = most
+        self.held = held
+        self.full: set[str] = set()
+        for owner, count in held.items():
+            if owner and count >= most:
+                self.full.add(owner)
 
 
 UNBOUNDED: Final = OwnerShare(sys.maxsize, {})

@@ -59,13 +59,7 @@ class Lane:
     """
 
     def __init__(
-        self,
-        name: str,
-        send: Send,
-        outages: Outages,
-        timeout: float,
-        *,
-        writes: bool,
+        self, name: str, send: Send, outages: Outages, timeout: float, *, writes: bool
     ) -> None:
         self._name = name
         self._send = send

@@ -107,7 +107,8 @@ class Append(Struct, frozen=True):
         log: the name of the log.
         data: the bytes of the event.
         ttl: seconds after its last event when the whole log expires.
-        keep: the maximum number of events; beyond it the oldest are dropped. Default 1000.
+        keep: the maximum number of events, at least 1; beyond it the oldest are dropped. Default
+            1000.
         client: the client that the log counts towards. The first one that is named applies until
             the log is empty.
         new: as in `Put`.
@@ -115,9 +116,6 @@ class Append(Struct, frozen=True):
             but never the newest one. None (the default): unlimited.
         optional: whether the caller can do without the event. It is rejected once half of the
             store, or of its client's share, is used. Default False.
-
-    Raises:
-        ContractError: *keep* is less than 1.
     """
 
     log: str
@@ -128,10 +126,6 @@ class Append(Struct, frozen=True):
     new: bool = False
     keep_bytes: int | None = None
     optional: bool = False
-
-    def __post_init__(self) -> None:
-        if self.keep < 1:
-            raise ContractError(f"Append.keep must be at least 1, not {self.keep}")
 
 
 class Delete(Struct, frozen=True):

@@ -1,6 +1,6 @@
 """The followers of logs and the workers of queues that wait for a change of a store."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from threading import Lock
 from typing import Final
@@ -14,17 +14,8 @@ ANY_QUEUE: Final = "n"
 log_name: Final[Callable[[str], str]] = "w:{}".format
 """Return the name under which followers of a log wait."""
 
-
-def queue_names(queues: Iterable[str]) -> Collection[str]:
-    """Return the names under which a worker of *queues* waits; without any: of all queues."""
-    return [*map("n:{}".format, queues)] or [ANY_QUEUE]
-
-
-def changed_names(logs: Iterable[str], queues: Iterable[str]) -> Collection[str]:
-    """Return the names whose waiters a change of *logs* and *queues* concerns."""
-    queues = tuple(queues)
-    names = [ANY_QUEUE, *queue_names(queues)] if queues else []
-    return [*map(log_name, logs), *names]
+queue_name: Final[Callable[[str], str]] = "n:{}".format
+"""Return the name under which workers of a queue wait."""
 
 
 class Waiters:

@@ -1,4 +1,3 @@
 """Background jobs and tasks: work that outlives its request."""
 
 from genmcp.tasks.queues import ExternalStatus as ExternalStatus
-from genmcp.tasks.time_limits import SoftTimeLimit as SoftTimeLimit

@@ -37,6 +37,8 @@ logger = logging.getLogger("genmcp")
 # continues until it reports progress (which raises in it) or returns. A retry must not overlap with
 # it: two runs of one job at once could do the same work twice.
 
+_CANCEL_GRACE: Final = 5.0  # seconds that a cancelled function has for its cleanup
+
 THREAD_GRACE: Final = 1.0
 """Seconds that a cancelled thread has to reach its next report."""
 
@@ -63,6 +65,9 @@ class ThreadCall:
             self._started = True
         try:
             return self._call()
+        except StopIteration as error:
+            # A future cannot hold a StopIteration: the caller would never be resumed.
+            raise RuntimeError("StopIteration was raised by a job that ran in a thread") from error
         finally:
             with suppress(RuntimeError):  # the loop was closed, and has no waiter any more
                 self._loop.call_soon_threadsafe(self._ended.set)
@@ -139,7 +144,7 @@ _PASSED_ON: Final = (Exception, asyncio.CancelledError, GeneratorExit)
 
 
 async def awaited(call: Callable[[], Awaitable[Any]]) -> Any:
-    """Return the result of *call*, the function of an `async def` job.
+    """Return the result of *call*, which runs the function of a job.
 
     Raises:
         ExitRequested: it has raised an exception that would end the process.
@@ -152,37 +157,23 @@ async def awaited(call: Callable[[], Awaitable[Any]]) -> Any:
         raise ExitRequested from error
 
 
-def called(call: Callable[[], Any]) -> Any:
-    """Return the result of *call*, the function of a `def` job, as `awaited` does."""
-    try:
-        return call()
-    except StopIteration as error:
-        # A future cannot hold a StopIteration: the caller would never be resumed.
-        raise RuntimeError("StopIteration was raised by a job that ran in a thread") from error
-    except _PASSED_ON:
-        raise
-    except BaseException as error:
-        raise ExitRequested from error
-
-
 async def result_of(
     working: "asyncio.Task[Any]",
     timeout: float | None,
-    cancel_grace: float,
     function: JobFunction[..., Any],
 ) -> AttemptResult:
     """Return the result of an attempt at *function* by the task *working*.
 
-    After *timeout* seconds, or if the caller is cancelled, the function is cancelled, and has
-    *cancel_grace* seconds for its cleanup.
+    After *timeout* seconds, or if the caller is cancelled, the function is cancelled, and has some
+    seconds for its cleanup.
     """
     try:
         await asyncio.wait({working}, timeout=timeout)
     except asyncio.CancelledError:
-        await _cancel(working, cancel_grace)
+        await _cancel(working)
         raise
     if not working.done():
-        await _cancel(working, cancel_grace)
+        await _cancel(working)
         may_retry = function.retries_on(TimeoutError())
         return AttemptResult(pack(Failed(WaitTimedOut())), may_retry)
     if working.cancelled():
@@ -195,10 +186,10 @@ async def result_of(
     return AttemptResult(outcome, may_retry=False)
 
 
-async def _cancel(working: "asyncio.Task[Any]", grace: float) -> None:
-    """Cancel the function, and wait up to *grace* seconds for its cleanup."""
+async def _cancel(working: "asyncio.Task[Any]") -> None:
+    """Cancel the function, and wait for its cleanup."""
     working.cancel()
-    await asyncio.wait({working}, timeout=grace)
+    await asyncio.wait({working}, timeout=_CANCEL_GRACE)
     if not working.done():
         logger.error("%s continues although it was cancelled", working.get_name())
     elif not working.cancelled() and (error := working.exception()) is not None:
@@ -279,32 +270,17 @@ def _reason(error: StoreUnavailable) -> str:
     return str(error) if isinstance(error, OverShare) else "the store is full"
 
 
-_MIN_DEFERRAL: Final = 0.5
-_MAX_DEFERRAL: Final = 30.0
-
-
 class NotRunnableHere(Exception):
-    """Raised if this process cannot run a step: it lacks the code, or an earlier thread still runs.
+    """Raised if this process cannot run a step, because it lacks the code.
 
     Args:
         reason: for the log.
         message: for the client, if no other process runs the step in time.
-        temporary: whether this process itself may run it later.
     """
 
-    def __init__(self, reason: str, message: str, *, temporary: bool = False) -> None:
+    def __init__(self, reason: str, message: str) -> None:
         super().__init__(reason)
         self.message = message
-        self.temporary = temporary
-
-    @staticmethod
-    def delay_after(seconds: float) -> float:
-        """Return the seconds before the next delivery of a step that was deferred for *seconds*.
-
-        Each pause is as long as all before it, up to 30 seconds: a process of the other release
-        gets the step soon if there is one, and a backlog that no process can run costs little.
-        """
-        return min(max(_MIN_DEFERRAL, seconds), _MAX_DEFERRAL)
 
     def outcome(self, seconds: float) -> bytes:
         """Return the packed outcome of a job that no process has run in *seconds*."""

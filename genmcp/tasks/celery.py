@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator
 from threading import Lock, Thread
 from typing import Any, Final
 
@@ -29,34 +28,20 @@ class CeleryQueue(EngineQueue):
     may be of processes or threads, or solo.
 
     It also follows tasks of the application, if that has a result backend: `ExternalJob("celery",
-    task_id)`. Celery does not announce results to other processes, so that this polls. A signal in
-    the worker may call `Mux.settle` meanwhile: docs/external-queues.md. The progress of such a task
-    is what it passes to `update_state(state="PROGRESS", meta=...)`: "current", "total" and
-    "message".
+    task_id)`. A signal in the worker may call `Mux.settle` meanwhile: docs/external-queues.md. The
+    progress of such a task is what it passes to `update_state(state="PROGRESS", meta=...)`:
+    "current", "total" and "message".
 
     Args:
         app: the `celery.Celery` application.
         queue: the queue of Celery for jobs. Default: that of the application's configuration.
-        poll_interval: seconds between two reads of a task's state. Default 1.
-        terminate: whether a running task is cancelled by a signal to its process (SIGTERM), which
-            pools of threads ignore. Default False: a cancelled task that has started continues, and
-            its result is dropped. Jobs are always cancelled.
     """
 
     scheme = "celery"
 
-    def __init__(
-        self,
-        app: Any,
-        *,
-        queue: str | None = None,
-        poll_interval: float = 1.0,
-        terminate: bool = False,
-    ) -> None:
+    def __init__(self, app: Any, *, queue: str | None = None) -> None:
         self._app = app
         self._options = {} if queue is None else {"queue": queue}
-        self._poll_interval = poll_interval
-        self._terminate = terminate
         self._task: Any = None
 
     def __repr__(self) -> str:
@@ -85,19 +70,13 @@ class CeleryQueue(EngineQueue):
         meta = result if phase == "working" and isinstance(result, dict) else {}
         return ExternalStatus(phase, meta.get("current"), meta.get("total"), meta.get("message"))
 
-    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
-        while not (status := await self.snapshot(ref)).over:
-            yield status
-            await asyncio.sleep(self._poll_interval)
-        yield status
-
     async def start(self, ref: str, call: ExternalCall) -> str:
         send = self._app.send_task
         await asyncio.to_thread(send, call.name, call.args, dict(call.kwargs), task_id=ref)
         return ref
 
     async def cancel(self, ref: str) -> None:
-        await asyncio.to_thread(self._app.control.revoke, ref, terminate=self._terminate)
+        await asyncio.to_thread(self._app.control.revoke, ref)
 
 
 # Celery calls its tasks in threads without an event loop, of processes that it has forked. Each

@@ -52,13 +52,6 @@ class Schedule(msgspec.Struct, frozen=True):
         """The name, by default that of the job."""
         return self.name or self.job.name
 
-    @property
-    def times(self) -> str:
-        """A text that is equal in two processes if their occurrences are at the same times."""
-        if self.every is not None:
-            return f"every {self.every:g} seconds"
-        return f"cron {self.cron} in {self.time_zone}"
-
     def after(self, moment: float) -> float:
         """Return the first occurrence after *moment*, both in Unix time."""
         if self.every is not None:

@@ -1,8 +1,7 @@
 """Jobs on the workers of Docket, and calls that wait for its tasks: the extra `docket`."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 from genmcp.core.waiting import ExternalCall
@@ -33,7 +32,7 @@ class DocketQueue(EngineQueue):
     The jobs of that queue run in Docket's workers: this is a collection of tasks for `docket worker
     --tasks module:attribute`, or for `Docket.register_collection`.
 
-    It also follows tasks of the docket: `ExternalJob("docket", key)`. Docket pushes their changes.
+    It also follows tasks of the docket: `ExternalJob("docket", key)`.
 
     Args:
         name: the name of the docket.
@@ -87,17 +86,6 @@ class DocketQueue(EngineQueue):
         if phase != "working" or progress.current is None:
             return ExternalStatus(phase, error=execution.error)
         return ExternalStatus(phase, progress.current, progress.total, progress.message)
-
-    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
-        execution = await (await self._open()).get_execution(ref)
-        if execution is not None:
-            async with aclosing(execution.subscribe()) as events:
-                async for _ in events:
-                    status = await self.snapshot(ref)
-                    yield status
-                    if status.over:
-                        return
-        yield await self.snapshot(ref)
 
     async def start(self, ref: str, call: ExternalCall) -> str:
         async def function(*args: Any, **kwargs: Any) -> None:

@@ -27,10 +27,10 @@ from genmcp.cancellation import cancel_and_wait
 from genmcp.core.outcome import Failed, unpack
 from genmcp.core.task import Task
 from genmcp.core.waiting import Working
-from genmcp.errors import StoreError, TaskNotFound
+from genmcp.errors import TaskNotFound
 from genmcp.stores.clocks import steady
-from genmcp.tasks.follower import TaskChange, TaskFollower
-from genmcp.tasks.heartbeats import BEATS_PER_LEASE, Heartbeats, Presence
+from genmcp.tasks.follower import TaskChange, follow_task
+from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.queues import AttemptFailed
 from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.runner import TaskRunner, parse_queued_id
@@ -53,29 +53,26 @@ class EngineWorker:
     def __init__(self, runner: TaskRunner, records: TaskRecords, lease: float) -> None:
         self._runner = runner
         self._records = records
-        self._follower = TaskFollower(records)
         self._lease = lease
         self._process = 0
         self._runs = 0
-        self._last_beat = 0.0
         self._heartbeats: Heartbeats
         self._beating: asyncio.Task[None] | None = None
 
     async def run(self, id: str) -> str:
         """Run the job with *id*, and show meanwhile that this process is alive: see `RunJob`."""
         if self._process != os.getpid():
-            presence = Presence(self._lease, self._records.now)
             store, prefix, own = self._records.store, self._records.prefix, f"engine-{token_hex(8)}"
-            self._heartbeats = Heartbeats(store, own, self._lease, presence, prefix)
-            self._process, self._runs, self._last_beat = os.getpid(), 0, 0.0
-            self._beating = None
+            self._heartbeats = Heartbeats(store, own, self._lease, prefix)
+            self._process, self._runs, self._beating = os.getpid(), 0, None
         self._runs += 1
         try:
-            if steady() - self._last_beat > self._lease / BEATS_PER_LEASE:
+            if steady() > self._heartbeats.next_beat:
                 self._heartbeats.presence.reset()
-                await self._beat()
+                await self._heartbeats.beat()
             if self._beating is None:
-                self._beating = asyncio.create_task(self._keep_beating())
+                keeps = self._heartbeats.keep_beating(self._runner.check)
+                self._beating = asyncio.create_task(keeps)
             return await self._run(id)
         finally:
             self._runs -= 1
@@ -115,25 +112,12 @@ class EngineWorker:
         token = before.fencing_token + 1
         with suppress(TaskNotFound):
             read = partial(self._records.get, before.id)
-            async with aclosing(self._follower.follow(before.id, None, read)) as items:
+            async with aclosing(follow_task(self._records, before.id, None, read)) as items:
                 async for each in items:
                     task = each.task if isinstance(each, TaskChange) else before
                     if task.ended or task.fencing_token > token:
                         break
         step.cancel()
-
-    async def _beat(self) -> None:
-        await self._heartbeats.beat()
-        self._last_beat = steady()
-
-    async def _keep_beating(self) -> None:
-        while True:
-            await asyncio.sleep(self._lease / BEATS_PER_LEASE)
-            try:
-                await self._beat()
-                await self._runner.check()
-            except StoreError as error:
-                logger.warning("other processes may consider this one dead: %s", error)
 
 
 def _state_after(before: Task, after: Task | None) -> str:

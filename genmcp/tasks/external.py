@@ -1,27 +1,47 @@
-"""Jobs of external queues (Celery, Temporal, ...): how calls wait for them."""
+"""Jobs of external queues (Celery, Temporal, ...): how calls wait for them.
+
+A process asks the queue for the status of a job again and again, and writes its progress and its
+end to the task. A webhook may report the end earlier (`settle`). It finds the tasks that wait for
+the job by a label, and stores the outcome for those that are about to: a task is written before its
+first step reads that outcome, and the outcome is written before the tasks are looked for, so that
+each task gets it one way or the other.
+"""
 
 import asyncio
 import logging
 from collections.abc import Sequence
-from contextlib import aclosing
+from contextlib import suppress
 from functools import partial
-from random import uniform
+from typing import Final
 
-from genmcp.cancellation import cancel_and_wait, run_to_completion
+from genmcp.cancellation import run_to_completion
 from genmcp.core.job_transitions import record_submission
 from genmcp.core.outcome import Failed, pack
 from genmcp.core.task import Task
 from genmcp.core.waiting import ExternalCall, ExternalJob, Following
-from genmcp.errors import ConfigurationError, ContractError, IllegalTransition, WaitCancelled
-from genmcp.tasks.attempt import pack_failure, pack_result
-from genmcp.tasks.options import JobBounds, JobOptions
-from genmcp.tasks.parts import TaskParts
-from genmcp.tasks.progress import ProgressWriter, Write
+from genmcp.errors import (
+    Conflict,
+    ContractError,
+    IllegalTransition,
+    TaskNotFound,
+    UnknownFormat,
+    WaitCancelled,
+)
+from genmcp.stores.store import Put
+from genmcp.tasks.attempt import NotRunnableHere, pack_failure, pack_result
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import ProgressWriter
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
-from genmcp.tasks.records import HeldTask
+from genmcp.tasks.records import HeldTask, external_label
 from genmcp.tasks.transitions import TaskWriter
 
 logger = logging.getLogger("genmcp")
+
+_REPORTED_TTL: Final = 86400.0
+"""Seconds for which a reported outcome is retained: a later call may wait for the same job, and a
+second report of its end must not change the outcome."""
+_TURN: Final = 60.0  # seconds for which a job is followed, until others that wait are
+_PAGE: Final = 100  # tasks that wait for one job, in one query
 
 
 class ExternalJobFailed(Exception):
@@ -41,56 +61,55 @@ def pack_status(ref: ExternalJob, status: ExternalStatus) -> bytes:
         return pack_failure(work, error)
 
 
-class ExternalFollower:
-    """Follows the jobs of external *queues*. Owned by the `TaskRunner` of a process.
+class ExternalJobs:
+    """The jobs of external *queues* that calls wait for. Owned by the `TaskRunner` of a process.
 
-    At most `JobBounds.refs` jobs are followed at once. While so many are followed, each of them is
-    interrupted after about `JobBounds.watch` seconds, and submitted again behind the waiting jobs:
-    all jobs are followed in rotation.
+    A process follows a number of jobs at once. Each is submitted again behind the waiting ones
+    after a turn, so that all are followed.
     """
 
     def __init__(
         self,
         writer: TaskWriter,
-        parts: TaskParts,
         queues: Sequence[ExternalQueue],
         options: JobOptions,
-        bounds: JobBounds,
     ) -> None:
         self._writer = writer
+        self._records = writer.records
         self._retry = writer.retry.retry_until_written
-        self._parts = parts
         self._queues = {each.scheme: each for each in queues}
         self._lease = options.lease
-        self._bounds = bounds
-        self._followed = 0
 
     async def follow(self, held: HeldTask, task: Task, ref: ExternalJob) -> Task:
         """Follow an external job for a while; return the task.
 
         It is settled if the job has ended. Otherwise it waits for the next delivery.
+
+        Raises:
+            NotRunnableHere: this process does not have the queue.
         """
-        external, outcome, pause = self._writer.external, None, self._lease
+        queue = self._queues.get(ref.scheme)
+        if queue is None:
+            raise NotRunnableHere(
+                f"no ExternalQueue was given for scheme {ref.scheme!r}", "The queue is not known"
+            )
+        outcome, pause = None, self._lease
         started: ExternalJob | None = ref
         if ref.call is not None:
             # Not interrupted: whether it was submitted would be unknown.
-            started = await run_to_completion(self._start(held, ref, ref.call))
+            started = await run_to_completion(self._start(held, queue, ref, ref.call))
         if started is not None:
-            outcome = await self._retry(partial(external.outcome, started))
+            outcome = await self._retry(partial(self._reported, started))
             if outcome is None:
-                progress = self._parts.progress_of(held, task)
-                outcome, pause = await self._follow(started, progress)
+                outcome, pause = await self._poll(held, queue, started)
 
         def after(task: Task, now: float) -> Task:
             return task.resubmit(now, pause) if outcome is None else task.settle(outcome, now)
 
-        task = await self._writer.settle(held, after)
-        if task.settled and isinstance(task.work, Following) and task.work.submitted:
-            await self._retry(partial(external.forget, task.work.ref))
-        return task
+        return await self._writer.settle(held, after)
 
     async def _start(
-        self, held: HeldTask, ref: ExternalJob, call: ExternalCall
+        self, held: HeldTask, queue: ExternalQueue, ref: ExternalJob, call: ExternalCall
     ) -> ExternalJob | None:
         """Submit a job that `ExternalQueue.job` has made, and record that.
 
@@ -100,24 +119,54 @@ class ExternalFollower:
             IllegalTransition: the task was cancelled in the meantime, and so is the job; or another
                 process has the task.
         """
-        queue, external = self._queues.get(ref.scheme), self._writer.external
-        try:  # `_follow` reports a missing queue
-            name = ref.ref if queue is None else await queue.start(ref.ref, call)
+        try:
+            started = ExternalJob(ref.scheme, await queue.start(ref.ref, call))
         except Exception as error:
             work = f"{ref.scheme} job {call.name}"
             logger.error("%s is submitted again later: %s", work, error, exc_info=error)
             return None
-        started = ExternalJob(ref.scheme, name)
-        await self._retry(partial(external.add_task, started, held.id))
         try:
             await self._retry(partial(held.change, partial(record_submission, ref=started)))
         except IllegalTransition:
-            stored = await self._writer.records.find(held.id)
+            stored = await self._records.find(held.id)
             if stored is None or stored.task.ended:
                 await self.cancel(started)
-                await external.forget(started)
             raise
         return started
+
+    async def _poll(
+        self, held: HeldTask, queue: ExternalQueue, ref: ExternalJob
+    ) -> tuple[bytes | None, float]:
+        """Follow a job to its end, or for a turn.
+
+        Return its outcome, None if it has not ended, and the seconds until it is followed again.
+
+        Raises:
+            IllegalTransition: a write of progress was rejected: the call has ended, or another
+                process follows the job.
+        """
+        reported: ExternalStatus | None = None
+        progress = ProgressWriter(held.write_progress)
+        turn = asyncio.timeout(_TURN)
+        try:
+            async with turn:
+                while not (status := await queue.snapshot(ref.ref)).over:
+                    if progress.rejected:
+                        raise IllegalTransition("progress", "ended, or taken over")
+                    if status != reported:
+                        reported = status
+                        progress.report(status.progress, status.total, status.message)
+                    await asyncio.sleep(queue.poll_interval)
+                return pack_status(ref, status), 0.0
+        except IllegalTransition:
+            raise
+        except Exception as error:
+            if turn.expired():
+                return None, 0.0
+            logger.error("%s is followed again later: %s", ref, error, exc_info=error)
+            return None, self._lease
+        finally:
+            await progress.close()
 
     async def cancel(self, ref: ExternalJob) -> None:
         """Cancel a job of an external queue; an error is only logged."""
@@ -127,63 +176,67 @@ class ExternalFollower:
             except Exception as error:
                 logger.error("%s was not cancelled: %s", ref, error, exc_info=error)
 
-    async def _follow(self, ref: ExternalJob, write: Write) -> tuple[bytes | None, float]:
-        """Follow a job to its end, or until it is interrupted for others; see the class.
+    async def settle(self, ref: ExternalJob, status: ExternalStatus) -> bool:
+        """Record the end of a job, and end the wait of the tasks that wait for it.
 
-        Return its packed outcome; or None, and the seconds until it is followed again.
+        Return whether there were any.
+
+        The first outcome counts, be it of a report or read from the queue.
 
         Raises:
-            IllegalTransition: the write of progress was rejected: the call has ended, or another
-                process follows the job.
+            ValueError: *status* is not that of a job that has ended.
+            StoreError: the store failed; the call may be repeated.
         """
-        queue = self._queues.get(ref.scheme)
-        if queue is None:
-            missing = ConfigurationError(f"no ExternalQueue was given for scheme {ref.scheme!r}")
-            return pack_failure(f"following {ref.ref!r}", missing), 0.0
-        progress = ProgressWriter(write, interval=self._bounds.progress_interval)
-        place = asyncio.timeout(None)
-        interrupting = asyncio.create_task(self._interrupt(place))
-        self._followed += 1
+        if not status.over:
+            raise ValueError(f"{ref} cannot be settled: its phase is {status.phase}")
+        outcome = pack_status(ref, status)
         try:
-            async with place:
-                return await self._watch(queue, ref, progress), self._lease
-        except IllegalTransition:
-            raise
-        except Exception as error:
-            if place.expired():
-                return None, 0.0
-            logger.error("%s is followed again later: %s", ref, error, exc_info=error)
-            return None, self._lease
-        finally:
-            self._followed -= 1
-            await cancel_and_wait(interrupting)
-            await progress.close()
+            put = Put(self._key(ref), outcome, ttl=_REPORTED_TTL, expect=0)
+            await self._records.store.apply(put)
+        except Conflict:
+            outcome = await self._reported(ref) or outcome
+        label, after, has_waited = external_label(self._records.prefix, ref), None, False
+        while found := await self._records.store.find(label, after, _PAGE):
+            for each in found:
+                with suppress(UnknownFormat):  # of another release, whose process reads the outcome
+                    has_waited |= await self._settle(Task.unpack(each.value).id, ref, outcome)
+            after = found[-1].key
+        return has_waited
 
-    async def _interrupt(self, place: asyncio.Timeout) -> None:
-        """Let *place* expire when others have waited for it for `JobBounds.watch` seconds."""
-        while True:
-            # Varied, so that not all jobs are interrupted at once.
-            await asyncio.sleep(self._bounds.watch * uniform(0.75, 1.25))
-            if self._followed >= self._bounds.refs:
-                place.reschedule(asyncio.get_running_loop().time())
-                return
+    async def _settle(self, id: str, ref: ExternalJob, outcome: bytes) -> bool:
+        """End a task's wait for *ref*; return whether it waited for that."""
+        before: Task | None = None
 
-    async def _watch(
-        self, queue: ExternalQueue, ref: ExternalJob, progress: ProgressWriter
-    ) -> bytes | None:
-        clock = asyncio.get_running_loop().time
-        reported: ExternalStatus | None = None
-        due = 0.0
-        async with aclosing(queue.watch(ref.ref)) as statuses:
-            async for status in statuses:
-                if status.over:
-                    return pack_status(ref, status)
-                if progress.rejected:
-                    raise IllegalTransition("progress", "ended, or taken over by another process")
-                # A queue that polls mostly yields the same status again, which needs no write. The
-                # status is written at intervals nevertheless: if the write is rejected, the task
-                # was cancelled, and the cancellation did not reach this process.
-                if status != reported or clock() >= due:
-                    reported, due = status, clock() + self._lease / 3
-                    progress.report(status.progress, status.total, status.message)
-        return None
+        def settled(task: Task, now: float) -> Task:
+            nonlocal before
+            waits = _follows(task, ref) and not task.settled
+            before = task if waits else None
+            # The token is taken from the process that follows the job, which would otherwise write
+            # an outcome as well.
+            return task.settle(outcome, now).take_over(now) if waits else task
+
+        async def settle() -> None:
+            task = await self._records.change(id, settled)
+            # Also if the outcome was written before: the submission may have failed.
+            if _follows(task, ref):
+                await self._writer.submit(task)
+
+        try:
+            await run_to_completion(settle())
+        except TaskNotFound:
+            return False
+        if before is not None:
+            await self._writer.cancel_step(before)
+        return before is not None
+
+    async def _reported(self, ref: ExternalJob) -> bytes | None:
+        """Return the outcome of a job, None if it was not reported."""
+        entry = await self._records.store.get(self._key(ref))
+        return None if entry is None else entry.value
+
+    def _key(self, ref: ExternalJob) -> str:
+        return f"{self._records.prefix}ref:{ref.scheme}:{ref.ref}"
+
+
+def _follows(task: Task, ref: ExternalJob) -> bool:
+    return isinstance(task.work, Following) and task.work.ref == ref

@@ -1,4 +1,10 @@
-"""Following tasks: their changes and messages, in order, until they end."""
+"""Following tasks: their changes and messages, in order, until they end.
+
+An event in the log contains only the number of the change (`Task.changes`). The task itself is read
+from the store, unless this process has written it and has it in memory. A follower that is slow
+reads the latest record, and reports several changes as one. Messages that were dropped from the log
+before they were read are left out.
+"""
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
@@ -29,77 +35,63 @@ class TaskChange(msgspec.Struct, frozen=True):
     task: Task
 
 
-class TaskFollower:
-    """Follows the tasks of *records*.
+async def follow_task(
+    records: TaskRecords, id: str, after: str | None, first: Task | Callable[[], Awaitable[Task]]
+) -> AsyncGenerator[TaskChange | TaskMessage, None]:
+    """Yield the changes of a task and the messages on it, in order, until it has ended.
 
-    An event in the log contains only the number of the change (`Task.changes`). The task itself is
-    read from the store, unless this process has written it and has it in memory. A follower that is
-    slow reads the latest record, and reports several changes as one.
+    The present state is always reported. The last item is the task after its end.
+
+    Args:
+        records: have the task *id*.
+        after: the position of the last item that the caller has seen; None: from the first event
+            that is stored.
+        first: the task as the caller has just written it, or what reads it first.
+
+    Raises:
+        TaskNotFound: the task does not exist, or was deleted.
     """
-
-    def __init__(self, records: TaskRecords) -> None:
-        self._records = records
-
-    async def follow(
-        self, id: str, after: str | None, first: Task | Callable[[], Awaitable[Task]]
-    ) -> AsyncGenerator[TaskChange | TaskMessage, None]:
-        """Yield the changes of the task and the messages on it, in order, until it has ended.
-
-        Messages that were dropped from the log before they were read are left out. The present
-        state is always reported. The last item is the task after its end.
-
-        Args:
-            id: the task.
-            after: the position of the last item that the caller has seen; None: from the first
-                event that is stored.
-            first: the task as the caller has just written it, or what reads it for the first time.
-
-        Raises:
-            TaskNotFound: the task does not exist, or was deleted.
-        """
-        followed = self._records.followed.setdefault(id, FollowedTask())
-        followed.count += 1
-        try:
-            store, reported = self._records.store, -1
-            task = first if isinstance(first, Task) else await retry_read(store, first)
-            new = task is first and task.changes == 0
-            # The present state is reported at the position of its event. `owed`: if that is not
-            # stored any more, after the stored events. False for a new task: its event is there.
-            owed = not new and (task.end is not None or after is None)
-            log = self._records.key(id)
-            async with aclosing(follow(store, log, after, catch_up=owed)) as events:
-                async for event in events:
-                    if isinstance(event, LogTruncated | StoreUnavailable):
-                        if isinstance(event, LogTruncated) or after is None:
-                            # Events may have been dropped before they were read. The state is read
-                            # before the stored events, which have its position.
-                            after, task, owed = None, await self._read(id), True
+    read = partial(retry_read, records.store, partial(records.get, id))
+    followed = records.followed.setdefault(id, FollowedTask())
+    followed.count += 1
+    try:
+        task = first if isinstance(first, Task) else await retry_read(records.store, first)
+        # The present state is reported at the position of its event. `owed`: if that is not
+        # stored any more, after the stored events. A new task has none.
+        reported, owed = -1, task.end is not None or after is None
+        if task is first and task.changes == 0:
+            reported, owed = 0, False
+            yield TaskChange(None, task)
+        async with aclosing(follow(records.store, records.key(id), after, catch_up=owed)) as events:
+            async for event in events:
+                if isinstance(event, LogTruncated | StoreUnavailable):
+                    if isinstance(event, LogTruncated) or after is None:
+                        # Events may have been dropped before they were read. The state is read
+                        # before the stored events, which have its position.
+                        after, task, owed = None, await read(), True
+                    continue
+                if event is not None:
+                    after = event.id
+                    if event.data.startswith(MESSAGE):
+                        yield TaskMessage(event.id, event.data[1:])
                         continue
-                    if event is not None:
-                        after = event.id
-                        if event.data.startswith(MESSAGE):
-                            yield TaskMessage(event.id, event.data[1:])
-                            continue
-                        number = None if event.data == DISCARDED else int(event.data[1:])
-                        if number is None or number > task.changes:
-                            # A deletion, or the latest state has this event or a later one.
-                            latest, owed = followed.task, False
-                            if number is None or latest is None or latest.changes < number:
-                                latest = await self._read(id)
-                            task = latest
-                        if number != task.changes:
-                            continue
-                    elif not owed:
+                    number = None if event.data == DISCARDED else int(event.data[1:])
+                    if number is None or number > task.changes:
+                        # A deletion, or the latest state has this event or a later one.
+                        latest, owed = followed.task, False
+                        if number is None or latest is None or latest.changes < number:
+                            latest = await read()
+                        task = latest
+                    if number != task.changes:
                         continue
-                    if reported < task.changes:
-                        reported = task.changes
-                        yield TaskChange(after, task)
-                    if task.end is not None:
-                        return
-        finally:
-            followed.count -= 1
-            if not followed.count:
-                self._records.followed.pop(id, None)
-
-    async def _read(self, id: str) -> Task:
-        return await retry_read(self._records.store, partial(self._records.get, id))
+                elif not owed:
+                    continue
+                if reported < task.changes:
+                    reported = task.changes
+                    yield TaskChange(after, task)
+                if task.end is not None:
+                    return
+    finally:
+        followed.count -= 1
+        if not followed.count:
+            records.followed.pop(id, None)

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from math import inf
 from typing import Final
 
@@ -62,11 +62,6 @@ class Presence:
             return self._lease
         return max(0.0, max(self._new_until, self._suspended_until) - self._clock())
 
-    @property
-    def was_suspended(self) -> bool:
-        """Whether this process was suspended less than a lease ago, or still is."""
-        return self._clock() < self._suspended_until or self._interruption() > self._lease / 3
-
     def record_beat(self) -> None:
         """Record that the store has accepted a heartbeat of this process."""
         if self._last is None:
@@ -113,23 +108,30 @@ class Heartbeats:
         store: keeps the records.
         own: the name of this process.
         lease: seconds until a record expires.
-        presence: decides whether this process can judge others.
         prefix: with which all keys begin.
+        presence: decides whether this process can judge others. Default: by the clock of *store*.
 
     Attributes:
         queues: the queues that this process serves.
+        next_beat: when the next heartbeat is due, by the clock `steady`.
     """
 
     def __init__(
-        self, store: Store, own: str, lease: float, presence: Presence, prefix: str = ""
+        self,
+        store: Store,
+        own: str,
+        lease: float,
+        prefix: str = "",
+        presence: Presence | None = None,
     ) -> None:
         self._store = store
         self._prefix = prefix
         self._next_registration = 0.0
         self.own = own
         self.lease = lease
-        self.presence = presence
+        self.presence = presence or Presence(lease, store.now)
         self.queues: Collection[str] = ()
+        self.next_beat = 0.0
 
     async def beat(self) -> None:
         """Renew the records of this process and its queues for another lease."""
@@ -139,16 +141,22 @@ class Heartbeats:
             node, *(self._renew(self._queue_key(queue), served) for queue in self.queues)
         )
         self.presence.record_beat()
+        self.next_beat = steady() + self.lease / BEATS_PER_LEASE
         if (now := steady()) >= self._next_registration:
             await self._renew(f"{self._prefix}{SERVICE_KEY}", [SERVICES], _SERVICE_TTL)
             self._next_registration = now + _SERVICE_TTL / 9
 
-    async def keep_beating(self) -> None:
-        """Renew the records several times per lease, until this is cancelled."""
+    async def keep_beating(self, check: Callable[[], Awaitable[None]] | None = None) -> None:
+        """Renew the records several times per lease, until this is cancelled.
+
+        *check* is called after each time.
+        """
         while True:
             await asyncio.sleep(self.lease / BEATS_PER_LEASE)
             try:
                 await self.beat()
+                if check is not None:
+                    await check()
             except StoreError as error:
                 logger.warning("other processes may consider this one dead: %s", error)
 
@@ -158,15 +166,8 @@ class Heartbeats:
             await self._store.apply(Put(key, b"", ttl=ttl, labels=labels))
 
     async def is_served(self, queue: str) -> bool:
-        """Return whether a process serves *queue*, or has served it less than a lease ago.
-
-        Also True while this process cannot judge others, because it was suspended.
-        """
-        return (
-            queue in self.queues
-            or await self._store.get(self._queue_key(queue)) is not None
-            or self.presence.was_suspended
-        )
+        """Return whether a process serves *queue*, or has served it less than a lease ago."""
+        return queue in self.queues or await self._store.get(self._queue_key(queue)) is not None
 
     async def is_alive(self, node: str) -> bool:
         """Return whether the process *node* is alive, or this process cannot judge that now."""

@@ -146,14 +146,11 @@ def _reason(task: Task) -> str | None:
 
 def _not_retried(task: Task) -> str:
     """Return why *task* cannot be retried."""
-    state = state_of(task)
     if task.schedule is not None:
         return f"task {task.id} is an occurrence of a schedule: the next one comes by itself"
-    if state != "failed":
-        return f"task {task.id} is {state}: only tasks that failed after a job are retried"
     return (
-        f"task {task.id} has not failed after a single job, and cannot be retried: it waited for "
-        f"several jobs (gather), or failed before any job"
+        f"task {task.id} is {state_of(task)}, and cannot be retried: only tasks that failed after "
+        f"a single job are"
     )
 
 
@@ -230,13 +227,12 @@ class TaskInspector:
 
         Raises:
             TaskNotFound: as for `get`.
-            ContractError: it is an occurrence of a schedule.
         """
         task = await self.get(id)
-        if task.schedule is not None:
-            # The commands do not know the schedules, and could not create the next occurrence.
-            raise ContractError(f"{id} is an occurrence of a schedule: remove the schedule instead")
-        await self._cancel(id, task.owner)
+        if task.schedule is None:
+            await self._cancel(id, task.owner)
+        else:
+            await self._service.writer.cancel(task, self._service.runner.cancel_work, wait=True)
         return await self.get(id)
 
     async def retry(self, id: str) -> Task:

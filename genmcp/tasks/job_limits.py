@@ -18,10 +18,11 @@ import msgspec
 
 from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import Working
+from genmcp.errors import Conflict
+from genmcp.stores.store import Delete, Op, Put
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import TaskRecords
-from genmcp.tasks.shared_records import SharedRecords
 
 # The pause before a job looks for a slot again is a quarter of the time that it has waited so far.
 # Many waiting jobs then look as often as slots become free, however long the jobs run; and at most
@@ -56,7 +57,7 @@ class JobLimits:
 
     def __init__(self, records: TaskRecords, heartbeats: Heartbeats, options: JobOptions) -> None:
         self._records = records
-        self._slots = SharedRecords[list[Slot]](records.store, list[Slot], [])
+        self._store = records.store
         self._heartbeats = heartbeats
         self._options = options
 
@@ -91,23 +92,41 @@ class JobLimits:
         """Release the slots of the job of *task*, if it has any."""
         run = run_id(task)
         for limit in self.of(task):
-            await self._slots.update(
-                limit.key, lambda slots: [each for each in slots if each.run != run]
-            )
+            while True:
+                slots, version = await self.slots(limit)
+                others = [each for each in slots if each.run != run]
+                if slots == others or await self._write(limit, others, version):
+                    break
 
     async def _take(self, limit: JobLimit, task: Task) -> bool:
         run = run_id(task)
         assert run is not None
         while True:
-            slots, version = await self._slots.read(limit.key)
+            slots, version = await self.slots(limit)
             others = [each for each in slots if each.run != run]
             if len(others) >= limit.most:
                 others = [each for each in others if await self._is_held(each)]
             if len(others) >= limit.most:
                 return False
             slots = [*others, Slot(run, self._heartbeats.own)]
-            if await self._slots.write(limit.key, slots, version):
+            if await self._write(limit, slots, version):
                 return True
+
+    async def slots(self, limit: JobLimit) -> tuple[Sequence[Slot], int]:
+        """Return the slots that are taken, and the version of their record; 0 if there is none."""
+        entry = await self._store.get(limit.key)
+        return ((), 0) if entry is None else (_decode(entry.value), entry.version)
+
+    async def _write(self, limit: JobLimit, slots: Sequence[Slot], version: int) -> bool:
+        """Replace the record that has this *version*; return False if it has changed."""
+        op: Op = Delete(limit.key, expect=version)
+        if slots:
+            op = Put(limit.key, _encode(slots), expect=version)
+        try:
+            await self._store.apply(op)
+        except Conflict:
+            return False
+        return True
 
     async def _is_held(self, slot: Slot) -> bool:
         """Return whether the job of *slot* still runs."""
@@ -127,3 +146,7 @@ def pause_for_slot(waited: float) -> float:
     """
     pause = min(max(_SHORTEST_PAUSE, waited * _SHARE_OF_WAIT), _LONGEST_PAUSE)
     return pause * (1.0 - 0.25 * random())
+
+
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(list[Slot]).decode

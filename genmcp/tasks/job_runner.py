@@ -7,21 +7,20 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from random import random
+from typing import Final
 
 from msgspec.structs import replace
 
-from genmcp.core.job_transitions import defer, expired_outcome, park_job, retry_job, save_state
+from genmcp.core.job_transitions import expired_outcome, park_job, retry_job, save_state
 from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import Job, Working
 from genmcp.errors import IllegalTransition, StoreError, StoreUnavailable
 from genmcp.tasks.attempt import (
     THREAD_GRACE,
     AttemptResult,
-    NotRunnableHere,
     StillRuns,
     ThreadCall,
     awaited,
-    called,
     function_of,
     result_of,
 )
@@ -32,11 +31,14 @@ from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.progress import ProgressWriter, with_progress
 from genmcp.tasks.records import HeldTask
 from genmcp.tasks.schedules import ScheduledJobs
-from genmcp.tasks.time_limits import with_soft_limit
 from genmcp.tasks.transitions import TaskWriter, settlement
 from genmcp.tasks.values import Codec
 
 logger = logging.getLogger("genmcp")
+
+# Seconds for which a retry of a `def` job waits for the thread of the attempt before, which cannot
+# be stopped; after that the job fails, so that two attempts never overlap.
+_LINGER: Final = 60.0
 
 
 class JobRunner:
@@ -54,19 +56,13 @@ class JobRunner:
     """
 
     def __init__(
-        self,
-        writer: TaskWriter,
-        parts: TaskParts,
-        options: JobOptions,
-        environment: JobEnvironment,
+        self, writer: TaskWriter, parts: TaskParts, options: JobOptions, environment: JobEnvironment
     ) -> None:
         self._writer = writer
         self._parts = parts
         self._options = options
         self._environment = environment
         self._retry = writer.retry.retry_until_written
-        # By job: the threads of `def` jobs that continue after their attempt was given up.
-        self._threads: dict[str, ThreadCall] = {}
         self.limits = JobLimits(writer.records, writer.heartbeats, options)
         self.schedules = ScheduledJobs(writer, options.schedules)
 
@@ -74,78 +70,50 @@ class JobRunner:
         """Make an attempt at a job; return the task settled, or waiting for another delivery."""
         if task.parent is not None:
             await self._retry(partial(self._parts.check_wanted, held, task.parent))
-        if not self.limits.of(task):
-            return await self._attempt(held, task, job)
-        assert isinstance(task.work, Working)
-        if not await self._retry(partial(self.limits.acquire, task)):
-            parking = partial(park_job, delay=pause_for_slot(task.work.waited))
+        work, limits = task.work, self.limits.of(task)
+        assert isinstance(work, Working)
+        if limits and not await self._retry(partial(self.limits.acquire, task)):
+            parking = partial(park_job, delay=pause_for_slot(work.waited))
             return await self._retry(partial(held.change, parking))
         try:
-            after = await self._attempt(held, task, job)
-        except BaseException:
-            # If the store fails, the jobs that wait find out by themselves. The exception must
-            # arrive as it is: it decides whether the step is handed over.
-            with suppress(StoreError):
-                await self.limits.release(task)
-            raise
-        if not after.settled:  # otherwise before the call continues
-            await self._retry(partial(self.limits.release, task))
-        return after
-
-    async def _attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
-        work = task.work
-        assert isinstance(work, Working)
-        if work.deadline is not None:
-            left = work.deadline - self._writer.records.now()
-            if left <= 0:
-                return await self._writer.settle(held, settlement(expired_outcome(work)))
-            job = replace(job, timeout=min(job.timeout or inf, left))
-        try:
+            if work.deadline is not None:
+                left = work.deadline - self._writer.records.now()
+                if left <= 0:
+                    return await self._writer.settle(held, settlement(expired_outcome(work)))
+                job = replace(job, timeout=min(job.timeout or inf, left))
             if task.schedule is not None:
                 await self._retry(partial(self.schedules.begin, held, task))
             with self._environment.observer.job_attempt(task) as report:
                 result = await self._run(held, task, work, job)
                 report(result.outcome)
-        except NotRunnableHere as missing:
-            if deferred := await self.defer(held, task, missing):
-                return deferred
-            outcome = missing.outcome(task.deferred_seconds)
-            return await self._writer.settle(held, settlement(outcome))
-        return await self._writer.settle(held, partial(_after_attempt, result))
+            return await self._writer.settle(held, partial(_after_attempt, result))
+        finally:
+            # If the store fails, the jobs that wait find out by themselves. An exception must
+            # arrive as it is: it decides whether the step is handed over.
+            with suppress(StoreError):
+                if limits:
+                    await self.limits.release(task)
 
     async def _run(self, held: HeldTask, task: Task, work: Working, job: Job) -> AttemptResult:
         """Run the function of *job*, and return its outcome.
 
         Raises:
-            NotRunnableHere: this process has no such function, or none that takes these arguments;
-                or the thread of an earlier attempt still runs here.
+            NotRunnableHere: this process has no such function, or none that takes these arguments.
             IllegalTransition: a write of progress was rejected: the task has ended, or was taken
                 over.
             StillRuns: the attempt was cancelled, and the thread of the function continues.
             asyncio.CancelledError: the attempt was cancelled, and so is the function.
         """
-        name, bounds = f"job {job.name}", self._environment.bounds
+        name = f"job {job.name}"
         function, arguments = function_of(job)
-        progress = ProgressWriter(
-            self._parts.progress_of(held, task),
-            lambda: working.cancel(),
-            interval=bounds.progress_interval,
-        )
+        progress = ProgressWriter(held.write_progress, lambda: working.cancel())
         run = self._run_of(held, task, job, progress, function.state_codec)
-        if (earlier := self._threads.get(run.id)) is not None and earlier.runs:
-            raise NotRunnableHere(
-                f"the thread of an earlier attempt at {name} still runs here",
-                "An earlier attempt at the job has not ended",
-                temporary=True,
-            )
         call = partial(function, run, **arguments)
-        thread = None if function.is_async else ThreadCall(partial(called, call))
-        if job.soft_timeout is not None:
-            call = partial(with_soft_limit, call, job.soft_timeout)
-        running = awaited(call) if thread is None else self._environment.in_thread(thread)
-        working = asyncio.create_task(running, name=name)
+        thread = None if function.is_async else ThreadCall(call)
+        run_function = call if thread is None else partial(self._environment.in_thread, thread)
+        working = asyncio.create_task(awaited(run_function), name=name)
         try:
-            result = await result_of(working, job.timeout, bounds.cancel_grace, function)
+            result = await result_of(working, job.timeout, function)
             unwritten = await progress.close()  # from now on the next report ends the thread
             if thread is not None and result.may_retry and work.failures < job.retries:
                 result = await self._wait_for_thread(thread, result, name)
@@ -157,8 +125,6 @@ class JobRunner:
         finally:
             if thread is not None and thread.runs:
                 logger.warning("%s continues in its thread until it reports or returns", name)
-                others = {id: each for id, each in self._threads.items() if each.runs}
-                self._threads = {**others, run.id: thread}
         if progress.rejected:
             raise IllegalTransition("progress", "ended, or taken over by another process")
         return replace(result, progress=unwritten)
@@ -167,34 +133,18 @@ class JobRunner:
         self, thread: ThreadCall, result: AttemptResult, name: str
     ) -> AttemptResult:
         """Wait for the thread of a failed attempt before the next one; if it does not end, fail."""
-        linger = self._environment.bounds.linger
         if thread.runs:
             logger.warning("%s continues in its thread: the next attempt waits for it", name)
-        if await thread.wait(linger):
+        if await thread.wait(_LINGER):
             return result
-        logger.error("%s fails: its thread has not ended in %g seconds", name, linger)
+        logger.error("%s fails: its thread has not ended in %g seconds", name, _LINGER)
         return replace(result, may_retry=False)
-
-    async def defer(self, held: HeldTask, task: Task, missing: NotRunnableHere) -> Task | None:
-        """Resubmit the step for another process, and return the task.
-
-        Return None if it was deferred for `unknown_timeout` already; nothing is written then.
-        """
-        # Without a shared store, no other process could have the code that this one lacks.
-        can_wait = missing.temporary or self._writer.records.store.shared
-        if not can_wait or task.deferred_seconds >= self._options.unknown_timeout:
-            return None
-        delay = missing.delay_after(task.deferred_seconds)
-        logger.warning("task %s is deferred to another process: %s", task.id, missing)
-        write = partial(held.change, lambda task, now: defer(task, now, delay))
-        return await self._retry(write)
 
     def _run_of(
         self, held: HeldTask, task: Task, job: Job, progress: ProgressWriter, codec: Codec | None
     ) -> Run:
         id, loop, work = run_id(task), asyncio.get_running_loop(), task.work
         assert isinstance(work, Working) and id is not None
-        seconds = min(job.soft_timeout or inf, job.timeout or inf)
         save, limit = partial(self._save, held), self._options.max_saved_bytes
         return Run(
             id,
@@ -205,7 +155,7 @@ class JobRunner:
             SavedState(work.saved, save, limit, codec),
             failures=work.failures,
             retries=job.retries,
-            _ends=None if seconds == inf else loop.time() + seconds,
+            _ends=None if job.timeout is None else loop.time() + job.timeout,
         )
 
     async def _save(self, held: HeldTask, state: bytes) -> None:

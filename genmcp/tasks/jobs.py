@@ -8,7 +8,6 @@ from concurrent.futures import wait
 from copy import copy
 from datetime import UTC, datetime
 from functools import partial, update_wrapper
-from math import inf
 from typing import (
     Any,
     Concatenate,
@@ -32,10 +31,9 @@ from genmcp.core.waiting import Job
 from genmcp.dependencies import hints_of, injected, signature_of
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.tasks.progress import ProgressWriter
-from genmcp.tasks.time_limits import SoftTimeLimit
 from genmcp.tasks.values import Codec, codec_of, to_json
 
-__all__ = ["Job", "JobFunction", "Run", "SavedState", "SoftTimeLimit", "find_job", "job"]
+__all__ = ["Job", "JobFunction", "Run", "SavedState", "find_job", "job"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -115,11 +113,10 @@ class Run(msgspec.Struct, Generic[S], frozen=True, eq=False):
 
     @property
     def time_left(self) -> float | None:
-        """The seconds until the first time limit of this attempt, at least 0; None: unlimited.
+        """The seconds until the time limit of this attempt, at least 0; None: unlimited.
 
-        That is `soft_timeout` if the job has one, otherwise `timeout`, or what is left of
-        `expires` if that is less. It may be read in the thread of a `def` job, which no time limit
-        can interrupt.
+        That is `timeout`, or what is left of `expires` if that is less. It may be read in the
+        thread of a `def` job, which no time limit can interrupt.
         """
         return None if self._ends is None else max(0.0, self._ends - self._loop.time())
 
@@ -204,10 +201,7 @@ def _running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 _NAMED: Final = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-_POSITIONAL: Final = (
-    inspect.Parameter.POSITIONAL_ONLY,
-    inspect.Parameter.POSITIONAL_OR_KEYWORD,
-)
+_POSITIONAL: Final = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 # Options that belong to the function: no record contains them.
 _OF_FUNCTION: Final = ("retry_on", "do_not_retry", "limit_key")
 _SCRIPT: Final = "__main__:"
@@ -225,24 +219,12 @@ class JobKeywords(TypedDict, total=False):
     delay: float
     expires: float
     timeout: float
-    soft_timeout: float
     retries: int
     backoff: float
-    max_backoff: float
-    jitter: float
     limit: int
     limit_key: str | Callable[..., object]
     retry_on: type[BaseException] | tuple[type[BaseException], ...]
     do_not_retry: type[BaseException] | tuple[type[BaseException], ...]
-
-
-class JobSchedule(TypedDict, total=False):
-    """The options of `JobFunction.options`, as described there."""
-
-    delay: float
-    at: datetime
-    expires: float
-    queue: str
 
 
 class JobFunction(Generic[P, R_co]):
@@ -295,7 +277,14 @@ class JobFunction(Generic[P, R_co]):
         """The name under which workers find the function."""
         return self._template.name
 
-    def options(self, **options: Unpack[JobSchedule]) -> "JobFunction[P, R_co]":
+    def options(
+        self,
+        *,
+        delay: float | None = None,
+        at: datetime | None = None,
+        expires: float | None = None,
+        queue: str | None = None,
+    ) -> "JobFunction[P, R_co]":
         """Return this function with other options for the jobs that it makes.
 
             return remind.options(at=tomorrow).job(text).then(self.reminded)
@@ -308,17 +297,16 @@ class JobFunction(Generic[P, R_co]):
             queue: as for `@job`.
 
         Raises:
-            ConfigurationError: an option is unknown or wrong.
+            ConfigurationError: an option is wrong.
         """
-        if unknown := options.keys() - JobSchedule.__annotations__.keys():
-            raise ConfigurationError(f"{self.name}: no job has the option {', '.join(unknown)}")
-        changes: dict[str, Any] = dict(options)
-        if (at := changes.pop("at", None)) is not None:
+        if at is not None:
             if not isinstance(at, datetime) or at.tzinfo is None:
                 raise ConfigurationError(
                     f"{self.name}: at must be a datetime with a time zone, not {at!r}"
                 )
-            changes["delay"] = max(0.0, (at - datetime.now(UTC)).total_seconds())
+            delay = max(0.0, (at - datetime.now(UTC)).total_seconds())
+        given = {"delay": delay, "expires": expires, "queue": queue}
+        changes: dict[str, Any] = {key: each for key, each in given.items() if each is not None}
         made = copy(self)
         made._template = _checked(self.name, replace(self._template, **changes))
         return made
@@ -408,15 +396,12 @@ def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
         expires: seconds, from when it is due, within which the job must have ended, with all of its
             attempts and the time in its queue. A job that was not started by then fails with
             `JobExpired`. Default: unlimited.
-        timeout: seconds that one attempt may take. Default: unlimited.
-        soft_timeout: seconds of an attempt after which `SoftTimeLimit` is raised inside an `async
-            def` function, so that it can save its state or return what it has before its *timeout*.
-            A `def` function reads `run.time_left`. Default: none.
+        timeout: seconds that one attempt may take. Default: unlimited. To return what it has before
+            that, a function reads `run.time_left`.
         retries: how often a failed job runs again. Default 0.
-        backoff: seconds before the first retry; doubled for each further one. Default 1.
-        max_backoff: the maximum number of seconds before a retry. Default 3600.
-        jitter: the fraction, from 0 to 1, by which these pauses are shortened at random, so that
-            jobs which failed together are not retried together. Default 0.25.
+        backoff: seconds before the first retry; doubled for each further one, up to an hour, and
+            shortened by up to a quarter at random, so that jobs which failed together are not
+            retried together. Default 1.
         limit: the maximum number of jobs of this function that run at once, in all processes that
             share the store; or, with *limit_key*, of those with the same key. Further jobs wait, in
             no order, and take no slot of a worker meanwhile. Default: unlimited; 1 if there is a
@@ -437,9 +422,8 @@ def job(function: Any = None, /, **options: Unpack[JobKeywords]) -> Any:
     return _register(options, function)
 
 
-def find_job(name: str) -> JobFunction[Any, Any] | None:
-    """Return the function with that job name, None if no imported module has it."""
-    return _functions.get(name)
+find_job: Final[Callable[[str], JobFunction[Any, Any] | None]] = _functions.get
+"""Return the function with a job name, None if no imported module has it."""
 
 
 def _register(options: JobKeywords, function: Any) -> JobFunction[Any, Any]:
@@ -481,16 +465,6 @@ def _checked(name: str, template: Job) -> Job:
         msgspec.convert(msgspec.to_builtins(template), Job)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"{name}: @job: {error}") from None
-    if (template.soft_timeout or 0.0) >= (template.timeout or inf):
-        raise ConfigurationError(
-            f"{name}: soft_timeout={template.soft_timeout!r} must be less than "
-            f"timeout={template.timeout!r}"
-        )
-    if template.backoff > template.max_backoff:
-        raise ConfigurationError(
-            f"{name}: backoff={template.backoff!r} is longer than "
-            f"max_backoff={template.max_backoff!r}"
-        )
     return template
 
 

@@ -101,44 +101,6 @@ class JobOptions(msgspec.Struct, frozen=True, kw_only=True):
         ]
 
 
-class JobBounds(msgspec.Struct, frozen=True, kw_only=True):
-    """Bounds and pauses of a service that users have no reason to change. Tests shorten them.
-
-    continuation_concurrency: the maximum number of other steps at once, such as methods that
-    continue a call. They await more than they compute, and do not depend on the queues.
-
-    cancel_grace: seconds that a cancelled or timed-out job function has for its cleanup.
-
-    linger: seconds for which a retry of a `def` job waits for the thread of the attempt before,
-    which cannot be stopped; after that the job fails, so that two attempts never overlap.
-
-    max_events: the maximum number of events of a task that are retained for its followers. One that
-    is further behind gets the present state.
-
-    progress_interval: the minimum seconds between two writes of the progress of a job: a reader
-    notices no more, and a job may report in a tight loop.
-
-    write_retry_delays: seconds between attempts at a write that must not be lost, while the store
-    fails; the last one is repeated.
-
-    refs: the maximum number of jobs of external queues that are followed at once. watch: while so
-    many are followed, the seconds after which one of them is interrupted, so that a waiting job can
-    be followed; varied by 25 %.
-    """
-
-    continuation_concurrency: int = 1000
-    cancel_grace: float = 5.0
-    linger: float = 60.0
-    max_events: int = 1000
-    progress_interval: float = 0.1
-    write_retry_delays: Sequence[float] = (0.1, 0.5, 2.0)
-    refs: int = 1000
-    watch: float = 60.0
-
-
-BOUNDS: Final = JobBounds()
-
-
 class StepObserver:
     """Observes the steps of a worker. Each method does nothing; the mux overrides them."""
 
@@ -159,10 +121,9 @@ class JobEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a mux that the jobs of its service use.
 
     assigns: returns the `Run.assigns` of a job. in_thread: runs a blocking function. observer: is
-    notified of attempts at jobs and of lost leases. bounds: pauses and sizes.
+    notified of attempts at jobs and of lost leases.
     """
 
     assigns: Callable[[Task], Mapping[str, Any]] = lambda task: {}
     in_thread: Callable[..., Coroutine[Any, Any, Any]] = asyncio.to_thread
     observer: StepObserver = StepObserver()
-    bounds: JobBounds = BOUNDS

@@ -18,16 +18,13 @@ from genmcp.core.parts import (
     outcome_parts,
     part_id,
     part_ids,
-    report_part,
     start_parts,
     waits_for_part,
 )
 from genmcp.core.task import Task
 from genmcp.core.waiting import Finished, Gathering, PartOf
 from genmcp.errors import IllegalTransition, OverShare, TaskNotFound
-from genmcp.stores.clocks import steady
 from genmcp.tasks.attempt import outcome_rejected
-from genmcp.tasks.progress import JobProgress, Write, with_progress
 from genmcp.tasks.records import HeldTask
 from genmcp.tasks.transitions import TaskWriter, settlement
 
@@ -40,20 +37,13 @@ class TaskParts:
     Args:
         writer: writes the tasks.
         cancel_work: cancels work of a part that its own delivery does not cancel.
-        interval: the minimum number of seconds between two writes of progress to one task.
     """
 
-    def __init__(
-        self,
-        writer: TaskWriter,
-        cancel_work: Callable[[Task], Awaitable[None]],
-        interval: float,
-    ) -> None:
+    def __init__(self, writer: TaskWriter, cancel_work: Callable[[Task], Awaitable[None]]) -> None:
         self._writer = writer
         self._records = writer.records
         self._retry = writer.retry.retry_until_written
         self._cancel_work = cancel_work
-        self._interval = interval
 
     # The steps of the task that waits.
 
@@ -163,49 +153,6 @@ class TaskParts:
         result, error = (task.outcome, None) if succeeded else (None, task.outcome)
         await self._writer.finish(held, Finished(result=result, error=error))
 
-    def progress_of(self, held: HeldTask, task: Task) -> Write:
-        """Return a function that writes the progress of *task*.
-
-        A part also reports it to the task that waits for it. All parts of a task together write to
-        its record as often as a single job would.
-        """
-        part = task.parent
-        if part is None:
-            return partial(_write_progress, held)
-        interval = self._interval * part.count
-        due = 0.0
-
-        async def write(progress: JobProgress) -> None:
-            nonlocal due
-            await _write_progress(held, progress)
-            if steady() < due:
-                return
-            due = steady() + interval
-            try:
-                parent = await self._records.change(
-                    part.task,
-                    lambda task, now: report_part(
-                        task, part, _fraction(progress), progress.message, now
-                    ),
-                )
-                wanted = waits_for_part(parent, part)
-            except TaskNotFound:
-                wanted = False
-            if not wanted:
-                await self.check_wanted(held, part)
-
-        return write
-
-
-async def _write_progress(held: HeldTask, progress: JobProgress) -> None:
-    await held.change(partial(with_progress, progress))
-
 
 def _outcome_of(part: Task) -> bytes | None:
     return part.outcome or part.result or part.error
-
-
-def _fraction(progress: JobProgress) -> float | None:
-    if progress.progress is None or not progress.total or progress.total < 0:
-        return None
-    return min(max(progress.progress / progress.total, 0.0), 1.0)

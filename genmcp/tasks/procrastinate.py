@@ -2,7 +2,6 @@
 `procrastinate`."""
 
 import asyncio
-from collections.abc import AsyncGenerator
 from typing import Any, Final
 
 from genmcp.core.waiting import ExternalCall, ExternalJob
@@ -34,23 +33,21 @@ class ProcrastinateQueue(EngineQueue):
 
     The jobs of that queue run in procrastinate's workers, which import the module of the mux.
 
-    It also follows jobs of the application: `ExternalJob("procrastinate", str(job_id))`. This
-    polls. procrastinate keeps neither progress nor results, so that the value of such a job is
+    It also follows jobs of the application: `ExternalJob("procrastinate", str(job_id))`.
+    procrastinate keeps neither progress nor results, so that the value of such a job is
     None.
 
     Args:
         app: the `procrastinate.App`, with an asynchronous connector. It is opened with the first
             job, and closed with the mux.
         queue: the queue of procrastinate for jobs. Default: "default".
-        poll_interval: seconds between two reads of a job's status. Default 1.
     """
 
     scheme = "procrastinate"
 
-    def __init__(self, app: App, *, queue: str = "default", poll_interval: float = 1.0) -> None:
+    def __init__(self, app: App, *, queue: str = "default") -> None:
         self._app = app
         self._queue = queue
-        self._poll_interval = poll_interval
         self._opening = asyncio.Lock()  # many jobs may be submitted from the start
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -78,12 +75,6 @@ class ProcrastinateQueue(EngineQueue):
         if not found:
             return ExternalStatus("failed", error=f"no job {ref}")
         return ExternalStatus(_PHASES[found[0].status], error=found[0].status)
-
-    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
-        while not (status := await self.snapshot(ref)).over:
-            yield status
-            await asyncio.sleep(self._poll_interval)
-        yield status
 
     async def start(self, ref: str, call: ExternalCall) -> str:
         await self._open()

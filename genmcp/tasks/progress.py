@@ -36,6 +36,7 @@ def with_progress(progress: JobProgress, task: Task, now: float) -> Task:
 
 Write: TypeAlias = Callable[[JobProgress], Awaitable[object]]
 
+_INTERVAL: Final = 0.1  # seconds: a reader notices no more, and a job may report in a tight loop
 _RETRY_DELAY: Final = 1.0  # seconds after a write of progress that failed
 
 
@@ -55,11 +56,7 @@ class ProgressWriter:
     """
 
     def __init__(
-        self,
-        write: Write,
-        stop: Callable[[], object] = lambda: None,
-        *,
-        interval: float = 0.1,
+        self, write: Write, stop: Callable[[], object] = lambda: None, interval: float = _INTERVAL
     ) -> None:
         self._write = write
         self._stop = stop

@@ -1,7 +1,7 @@
 """Queues outside genmcp: the interfaces of their adapters, and the status of a job there."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Literal, TypeAlias
 from uuid import uuid4
 
@@ -49,16 +49,16 @@ class ExternalQueue(ABC):
     scheme: ClassVar[str]
     """Identifies the queue: `ExternalJob.scheme` of its jobs."""
 
+    poll_interval: float = 1.0
+    """Seconds between two reads of the status of a job."""
+
     @abstractmethod
     async def snapshot(self, ref: str) -> ExternalStatus:
-        """Return the present status of the job *ref*."""
+        """Return the present status of the job *ref*.
 
-    @abstractmethod
-    def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
-        """Yield the status of the job *ref*: now, and after each change, until it has ended.
-
-        It may poll. If it raises, the error is logged, and the job is watched again after
-        `JobOptions.lease` seconds, perhaps by another process.
+        It is called every `poll_interval` seconds until the job has ended. If it raises, the error
+        is logged, and it is called again after `JobOptions.lease` seconds, perhaps by another
+        process.
         """
 
     @abstractmethod

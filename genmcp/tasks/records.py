@@ -1,4 +1,4 @@
-"""The records of tasks and external jobs in a store, and the events for the followers of tasks.
+"""The records of tasks in a store, and the events for the followers of tasks.
 
 The data of the task *id*, under the namespace of its service:
 
@@ -6,7 +6,6 @@ The data of the task *id*, under the namespace of its service:
 - `task:{id}#call`: the raw request, as long as the task is open, with the label `open:` and the
   client that created the task;
 - the log `task:{id}`: one event per change that followers see, and the messages of the call.
-- `ref:{scheme}:{name}`: an external job that a call waits for.
 
 A call whose idempotency key is free again has the id, and replaces the record, of the earlier call.
 """
@@ -18,11 +17,9 @@ from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
-import msgspec
-
 from genmcp.core.client_key import client_of
 from genmcp.core.task import Task, record_ttl
-from genmcp.core.waiting import ExternalJob, Working
+from genmcp.core.waiting import ExternalJob, Following, Working
 from genmcp.errors import (
     Conflict,
     IllegalTransition,
@@ -32,8 +29,8 @@ from genmcp.errors import (
     TaskNotFound,
 )
 from genmcp.stores.store import Append, Delete, Op, Put, Store
-from genmcp.tasks.options import BOUNDS, JobOptions
-from genmcp.tasks.shared_records import SharedRecords
+from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import JobProgress, with_progress
 
 logger = logging.getLogger("genmcp")
 
@@ -43,6 +40,8 @@ MESSAGE: Final = b"n"
 DISCARDED: Final = b"d"
 
 _NO_EXPIRY: Final = 10 * 365 * 86400.0  # ten years: a log needs a ttl
+# The events of a task that are retained: a follower that is further behind gets the present state.
+_MAX_EVENTS: Final = 1000
 _DISCARDED_TTL: Final = 60.0  # seconds: followers read the event at once
 
 
@@ -66,20 +65,31 @@ def state_of(task: Task) -> str:
     return task.status
 
 
-def labels_of(task: Task, namespace: str) -> tuple[str, ...]:
+def labels_of(task: Task, namespace: str) -> Sequence[str]:
     """Return the labels under which `Store.find` finds the record of *task*.
 
     They are `state:` and the state, `queue:` and the queue of the job that it waits for, `owner:`
-    and the principal, each after *namespace*. A part of a group has none.
+    and the principal, each after *namespace*; that of the external job that it waits for; and
+    `expires` if its job has a deadline. A part of a group has only the last two.
     """
+    labels = []
+    if isinstance(task.work, Following):
+        labels.append(external_label(namespace, task.work.ref))
+    elif isinstance(task.work, Working) and task.work.deadline is not None:
+        labels.append(f"{namespace}expires")
     if task.private and task.schedule is None:
-        return ()
-    labels = [f"{namespace}state:{state_of(task)}"]
+        return labels
+    labels.append(f"{namespace}state:{state_of(task)}")
     if isinstance(task.work, Working) and task.outcome is None:
         labels.append(f"{namespace}queue:{task.work.job.queue}")
     if task.owner is not None:
         labels.append(f"{namespace}owner:{task.owner}")
-    return tuple(labels)
+    return labels
+
+
+def external_label(namespace: str, ref: ExternalJob) -> str:
+    """Return the label of the tasks that wait for the external job *ref*."""
+    return f"{namespace}external:{ref.scheme}:{ref.ref}"
 
 
 class Stored(NamedTuple):
@@ -193,6 +203,10 @@ class HeldTask:
             self._written, self._stored = (transition, task), Stored(task, version)
             return task
 
+    async def write_progress(self, progress: JobProgress) -> Task:
+        """Write the progress of the work. Raises as `change` does."""
+        return await self.change(partial(with_progress, progress))
+
     async def _read(self) -> Stored:
         if self._unsure:
             await self._records.barrier(self.id)  # if it raises, the next read repeats it
@@ -234,7 +248,6 @@ class TaskRecords:
         store: has the records.
         options: how long records are retained, and how many a client may have.
         prefix: begins all keys and labels of the service.
-        max_events: the maximum number of events of a task that are retained.
 
     Attributes:
         followed: the tasks with followers in this process (`tasks/follower.py`).
@@ -247,11 +260,8 @@ class TaskRecords:
         store: Store,
         options: JobOptions,
         prefix: str = "",
-        *,
-        max_events: int = BOUNDS.max_events,
     ) -> None:
         self.store = store
-        self._max_events = max_events
         self._options = options
         self._ttl = partial(
             record_ttl, retention=options.retention, failed_retention=options.failed_retention
@@ -304,11 +314,9 @@ class TaskRecords:
             labels = (open_of_client,) if client else ()
             put = Put(f"{key}#call", call, ttl=ttl, client=client, new=True, labels=labels)
             ops.append(put)
-        if not task.private:  # a private task has no followers before its first change
-            # Followers of the new task do not get the messages of the earlier one.
-            keep = self._max_events if replaces is None else 1
+        if replaces is not None:  # its followers do not get the messages of the earlier one
             event = _CHANGED % task.changes
-            ops.append(Append(key, event, ttl=ttl or _NO_EXPIRY, keep=keep, client=client))
+            ops.append(Append(key, event, ttl=ttl or _NO_EXPIRY, keep=1, client=client))
         try:
             await self.store.apply(*ops)
         except Conflict:
@@ -334,7 +342,7 @@ class TaskRecords:
         # A task without a call has no followers but the process of an engine that runs its job.
         is_followed = (task.parent is None and task.schedule is None) or was.holder is not None
         if task.changes != was.changes and is_followed:
-            event, keep = _CHANGED % task.changes, self._max_events
+            event, keep = _CHANGED % task.changes, _MAX_EVENTS
             ops.append(Append(key, event, ttl=ttl or _NO_EXPIRY, keep=keep, client=client))
         await self.store.apply(*ops)
         # Followers in this process get the event, and read the task from here.
@@ -381,7 +389,7 @@ class TaskRecords:
             self.key(id),
             MESSAGE + data,
             ttl=self._ttl(task) or _NO_EXPIRY,
-            keep=self._max_events,
+            keep=_MAX_EVENTS,
             client=client_of(task.owner, task.address),
             optional=True,
         )
@@ -450,66 +458,3 @@ class TaskRecords:
     def key(self, id: str) -> str:
         """Return the key of a task, also the name of its log."""
         return self._prefix + id
-
-
-_EXTERNAL_TTL: Final = 86400.0
-"""Seconds after the last write for which the record of an external job is retained.
-
-Also after a task has read the outcome: a later call may wait for the same job, and a second report
-of its end must not change the outcome.
-"""
-
-
-class WaitingTasks(msgspec.Struct, frozen=True, array_like=True):
-    """The stored record of an external job: the tasks that wait for it, and its outcome, packed."""
-
-    tasks: tuple[str, ...] = ()
-    outcome: bytes | None = None
-
-
-class ExternalJobs:
-    """The records of external jobs in *store*, under keys that begin with *prefix*.
-
-    Both a webhook (`settle`) and `ExternalQueue.watch` may report the end of a job, before or after
-    a task waits for it. Both write the same record by compare-and-set, so that the first outcome
-    counts.
-    """
-
-    def __init__(self, store: Store, prefix: str = "") -> None:
-        self._store = store
-        self._records = SharedRecords(store, WaitingTasks, WaitingTasks(), _EXTERNAL_TTL)
-        self._prefix = f"{prefix}ref:"
-
-    async def add_task(self, ref: ExternalJob, id: str) -> None:
-        """Record that the task *id* is about to wait for a job."""
-        # Also if the job has an outcome already: the step that follows the job then reads that.
-        await self._records.update(
-            self._key(ref),
-            lambda was: WaitingTasks(tuple(dict.fromkeys((*was.tasks, id))), was.outcome),
-        )
-
-    async def settle(self, ref: ExternalJob, outcome: bytes) -> Sequence[str]:
-        """Store the outcome of a job, and return the tasks that wait for it."""
-        record = await self._records.update(
-            self._key(ref), lambda was: WaitingTasks(was.tasks, was.outcome or outcome)
-        )
-        return record.tasks
-
-    async def outcome(self, ref: ExternalJob) -> bytes | None:
-        """Return the outcome of a job, None if it was not reported."""
-        record, _ = await self._records.read(self._key(ref))
-        return record.outcome
-
-    async def forget(self, ref: ExternalJob) -> None:
-        """Delete the record of a job that was submitted for one task, which has ended its wait."""
-        try:
-            await self._store.apply(Delete(self._key(ref)))
-        except StoreError as error:
-            logger.debug("the record of %s expires later: %s", ref, error)
-
-    async def touch(self, ref: ExternalJob) -> None:
-        """Extend the retention of the record."""
-        await self._store.touch(self._key(ref), _EXTERNAL_TTL)
-
-    def _key(self, ref: ExternalJob) -> str:
-        return f"{self._prefix}{ref.scheme}:{ref.ref}"

@@ -25,20 +25,10 @@ from functools import partial
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
 
+from genmcp.core.job_transitions import defer
 from genmcp.core.outcome import Outcome, unpack
-from genmcp.core.task import (
-    LOST,
-    Task,
-    fail_wait,
-    lose_process,
-)
-from genmcp.core.waiting import (
-    Finished,
-    Following,
-    Gathering,
-    Suspended,
-    Working,
-)
+from genmcp.core.task import LOST, Task, fail_wait, lose_process
+from genmcp.core.waiting import Finished, Following, Gathering, Suspended, Working
 from genmcp.errors import (
     IllegalTransition,
     InternalError,
@@ -48,25 +38,21 @@ from genmcp.errors import (
     UnknownFormat,
 )
 from genmcp.stores.clocks import steady
-from genmcp.tasks.attempt import (
-    NotRunnableHere,
-    StillRuns,
-    finished_with_error,
-    result_rejected,
-)
-from genmcp.tasks.external import ExternalFollower
+from genmcp.tasks.attempt import NotRunnableHere, StillRuns, finished_with_error, result_rejected
+from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.job_runner import JobRunner
 from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.queues import EngineQueue, ExternalQueue
 from genmcp.tasks.records import HeldTask, Stored
-from genmcp.tasks.running import RunningTasks
-from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.transitions import TaskWriter, settlement
 from genmcp.tasks.writes import ProcessStops
 
 logger = logging.getLogger("genmcp")
 
 _HOUR: Final = 3600.0
+_SHORTEST_DEFERRAL: Final = 0.5  # seconds
+_LONGEST_DEFERRAL: Final = 30.0
 _SUBMIT_TIMEOUT: Final = 10.0  # seconds for an engine to accept a job
 
 Resume: TypeAlias = Callable[[Task, bytes, Outcome], Awaitable[Suspended | Finished]]
@@ -94,7 +80,10 @@ class TaskRunner:
         is_stopping: returns whether this process stops working, and hands its steps to others.
 
     Attributes:
-        running: the calls that run as tasks in this process.
+        running: the calls that run as tasks in this process, each with a function that cancels its
+            hook. A process that cancels a task sends a message to the process that runs it. The
+            store may fail between the two writes, and that process may die: `check` therefore stops
+            the calls whose records have ended.
     """
 
     def __init__(
@@ -107,15 +96,16 @@ class TaskRunner:
         *,
         is_stopping: Callable[[], bool],
     ) -> None:
-        self.running = RunningTasks()
+        # By task and fencing token: the next call with the same idempotency key has the same id,
+        # and may begin while the cancelled one still ends.
+        self.running: dict[tuple[str, int], Callable[[], object]] = {}
         self._writer = writer
         self._records = writer.records
         self._retry = writer.retry.retry_until_written
         self._resume = resume
         self._engines = options.engines
-        bounds = environment.bounds
-        self.parts = TaskParts(writer, self.cancel_work, bounds.progress_interval)
-        self.external = ExternalFollower(writer, self.parts, queues, options, bounds)
+        self.parts = TaskParts(writer, self.cancel_work)
+        self.external = ExternalJobs(writer, queues, options)
         self.jobs = JobRunner(writer, self.parts, options, environment)
         self._options = options
         self._observer = environment.observer
@@ -139,9 +129,7 @@ class TaskRunner:
         if stored is None or stored.task.end is not None:
             return
         task = stored.task
-        if liveness_checks < 0:
-            await self._writer.expire(task, delivery, -liveness_checks)
-        elif task.bound_node is not None:
+        if task.bound_node is not None:
             if delivery == task.delivery_id:
                 await self._check_node(task, task.bound_node, liveness_checks + 1)
             elif delivery == task.held_delivery:
@@ -240,14 +228,19 @@ class TaskRunner:
         self._steps[step] = running
         try:
             work = task.work
-            if task.outcome is not None:
-                pass  # its wait has ended before
-            elif isinstance(work, Working):
-                task = await self.jobs.attempt(held, task, work.job)
-            elif isinstance(work, Following):
-                task = await self.external.follow(held, task, work.ref)
-            elif isinstance(work, Gathering):
-                task = await self.parts.advance(held, task)
+            try:
+                if task.outcome is not None:
+                    pass  # its wait has ended before
+                elif isinstance(work, Working):
+                    task = await self.jobs.attempt(held, task, work.job)
+                elif isinstance(work, Following):
+                    task = await self.external.follow(held, task, work.ref)
+                elif isinstance(work, Gathering):
+                    task = await self.parts.advance(held, task)
+            except NotRunnableHere as missing:
+                settling = settlement(missing.outcome(task.deferred_seconds))
+                deferred = await self._defer(held, task, missing)
+                task = deferred or await self._writer.settle(held, settling)
             if task.outcome is not None and task.held_delivery is not None:
                 await self._continue(held, task)
             else:
@@ -255,6 +248,21 @@ class TaskRunner:
             return task
         finally:
             del self._steps[step]
+
+    async def _defer(self, held: HeldTask, task: Task, missing: NotRunnableHere) -> Task | None:
+        """Resubmit the step for another process, and return the task.
+
+        Return None if it was deferred for `unknown_timeout` already; nothing is written then.
+        """
+        # Without a shared store, no other process could have the code that this one lacks.
+        waited = task.deferred_seconds >= self._options.unknown_timeout
+        if waited or not self._records.store.shared:
+            return None
+        # Each pause is as long as all before it: a process of the other release gets the step soon
+        # if there is one, and a backlog that no process can run costs little.
+        delay = min(max(_SHORTEST_DEFERRAL, task.deferred_seconds), _LONGEST_DEFERRAL)
+        logger.warning("task %s is deferred to another process: %s", task.id, missing)
+        return await self._retry(partial(held.change, lambda task, now: defer(task, now, delay)))
 
     async def check(self) -> None:
         """Cancel the steps and calls that run here although their tasks have ended.
@@ -276,17 +284,20 @@ class TaskRunner:
                 continue
             task, step = None if stored is None else stored.task, self._steps.get((id, token))
             if task is None or task.ended or task.fencing_token != token:
-                self.running.stop(id, token)
+                self.stop_call(id, token)
                 if step is not None and not step.cancelling():
                     step.cancel()
             elif is_touch_due and step is not None:
                 await self._touch(task)
 
+    def stop_call(self, id: str, fencing_token: int) -> None:
+        """Cancel the hook of the task *id*, if it runs here."""
+        if (stop := self.running.get((id, fencing_token))) is not None:
+            stop()
+
     async def _touch(self, task: Task) -> None:
         try:
             await self._records.touch(task)
-            if isinstance(task.work, Following):
-                await self._writer.external.touch(task.work.ref)
             if task.parent is not None:
                 await self.parts.touch_group(task.parent.task)
         except StoreError as error:
@@ -295,20 +306,14 @@ class TaskRunner:
 
     async def cancel_work(self, task: Task) -> None:
         """Cancel the work of *task* that its own delivery does not cancel."""
-        if task.schedule is not None:
-            await self.jobs.schedules.advance_anyway(task)
         if isinstance(task.work, Following):
             # One that a process submits at this moment is cancelled by that process as well.
             if task.work.ref.call is None or task.held_delivery is not None:
                 await self.external.cancel(task.work.ref)
-            if task.work.submitted:
-                await self._writer.external.forget(task.work.ref)
         elif isinstance(task.work, Gathering):
             await self.parts.cancel(task)
 
     async def _continue(self, held: HeldTask, task: Task) -> None:
-        if self.jobs.limits.of(task):
-            await self._writer.retry.retry_until_written(partial(self.jobs.limits.release, task))
         if task.parent is not None:
             await self.parts.end(held, task, task.parent)
             return
@@ -324,7 +329,7 @@ class TaskRunner:
                 step = self._resume(task, call, unpack(task.outcome))
                 result = await self._result_of(held, task, step)
         except NotRunnableHere as missing:
-            if deferred := await self.jobs.defer(held, task, missing):
+            if deferred := await self._defer(held, task, missing):
                 await self._retry(partial(self._writer.deliver_later, deferred))
                 return
             result = missing.finished(task.deferred_seconds)
@@ -405,10 +410,7 @@ def _log_takeover(before: Task, task: Task) -> None:
 
 
 def parse_queued_id(queued_id: str) -> tuple[str, int, int]:
-    """Return the task, the delivery, and the number of liveness checks before this one.
-
-    A negative number is that of a check of a deadline; the second value is then a step.
-    """
+    """Return the task, the delivery, and the number of liveness checks before this one."""
     id, _, delivery = queued_id.rpartition(":")
     delivery, _, liveness_checks = delivery.partition(".")
     return id, int(delivery), int(liveness_checks or 0)

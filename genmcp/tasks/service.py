@@ -12,14 +12,13 @@ from genmcp.core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
 from genmcp.stores.store import Store
 from genmcp.tasks.engine_worker import EngineWorker
-from genmcp.tasks.external import pack_status
-from genmcp.tasks.follower import TaskChange, TaskFollower, TaskMessage
-from genmcp.tasks.heartbeats import Heartbeats, Presence
+from genmcp.tasks.follower import TaskChange, TaskMessage, follow_task
+from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobEnvironment, JobOptions
-from genmcp.tasks.progress import JobProgress, with_progress
-from genmcp.tasks.queues import EngineQueue, ExternalQueue, ExternalStatus
+from genmcp.tasks.progress import JobProgress
+from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.reconciler import TaskReconciler
-from genmcp.tasks.records import ExternalJobs, HeldTask, TaskRecords
+from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.runner import Resume, TaskRunner
 from genmcp.tasks.transitions import TaskWriter
 from genmcp.tasks.worker import TaskWorker, WorkerLifecycle
@@ -55,6 +54,7 @@ class TaskService:
         heartbeats: which processes are alive.
         records, writer: the stored tasks, and their transitions.
         runner, worker: run delivered steps, and claim them in this process.
+        start: starts to run delivered steps, unless this process does already, or was released.
         running: the calls that run as tasks in this process.
 
     Raises:
@@ -78,30 +78,18 @@ class TaskService:
             raise ConfigurationError(
                 f"store: {store!r} does not deliver jobs: implement Store.deliveries"
             )
-        external, bounds = _followed(external, self._engines, store), environment.bounds
+        schemes = [each.scheme for each in external]
+        if len({*schemes}) < len(schemes):
+            raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
+        queues = (*self._engines.values(), *external)  # the last one of a scheme counts
         prefix = f"{namespace}/" if namespace else ""
-        lifecycle, follows = WorkerLifecycle(), bool(external)
-        presence = Presence(options.lease, store.now)
-        self.heartbeats = Heartbeats(store, node, options.lease, presence, prefix)
-        self.records = TaskRecords(store, options, prefix, max_events=bounds.max_events)
-        self._follower = TaskFollower(self.records)
-        self._external = ExternalJobs(store, prefix)
-        self._retry = RetriedWrites(
-            delays=bounds.write_retry_delays,
-            timeout=options.lease,
-            is_stopping=lifecycle.has_ended,
-        )
-        self.writer = TaskWriter(
-            self.records,
-            deliveries,
-            self.heartbeats,
-            self._external,
-            self._retry,
-            options,
-            follows=follows,
-        )
+        lifecycle = WorkerLifecycle()
+        self.heartbeats = Heartbeats(store, node, options.lease, prefix)
+        self.records = TaskRecords(store, options, prefix)
+        self._retry = RetriedWrites(timeout=options.lease, is_stopping=lifecycle.has_ended)
+        self.writer = TaskWriter(self.records, deliveries, self.heartbeats, self._retry, options)
         self.runner = TaskRunner(
-            self.writer, resume, external, options, environment, is_stopping=lifecycle.is_stopping
+            self.writer, resume, queues, options, environment, is_stopping=lifecycle.is_stopping
         )
         self.running = self.runner.running
         self.worker = TaskWorker(
@@ -110,21 +98,21 @@ class TaskService:
             self.runner.handle,
             options,
             lifecycle,
-            bounds=bounds,
             prefix=prefix,
-            follows=follows,
             has_work=store.durable or bool(options.schedules),
-            prepare=self.runner.jobs.schedules.prepare,
+            schedules=self.runner.jobs.schedules.run,
             checks=(self.runner.check, TaskReconciler(self.writer).check),
             calls=self.running,
         )
+        self.start = self.worker.start
         engine_worker = EngineWorker(self.runner, self.records, options.lease)
         for name, engine in self._engines.items():
+            if not store.shared:
+                raise ConfigurationError(
+                    f"JobOptions.queues[{name!r}] is {engine!r}, whose workers need the store, but "
+                    f"{store!r} is not shared: give the Mux a URL, or set GENMCP_STORE"
+                )
             engine.bind(f"genmcp.{namespace}.{name}", engine_worker.run)
-
-    async def start(self) -> None:
-        """Start to run delivered steps, unless this process does already, or was released."""
-        await self.worker.start()
 
     async def aclose(self, *, within: float = inf) -> None:
         """Stop working. Steps that still run are handed to other processes, or to the next start.
@@ -189,7 +177,7 @@ class TaskService:
         Raises:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
-        return self._follower.follow(id, after, known or partial(self.get, id, owner))
+        return follow_task(self.records, id, after, known or partial(self.get, id, owner))
 
     async def answer(self, id: str, owner: str | None, answers: Mapping[str, bytes]) -> Task:
         """Add answers to the questions of the task, as JSON; after the last one it continues.
@@ -237,24 +225,20 @@ class TaskService:
     async def settle(self, ref: ExternalJob, status: ExternalStatus) -> None:
         """Record the end of an external job: for a callback of its queue, or a webhook.
 
-        No task needs to wait for the job yet. If `ExternalQueue.watch` reports an outcome too, the
-        first outcome counts.
+        No task needs to wait for the job yet. If the status of the queue has an outcome too, the
+        first one counts.
 
         Raises:
             ValueError: *status* is not that of a job that has ended.
         """
-        if not status.over:
-            raise ValueError(f"{ref} cannot be settled: its phase is {status.phase}")
-        outcome = pack_status(ref, status)
-        for id in await self._external.settle(ref, outcome):
-            if await self.writer.settle_external(id, ref, outcome):
-                await self.start()
+        if await self.runner.external.settle(ref, status):
+            await self.start()
 
     # For the process that works on a task. IllegalTransition: see the class.
 
     async def progress(self, id: str, progress: JobProgress, *, fencing_token: int) -> Task:
         """Write the progress of the work."""
-        return await self._held(id, fencing_token).change(partial(with_progress, progress))
+        return await self._held(id, fencing_token).write_progress(progress)
 
     async def suspend(self, id: str, suspended: Suspended, *, fencing_token: int) -> Task:
         """Write that the call waits, and submit its work if that is work for a worker.
@@ -297,25 +281,3 @@ class TaskService:
 
     def _held(self, id: str, fencing_token: int) -> HeldTask:
         return HeldTask(self.records, id, fencing_token)
-
-
-def _followed(
-    external: Sequence[ExternalQueue], engines: Mapping[str, EngineQueue], store: Store
-) -> Sequence[ExternalQueue]:
-    """Return the queues whose jobs are followed: *external*, and *engines* of other schemes.
-
-    Raises:
-        ConfigurationError: two of *external* have one scheme, or there are *engines*, but the store
-            is not shared.
-    """
-    schemes = [each.scheme for each in external]
-    if len({*schemes}) < len(schemes):
-        raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
-    for name, engine in engines.items():
-        if not store.shared:
-            raise ConfigurationError(
-                f"JobOptions.queues[{name!r}] is {engine!r}, whose workers need the store, but "
-                f"{store!r} is not shared: give the Mux a URL, or set GENMCP_STORE"
-            )
-    by_scheme = {each.scheme: each for each in (*engines.values(), *external)}
-    return [*by_scheme.values()]

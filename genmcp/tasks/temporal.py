@@ -1,7 +1,7 @@
 """Jobs on the workers of Temporal, and calls that wait for workflows: the extra `temporal`."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from datetime import timedelta
 from typing import Any, Final
@@ -18,7 +18,6 @@ try:
     from temporalio.common import RetryPolicy
     from temporalio.exceptions import (
         CancelledError,
-        TemporalError,
         TerminatedError,
         WorkflowAlreadyStartedError,
     )
@@ -28,7 +27,6 @@ except ImportError as error:
 
 __all__ = ["TemporalQueue"]
 
-_QUERY_TIMEOUT: Final = timedelta(seconds=5)  # no worker of the workflow may be there to respond
 _LONGEST_JOB: Final = timedelta(days=365)  # Temporal needs a limit; that of a job is `timeout`
 _HEARTBEAT: Final = 10.0  # seconds
 _HEARTBEAT_TIMEOUT: Final = timedelta(seconds=60)  # after that Temporal shows the job as failed
@@ -58,16 +56,11 @@ class TemporalQueue(EngineQueue):
     The jobs of that queue run as activities in workers with `workflows` and `activities`, which
     import the module of the mux.
 
-    It also follows workflows: `ExternalJob("temporal", workflow_id)`. Their end is pushed by the
-    server. Their progress is polled, by a query that returns a dict with "current", "total" and
-    "message".
+    It also follows workflows: `ExternalJob("temporal", workflow_id)`.
 
     Args:
         connect: returns a client: `lambda: Client.connect("localhost:7233")`.
         task_queue: the task queue of jobs, and of workflows that `job` makes. Default: "genmcp".
-        progress_query: the name of the query for the progress of a workflow. None (the default):
-            progress is not reported.
-        poll_interval: seconds between two queries. Default 1.
 
     Attributes:
         workflows, activities: those that a worker of *task_queue* needs to run jobs.
@@ -80,13 +73,9 @@ class TemporalQueue(EngineQueue):
         connect: Callable[[], Awaitable[Client]],
         *,
         task_queue: str = "genmcp",
-        progress_query: str | None = None,
-        poll_interval: float = 1.0,
     ) -> None:
         self._connect = connect
         self._task_queue = task_queue
-        self._progress_query = progress_query
-        self._poll_interval = poll_interval
         self._client: Client | None = None
         self._connecting = asyncio.Lock()  # many jobs may be followed from the start
         self.workflows: Sequence[type] = [JobWorkflow]
@@ -114,18 +103,18 @@ class TemporalQueue(EngineQueue):
         await self._start(JobWorkflow.run, [self.name, id, job], workflow_id)
 
     async def snapshot(self, ref: str) -> ExternalStatus:
-        return await self._outcome(await self._handle(ref), wait=False)
-
-    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
         handle = await self._handle(ref)
-        ending = asyncio.create_task(self._outcome(handle, wait=True))
         try:
-            while not ending.done():
-                yield await self._progress(handle)
-                await asyncio.wait({ending}, timeout=self._poll_interval)
-            yield ending.result()
-        finally:
-            await cancel_and_wait(ending)
+            if (await handle.describe()).close_time is None:
+                return ExternalStatus("working")
+            return ExternalStatus("completed", result=await handle.result())
+        except WorkflowFailureError as error:
+            cancelled = isinstance(error.cause, CancelledError | TerminatedError)
+            return ExternalStatus("cancelled" if cancelled else "failed", error=repr(error.cause))
+        except RPCError as error:
+            if error.status == RPCStatusCode.NOT_FOUND:
+                return ExternalStatus("failed", error=f"no workflow {ref!r}")
+            raise
 
     async def start(self, ref: str, call: ExternalCall) -> str:
         await self._start(call.name, call.args, ref)
@@ -156,24 +145,3 @@ class TemporalQueue(EngineQueue):
 
     async def _handle(self, ref: str) -> WorkflowHandle[Any, Any]:
         return (await self._opened()).get_workflow_handle(ref)
-
-    async def _progress(self, handle: WorkflowHandle[Any, Any]) -> ExternalStatus:
-        found: dict[str, Any] = {}
-        if self._progress_query is not None:
-            with suppress(TemporalError):
-                found = await handle.query(self._progress_query, rpc_timeout=_QUERY_TIMEOUT)
-        return ExternalStatus("working", *map(found.get, ("current", "total", "message")))
-
-    async def _outcome(self, handle: WorkflowHandle[Any, Any], *, wait: bool) -> ExternalStatus:
-        """Return the status of the workflow once it has ended; without *wait*, its present one."""
-        try:
-            if not wait and (await handle.describe()).close_time is None:
-                return await self._progress(handle)
-            return ExternalStatus("completed", result=await handle.result())
-        except WorkflowFailureError as error:
-            cancelled = isinstance(error.cause, CancelledError | TerminatedError)
-            return ExternalStatus("cancelled" if cancelled else "failed", error=repr(error.cause))
-        except RPCError as error:
-            if error.status == RPCStatusCode.NOT_FOUND:
-                return ExternalStatus("failed", error=f"no workflow {handle.id!r}")
-            raise

@@ -19,14 +19,14 @@ from genmcp.cancellation import run_to_completion
 from genmcp.core.client_key import client_of
 from genmcp.core.job_transitions import expire_job, submit_again
 from genmcp.core.task import Task, add_answers, lose_holder, lose_process
-from genmcp.core.waiting import Asking, ExternalJob, Finished, Following, Suspended, Work, Working
-from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable, TaskNotFound
+from genmcp.core.waiting import Asking, Finished, Following, Suspended, Working
+from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable
 from genmcp.stores.clocks import steady
 from genmcp.stores.deliveries import Deliveries
 from genmcp.tasks.attempt import outcome_rejected, result_rejected
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.records import ExternalJobs, HeldTask, Stored, TaskRecords, Transition
+from genmcp.tasks.records import HeldTask, Stored, TaskRecords, Transition
 from genmcp.tasks.writes import RetriedWrites
 
 logger = logging.getLogger("genmcp")
@@ -66,10 +66,8 @@ class TaskWriter:
         records: the tasks.
         deliveries: the queues of the store.
         heartbeats: which processes are alive.
-        external: the records of external jobs.
         retry: repeats writes.
         options: how this process works on jobs.
-        follows: whether processes like this one follow jobs of external queues.
     """
 
     def __init__(
@@ -77,20 +75,15 @@ class TaskWriter:
         records: TaskRecords,
         deliveries: Deliveries,
         heartbeats: Heartbeats,
-        external: ExternalJobs,
         retry: RetriedWrites,
         options: JobOptions,
-        *,
-        follows: bool = False,
     ) -> None:
         self.records = records
         self.heartbeats = heartbeats
-        self.external = external
         self.retry = retry
         self._deliveries = deliveries
         self._max_crashes = options.max_crashes
         self._engines = options.engines
-        self._external_queue = EXTERNAL if follows else CONTINUATIONS
         self._checks: dict[str, float] = {}  # by queue: the time of the next check for a worker
 
     # The delivery of steps.
@@ -106,10 +99,8 @@ class TaskWriter:
                 queue = work.job.queue
                 if queue not in self.heartbeats.queues:
                     await self._warn_if_unserved(queue)
-                if work.deadline is not None:
-                    await self._check_deadline(task, work.deadline, 1)
             elif isinstance(work, Following):
-                queue = self._external_queue
+                queue = EXTERNAL
             elif task.bound_node is not None:
                 await self.check_later(task, 0)
                 return
@@ -135,36 +126,10 @@ class TaskWriter:
         id = f"{task.queued_id}.{liveness_checks}"
         await self._put(task, id, CONTINUATIONS, delay or self.heartbeats.lease)
 
-    async def _check_deadline(self, task: Task, deadline: float, number: int) -> None:
-        """Schedule a check whether a job that has a *deadline* is still waiting then.
-
-        Without it, a job in a queue that no process serves would not fail in time. The number makes
-        the id unique, and is negative to distinguish the check from those of `check_later`.
-        """
-        delay = max(0.0, deadline - self.records.now())
-        await self._put(task, f"{task.id}:{task.step}.{-number}", CONTINUATIONS, delay)
-
     async def _put(self, task: Task, id: str, queue: str, delay: float) -> None:
         owner = client_of(task.owner, task.address)
         name = delivery_queue(self.records.prefix, queue)
         await self._deliveries.put(id, name, delay, owner=owner)
-
-    async def expire(self, task: Task, step: int, number: int) -> None:
-        """Fail the job of *task* if its deadline has passed and no worker has claimed it.
-
-        A worker that runs the job ends it at its deadline itself. *step* is the step for which this
-        check was scheduled, as check *number*.
-        """
-        work = task.work
-        if task.settled or task.held_delivery is not None or step != task.step:
-            return
-        if not isinstance(work, Working) or work.deadline is None:
-            return
-        if work.deadline > self.records.now():  # the clocks of two processes differ a little
-            await self._check_deadline(task, work.deadline, number + 1)
-        elif expired := await self._change(task, expire_job):
-            await self.cancel_step(task)
-            await self.submit(expired)
 
     async def cancel_step(self, task: Task) -> None:
         """Cancel the step of *task*, best effort: its result is rejected in any case."""
@@ -180,16 +145,23 @@ class TaskWriter:
         """Repair a task that a dead process has left without a next step; return the task.
 
         `TaskService.get` calls this, so that reads repair the state. If the task is bound to a dead
-        process, or held by a dead process of an engine, it is taken from it (a write). If its next
-        step is overdue, the step is submitted again. The returned task then has a status message if
-        no process serves its queue. Otherwise *task* is returned unchanged.
+        process, or held by a dead process of an engine, it is taken from it (a write). If its job
+        has passed its deadline in the queue, it fails. If its next step is overdue, the step is
+        submitted again; the returned task then has a status message if no process serves its queue.
+        Otherwise *task* is returned unchanged.
         """
         node = task.bound_node or task.holder
         if node is not None and not await self.heartbeats.is_alive(node):
             return await self.take_from_dead(task)
         # A held delivery is delivered again when its lease expires.
         if task.needs_delivery and task.held_delivery is None:
-            now, lease = self.records.now(), self.heartbeats.lease
+            now, lease, work = self.records.now(), self.heartbeats.lease, task.work
+            deadline = work.deadline if isinstance(work, Working) and not task.settled else None
+            late = deadline is not None and deadline <= now
+            if late and (expired := await self._change(task, expire_job)):
+                await self.cancel_step(task)
+                await self.submit(expired)
+                return expired
             overdue = now - max(task.due, task.updated)
             was_set = now < task.updated - lease  # this clock or that of the writer was set
             if overdue > lease / 2 or was_set:
@@ -259,7 +231,6 @@ class TaskWriter:
         *replaces* is as for `TaskRecords.create`. The caller must not be cancelled in between: see
         `run_to_completion`, or repeat the submission.
         """
-        await self._register_external(task.id, task.work)
         created = await self.records.create(task, call, replaces=replaces)
         if created:
             await self.submit(task)
@@ -285,9 +256,6 @@ class TaskWriter:
         Raises:
             IllegalTransition: it has ended, or another process has taken it over.
         """
-        await self.retry.retry_until_written(
-            partial(self._register_external, held.id, suspended.work)
-        )
         return await self._move(held, lambda task, now: task.suspend(suspended, now))
 
     async def abandon(self, held: HeldTask) -> Task:
@@ -349,11 +317,7 @@ class TaskWriter:
         return await run_to_completion(answer())
 
     async def cancel(
-        self,
-        before: Task,
-        cancel_work: Callable[[Task], Awaitable[None]],
-        *,
-        wait: bool,
+        self, before: Task, cancel_work: Callable[[Task], Awaitable[None]], *, wait: bool
     ) -> Task | None:
         """Cancel a task and its step; return it as it was before, None if it had ended.
 
@@ -403,44 +367,7 @@ class TaskWriter:
 
         return await self.retry.retry_until_written(partial(held.change, transition), reject)
 
-    async def settle_external(self, id: str, ref: ExternalJob, outcome: bytes) -> bool:
-        """End a task's wait for *ref*; return whether it waited for that."""
-        before: Task | None = None
-
-        def settled(task: Task, now: float) -> Task:
-            nonlocal before
-            waits = _follows(task, ref) and not task.settled
-            before = task if waits else None
-            # The token is taken from the process that follows the job, which would otherwise write
-            # an outcome as well.
-            return task.settle(outcome, now).take_over(now) if waits else task
-
-        async def settle() -> None:
-            task = await self.records.change(id, settled)
-            # Also if the outcome was written before: the submission may have failed.
-            if _follows(task, ref):
-                await self.submit(task)
-
-        try:
-            await run_to_completion(settle())
-        except TaskNotFound:
-            return False
-        if before is not None:
-            await self.cancel_step(before)
-            if isinstance(before.work, Following) and before.work.submitted:
-                await self.external.forget(ref)
-        return before is not None
-
-    async def _register_external(self, id: str, work: Work | None) -> None:
-        # Before the task is written: an outcome that is reported in between must find the task.
-        if isinstance(work, Following) and work.ref.call is None:
-            await self.external.add_task(work.ref, id)
-
 
 def settlement(outcome: bytes) -> Transition:
     """Return the transition that ends a wait with the packed *outcome*."""
     return lambda task, now: task.settle(outcome, now)
-
-
-def _follows(task: Task, ref: ExternalJob) -> bool:
-    return isinstance(task.work, Following) and task.work.ref == ref

@@ -25,11 +25,15 @@ from genmcp.errors import StoreError, StoreUnavailable
 from genmcp.stores.deliveries import Backlog, Deliveries
 from genmcp.tasks.consumer import Handler, QueueConsumer
 from genmcp.tasks.heartbeats import Heartbeats
-from genmcp.tasks.options import BOUNDS, JobBounds, JobOptions
+from genmcp.tasks.options import JobOptions
 from genmcp.tasks.transitions import CONTINUATIONS, EXTERNAL, delivery_queue
 
 logger = logging.getLogger("genmcp")
 
+# Steps at once that are not jobs, such as methods that continue a call. They await more than they
+# compute, and do not depend on the queues.
+_CONTINUATION_CONCURRENCY: Final = 1000
+_EXTERNAL_CONCURRENCY: Final = 1000  # jobs of external queues that are followed at once
 _SUBMISSIONS: Final = 16  # at once, to engines
 _CALL_GRACE: Final = 5.0  # seconds that a cancelled call has for its cleanup
 _BUSY_POLL: Final = 0.05  # seconds between two checks for running calls
@@ -101,12 +105,10 @@ class TaskWorker:
         handler: runs the step with a delivered id.
         options: how this process works on jobs.
         lifecycle: the state, for others.
-        bounds: how many other steps run at once.
         prefix: with which the names of queues begin in the store.
-        follows: whether jobs of external queues are followed here.
         has_work: whether there may be work before the first call: the store is durable, or jobs run
             periodically.
-        prepare: is called when this begins to serve.
+        schedules: creates the occurrences of periodic jobs, until it is cancelled.
         checks: called at least twice per lease. They stop work whose task was cancelled by a
             process that could not send that to this one, and repair tasks of dead processes.
         calls: the calls that run in this process, and that others would consider lost without its
@@ -125,11 +127,9 @@ class TaskWorker:
         options: JobOptions,
         lifecycle: WorkerLifecycle,
         *,
-        bounds: JobBounds = BOUNDS,
         prefix: str = "",
-        follows: bool = False,
         has_work: bool = False,
-        prepare: Callable[[], Awaitable[None]] | None = None,
+        schedules: Callable[[], Coroutine[Any, Any, None]],
         checks: Sequence[Callable[[], Awaitable[None]]] = (),
         calls: Sized = (),
     ) -> None:
@@ -138,11 +138,9 @@ class TaskWorker:
         self._handler = handler
         self.options = options
         self._lifecycle = lifecycle
-        self._bounds = bounds
         self._prefix = prefix
-        self._follows = follows
         self._has_work = self.dormant = has_work
-        self._prepare = prepare
+        self._schedules = schedules
         self._checks = checks
         self._calls = calls
         self._unowned: set[asyncio.Task[None]] = set()  # of `run_call`
@@ -161,14 +159,13 @@ class TaskWorker:
 
         It has the same grace period as steps.
         """
-        running = asyncio.get_running_loop().create_task(call)
+        running = asyncio.get_running_loop().create_task(call, name="a call")
         self._unowned.add(running)
         running.add_done_callback(self._call_ended)
 
     def _call_ended(self, call: "asyncio.Task[None]") -> None:
         self._unowned.discard(call)
-        if not call.cancelled() and (error := call.exception()) is not None:
-            logger.error("a call has failed", exc_info=error)
+        _log_failure(call)
 
     @property
     def problem(self) -> str | None:
@@ -223,7 +220,10 @@ class TaskWorker:
         Raises:
             StoreUnavailable: the store could not be reached.
         """
-        if self._lifecycle.state in (WorkerState.STOPPING, WorkerState.RELEASED):
+        state, serving = self._lifecycle.state, self._serving
+        if state is WorkerState.SERVING and serving is not None and not serving.loop.is_closed():
+            return
+        if state in (WorkerState.STOPPING, WorkerState.RELEASED):
             return
         ready = self.begin()
         if not ready.done():
@@ -285,18 +285,21 @@ class TaskWorker:
         heartbeats.presence.reset()  # no heartbeats were due until now
         # Before the first claim: another process must not take over the steps that start here.
         await heartbeats.beat()
-        if self._prepare is not None:
-            await self._prepare()
         consumers = self._consumers(options)
         # The heartbeat is renewed until the last step has ended: other processes would otherwise
         # take over steps that still run here.
         beating = asyncio.create_task(heartbeats.keep_beating())
         consuming = [asyncio.create_task(each.run()) for each in consumers]
         for part in (beating, *consuming):
-            part.add_done_callback(serving.fail)
+            part.add_done_callback(lambda part: serving.stopping.set())  # it has failed
         # Records would expire during a long step: a check extends that.
         pause = min(options.lease / 2, options.retention / 6)
-        checking = asyncio.create_task(self._check(pause))
+        others = [
+            asyncio.create_task(self._check(pause), name="the check of tasks"),
+            asyncio.create_task(self._schedules(), name="the creation of periodic jobs"),
+        ]
+        for each in others:
+            each.add_done_callback(_log_failure)
         if self._serving is serving and self.state is WorkerState.STARTING:
             self._enter(WorkerState.SERVING)
         serving.ready.set_result(None)
@@ -306,7 +309,7 @@ class TaskWorker:
             await asyncio.gather(*drains, self._drain_calls(serving))
         finally:
             # Also after an error, so that running steps are handed over.
-            await cancel_and_wait(*consuming, checking)
+            await cancel_and_wait(*consuming, *others)
             # One that ignores this, or cannot write its end, must not delay the exit for ever.
             await cancel_and_wait(*self._calls_on(serving.loop), timeout=_CALL_GRACE)
             await asyncio.gather(*(each.aclose() for each in consumers))
@@ -324,11 +327,10 @@ class TaskWorker:
         served: list[tuple[Sequence[str], int, int | None]] = [
             ([*queues], concurrency, share) for queues, concurrency, share in options.job_slots()
         ]
-        served.append(([CONTINUATIONS], self._bounds.continuation_concurrency, None))
+        served.append(([CONTINUATIONS], _CONTINUATION_CONCURRENCY, None))
+        served.append(([EXTERNAL], _EXTERNAL_CONCURRENCY, None))
         if options.engines:  # their jobs are submitted to them, which takes no slots
             served.append(([*options.engines], _SUBMISSIONS, None))
-        if self._follows:
-            served.append(([EXTERNAL], self._bounds.refs, None))
         return [
             QueueConsumer(
                 self._deliveries,
@@ -380,6 +382,11 @@ class _Stopped(StoreUnavailable):
     """The worker was stopped, or its event loop closed, before it served."""
 
 
+def _log_failure(task: "asyncio.Task[None]") -> None:
+    if not task.cancelled() and (error := task.exception()) is not None:
+        logger.error("%s has failed", task.get_name(), exc_info=error)
+
+
 def _log_failed_start(ready: "Future[None]") -> None:
     error = ready.exception()
     if error is not None and not isinstance(error, _Stopped):
@@ -411,10 +418,6 @@ class _Serving:
     def over(self) -> bool:
         """Whether it has ended, with its loop or before."""
         return self.task.done() or self.loop.is_closed()
-
-    def fail(self, part: "asyncio.Task[None]") -> None:
-        """End this because a *part* of it has ended."""
-        self.stopping.set()
 
     async def stop(self, grace: float, *, waits_for_calls: bool) -> None:
         """Stop it, and wait for its end, from any loop."""

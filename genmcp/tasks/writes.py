@@ -23,6 +23,8 @@ logger = logging.getLogger("genmcp")
 
 T = TypeVar("T")
 
+# Seconds between attempts; the last one is repeated.
+_DELAYS: Final[Sequence[float]] = (0.1, 0.5, 2.0)
 _CLOSE_TIMEOUT: Final = 1.0  # seconds for pending writes when this process stops
 
 
@@ -34,21 +36,13 @@ class RetriedWrites:
     """The writes of one process that are repeated until the store accepts them.
 
     Args:
-        delays: seconds between attempts; the last one is repeated.
         timeout: seconds for which a request waits for a store that accepts no write.
         is_stopping: returns whether this process has stopped working. Writes are then given up, and
             other processes do the unwritten work again.
     """
 
-    def __init__(
-        self,
-        *,
-        delays: Sequence[float],
-        timeout: float,
-        is_stopping: Callable[[], bool],
-    ) -> None:
+    def __init__(self, *, timeout: float, is_stopping: Callable[[], bool]) -> None:
         self.is_stopping = is_stopping
-        self._delays = delays
         self._timeout = timeout
         self._warnings = LogThrottle(logger)
         self._pending: set[asyncio.Task[Any]] = set()
@@ -70,7 +64,7 @@ class RetriedWrites:
             OverShare: there is no *fallback*, or no room for it either.
             ProcessStops: this process stops working.
         """
-        delays = iter(self._delays)
+        delays = iter(_DELAYS)
         started: float | None = None
         while True:
             try:
@@ -92,7 +86,7 @@ class RetriedWrites:
                 self._warnings.log(
                     logging.WARNING, "a write to a task record is repeated: %s", error
                 )
-            await asyncio.sleep(next(delays, self._delays[-1]))
+            await asyncio.sleep(next(delays, _DELAYS[-1]))
 
     async def wait_for_write(self, write: Coroutine[Any, Any, T]) -> T:
         """Wait for *write*, but at most *timeout* seconds; it continues in the background.

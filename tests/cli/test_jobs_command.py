@@ -316,7 +316,7 @@ def test_failure_without_a_single_job_is_not_retried(run: RunCommand, file_url: 
     status, _, errors = run("jobs", "retry", "fails", "--store", file_url)
 
     assert status == 1
-    assert "task fails has not failed after a single job" in errors
+    assert "task fails is failed, and cannot be retried" in errors
 
 
 def test_cancelled_task_may_be_dropped(run: RunCommand, url: str) -> None:
@@ -403,7 +403,7 @@ async def test_retry_repeats_the_job_as_a_new_task(url: str) -> None:
 
         status, output = await command("jobs", "retry", id, "--store", url)
         assert status == 1
-        assert f"task {id} is completed: only tasks that failed" in output
+        assert f"task {id} is completed, and cannot be retried" in output
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,7 @@ def test_submitted_work_is_recorded_by_its_name() -> None:
     waits = made(Following(ExternalJob("celery", "7", ExternalCall("build", (1,)))))
     record = partial(record_submission, now=3.0, ref=ExternalJob("celery", "7"))
 
-    assert record(waits).work == Following(ExternalJob("celery", "7"), submitted=True)
+    assert record(waits).work == Following(ExternalJob("celery", "7"))
     for other in (made(), waits.settle(DONE, 2.0)):
         with pytest.raises(IllegalTransition):
             record(other)

@@ -4,14 +4,11 @@ import pytest
 
 from genmcp.core.job_transitions import expire_job, retry_task
 from genmcp.core.outcome import Failed, unpack
-from genmcp.core.parts import report_part
 from genmcp.core.task import FailedStep, Task
 from genmcp.core.waiting import (
     Continue,
     ExternalJob,
-    Gathering,
     Job,
-    PartOf,
     Work,
     Working,
 )
@@ -49,17 +46,6 @@ def test_failed_task_is_repeated_by_a_new_one() -> None:
     assert (again.id, again.retries, again.step, again.due) == ("b", "a", 3, 105.0)
     with pytest.raises(IllegalTransition, match="retry"):
         retry_task(made(Working(JOB)), "b", "n2", 100.0)
-
-
-def test_progress_of_a_part_that_is_not_awaited_is_ignored() -> None:
-    """A part may report after the wait has ended, or after its end was counted."""
-    part = PartOf("a", 0, 1, 2)
-    waiting, ended = (made(Gathering("all", 2, ended=each)) for each in ({}, {1: True}))
-
-    assert report_part(waiting, part, 0.5, "half", 2.0).work == Gathering(
-        "all", 2, fractions={1: 0.5}
-    )
-    assert report_part(ended, part, 0.5, "half", 2.0) is ended
 
 
 def test_queue_of_a_tool_applies_to_jobs_only() -> None:

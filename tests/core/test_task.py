@@ -153,11 +153,18 @@ def test_claim_of_an_external_job_counts_no_crashes() -> None:
 
 
 def test_backoff_doubles_up_to_its_bound() -> None:
-    """After any number of failures; jitter can only shorten it."""
-    job = replace(JOB, backoff=3.0, max_backoff=20.0, jitter=0.5)
-    assert [job.pause(n, 0.0) for n in (0, 1, 2, 3, 5000)] == [3.0, 6.0, 12.0, 20.0, 20.0]
-    assert [job.pause(n, 1.0) for n in (0, 5000)] == [1.5, 10.0]
-    assert retry_job(made(Working(job)).claim(1.0, max_crashes=3), 100.0, 1.0).due == 100.0 + 1.5
+    """After any number of failures; chance can only shorten it."""
+    job = replace(JOB, backoff=600.0)
+    assert [job.pause(n, 0.0) for n in (0, 1, 2, 3, 5000)] == [
+        600.0,
+        1200.0,
+        2400.0,
+        3600.0,
+        3600.0,
+    ]
+    assert [job.pause(n, 1.0) for n in (0, 5000)] == [450.0, 2700.0]
+    assert retry_job(made(Working(job)).claim(1.0, max_crashes=3), 100.0, 1.0).due == 550.0
+    assert replace(JOB, backoff=7200.0).pause(3, 0.0) == 7200.0
 
 
 def test_retry_waits_twice_as_long_each_time() -> None:

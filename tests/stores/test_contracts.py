@@ -10,10 +10,9 @@ from contextlib import aclosing
 
 import pytest
 
-from genmcp.errors import ContractError
 from genmcp.stores.deliveries import Deliveries
 from genmcp.stores.memory import MemoryStore
-from genmcp.stores.store import Append, Store, subject_of
+from genmcp.stores.store import Store, subject_of
 from tests.contracts.accounts import AccountsContract
 from tests.contracts.deliveries import QUEUES, DeliveriesContract
 from tests.contracts.records import ExpiryContract
@@ -85,12 +84,6 @@ def test_store_need_not_have_deliveries() -> None:
         deliveries = Store.deliveries  # type: ignore[assignment]
 
     assert Plain().deliveries is None
-
-
-def test_append_retains_at_least_one_event() -> None:
-    """A log that keeps nothing cannot be followed."""
-    with pytest.raises(ContractError, match="keep must be at least 1"):
-        Append("log", b"", ttl=60, keep=0)
 
 
 @pytest.mark.parametrize("name", ["task:7", "task:7#call", "task:7#", "task:7#a#b"])

@@ -94,12 +94,3 @@ def test_package_adds_a_scheme_by_an_entry_point(
     assert vars(store)["url"] == "third://host/1?a=b"
     with pytest.raises(ConfigurationError, match="or third://"):
         open_store("fourth://host")
-
-
-def test_entry_point_has_to_return_a_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A wrong callable is named when the URL is opened, and not at the first request."""
-    install(tmp_path, "third", "builtins:str")
-    monkeypatch.syspath_prepend(tmp_path)
-
-    with pytest.raises(ConfigurationError, match=r"'third://host'.*returned str and not a Store"):
-        open_store("third://host")

@@ -2,12 +2,13 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
+import pytest
 
 from genmcp.core.outcome import Done, Outcome
 from genmcp.core.task import Task
@@ -16,7 +17,7 @@ from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Store
-from genmcp.tasks.options import JobBounds, JobEnvironment, JobOptions
+from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import Resume, TaskChange, TaskMessage, TaskService
 from tests.support.stores import shared_store
@@ -29,7 +30,16 @@ ALL_STORES = [*STORES, "redis", "postgres"]
 """For what depends on the order of writes, finds records by their labels, or needs delayed
 deliveries."""
 
-_BOUNDS = {*JobBounds.__struct_fields__}
+_BOUNDS = {
+    "cancel_grace": "genmcp.tasks.attempt._CANCEL_GRACE",
+    "continuation_concurrency": "genmcp.tasks.worker._CONTINUATION_CONCURRENCY",
+    "external_concurrency": "genmcp.tasks.worker._EXTERNAL_CONCURRENCY",
+    "external_turn": "genmcp.tasks.external._TURN",
+    "linger": "genmcp.tasks.job_runner._LINGER",
+    "max_events": "genmcp.tasks.records._MAX_EVENTS",
+}
+"""Constants that a test may lower until the end of its bench."""
+
 _ENVIRONMENT = {*JobEnvironment.__struct_fields__}
 
 Gives: TypeAlias = Suspended | Finished | Exception
@@ -72,6 +82,8 @@ class Bench:
         self._jobs: list[TaskService] = []
         self._stores: list[Store] = []
         self.resumed = Resumed()
+        self._patch = pytest.MonkeyPatch()
+        self._patch.setattr("genmcp.tasks.writes._DELAYS", (0.01,))
 
     def store(self) -> Store:
         store = self._open_store()
@@ -88,7 +100,8 @@ class Bench:
         **options: Any,
     ) -> TaskService:
         store = store or self.store()
-        bounds = {name: options.pop(name) for name in _BOUNDS & options.keys()}
+        for name in _BOUNDS.keys() & options.keys():
+            self._patch.setattr(_BOUNDS[name], options.pop(name))
         environment = {name: options.pop(name) for name in _ENVIRONMENT & options.keys()}
         jobs = TaskService(
             store,
@@ -96,9 +109,7 @@ class Bench:
             resume=resume or self.resumed,
             external=external,
             options=JobOptions(**{"shutdown_grace": 0.0, **options}),
-            environment=JobEnvironment(
-                bounds=JobBounds(**{"write_retry_delays": (0.01,), **bounds}), **environment
-            ),
+            environment=JobEnvironment(**environment),
         )
         self._jobs.append(jobs)
         return jobs
@@ -108,6 +119,7 @@ class Bench:
             await jobs.aclose()
         for store in self._stores:
             await store.aclose()
+        self._patch.undo()
 
 
 @asynccontextmanager
@@ -146,10 +158,10 @@ async def ended(jobs: TaskService, id: str = "t1", owner: str | None = None) -> 
 
 
 async def until(jobs: TaskService, true: Callable[[Task], bool], id: str = "t1") -> Task:
-    """Return a task when something is true of it."""
+    """Return a task when something is true of it: not every change wakes a follower."""
     async with asyncio.timeout(BOUND):
-        async with aclosing(jobs.follow(id, None)) as changes:
-            async for each in changes:
-                if isinstance(each, TaskChange) and true(each.task):
-                    return each.task
-    raise AssertionError("the task ended before")
+        while True:
+            if true(task := await jobs.records.get(id)):
+                return task
+            assert not task.ended
+            await asyncio.sleep(0.01)

@@ -102,7 +102,7 @@ def celery(broker: str) -> EngineApp:
     app.conf.broker_connection_retry_on_startup = True
     app.task(plain, name="plain", shared=False)
     app.task(counting, name="counting", bind=True, shared=False)
-    return EngineApp(CeleryQueue(app, poll_interval=0.1, terminate=True), app)
+    return EngineApp(CeleryQueue(app), app)
 
 
 def procrastinate(broker: str) -> EngineApp:
@@ -112,7 +112,7 @@ def procrastinate(broker: str) -> EngineApp:
 
     app = App(connector=PsycopgConnector(conninfo=broker, max_size=10))
     app.task(name="plain")(plain_async)
-    return EngineApp(ProcrastinateQueue(app, poll_interval=0.1), app)
+    return EngineApp(ProcrastinateQueue(app), app)
 
 
 def docket(broker: str) -> EngineApp:
@@ -131,7 +131,7 @@ def temporal(broker: str) -> EngineApp:
     async def connect() -> Client:
         return await Client.connect(broker)
 
-    return EngineApp(TemporalQueue(connect, poll_interval=0.1), connect, [PlainWorkflow])
+    return EngineApp(TemporalQueue(connect), connect, [PlainWorkflow])
 
 
 def options_of(made: EngineApp) -> JobOptions:

@@ -34,12 +34,12 @@ def app(bench: EngineBench) -> EngineApp:
 async def until(
     queue: CeleryQueue, id: str, fits: Callable[[ExternalStatus], bool]
 ) -> ExternalStatus:
-    """Watch the task *id* until its status *fits*."""
+    """Ask for the task *id* until its status *fits*."""
     async with asyncio.timeout(BOUND):
-        async for status in queue.watch(id):
-            if fits(status):
+        while True:
+            if fits(status := await queue.snapshot(id)):
                 return status
-    raise AssertionError(f"watched to its end: {status}")
+            await asyncio.sleep(0.05)
 
 
 async def test_progress_of_a_task_is_read(app: EngineApp, tmp_path: Path) -> None:
@@ -69,15 +69,3 @@ async def test_waiting_task_is_revoked(app: EngineApp, tmp_path: Path) -> None:
     status = await until(queue, sent.id, lambda status: status.over)
     assert status.phase == "cancelled"
     assert len(log.lines("plain")) == 1
-
-
-async def test_running_task_is_terminated(app: EngineApp, tmp_path: Path) -> None:
-    log = JobLog(tmp_path)
-    queue = CeleryQueue(app.app, poll_interval=0.05, terminate=True)
-    sent = await asyncio.to_thread(app.app.send_task, "counting", (log.folder,))
-    await until(queue, sent.id, lambda status: status.phase == "working")
-
-    await queue.cancel(sent.id)
-
-    status = await until(queue, sent.id, lambda status: status.over)
-    assert status.phase == "cancelled"

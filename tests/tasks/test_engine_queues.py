@@ -17,7 +17,7 @@ from genmcp.core.task import Task
 from genmcp.core.waiting import Gathering, JobGroup, Working
 from genmcp.errors import WaitTimedOut, WorkerLost
 from genmcp.stores.sqlite.store import SQLiteStore
-from genmcp.tasks.engine_worker import EngineWorker
+from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.queues import AttemptFailed, EngineQueue, ExternalStatus, RunJob
 from genmcp.tasks.service import TaskService
@@ -302,13 +302,17 @@ async def frozen(
 ) -> AsyncIterator["asyncio.Task[str]"]:
     """A job that was started in a process which does not renew its heartbeat any more."""
 
-    async def silent(self: EngineWorker) -> None: ...
+    beat = Heartbeats.beat
+
+    async def silent(self: Heartbeats) -> None:
+        if not self.own.startswith("engine-"):
+            await beat(self)
 
     await begin(server, on_lost=getattr(request, "param", "rerun"))
     running = asyncio.create_task(worker(bench)(await queue.next_id()))
     await has_started()
     with monkeypatch.context() as patched:
-        patched.setattr(EngineWorker, "_beat", silent)
+        patched.setattr(Heartbeats, "beat", silent)
         yield running
 
 

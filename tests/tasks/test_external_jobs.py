@@ -1,7 +1,7 @@
 """Calls that wait for a job of an external queue, watched or settled by a callback."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ from genmcp.core.waiting import Awaiting, ExternalJob, Following, Suspended
 from genmcp.errors import ConfigurationError, WaitCancelled, WorkRaised
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
-from genmcp.tasks.records import ExternalJobs, TaskRecords
+from genmcp.tasks.records import TaskRecords
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened, until
 
 REF = ExternalJob("celery", "7")
@@ -26,24 +26,22 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 class Celery(ExternalQueue):
-    """An external queue controlled by the test: it yields the statuses that it is given."""
+    """An external queue controlled by the test: it has the statuses that it is given, in turn."""
 
     scheme = "celery"
+    poll_interval = 0.01
 
     def __init__(self) -> None:
-        self.told: asyncio.Queue[ExternalStatus | Exception | None] = asyncio.Queue()
+        self.told: asyncio.Queue[ExternalStatus | Exception] = asyncio.Queue()
         self.watched: asyncio.Queue[str] = asyncio.Queue()
         self.cancelled: list[str] = []
 
     async def snapshot(self, ref: str) -> ExternalStatus:
-        return OVER
-
-    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
         self.watched.put_nowait(ref)
-        while (told := await self.told.get()) is not None:
-            if isinstance(told, Exception):
-                raise told
-            yield told
+        told = await self.told.get()
+        if isinstance(told, Exception):
+            raise told
+        return told
 
     async def cancel(self, ref: str) -> None:
         self.cancelled.append(ref)
@@ -95,15 +93,12 @@ async def test_foreign_job_may_bring_no_value(
         assert failed.error.reference in caplog.text
 
 
-@pytest.mark.parametrize("gone", [ConnectionError("away"), None])
-async def test_external_job_is_watched_again_after_an_error(
-    bench: Bench, gone: Exception | None
-) -> None:
+async def test_external_job_is_followed_again_after_an_error(bench: Bench) -> None:
     """A queue that is unavailable for a while does not end the call."""
     celery = Celery()
     jobs = bench.jobs(external=[celery], lease=0.2)
     await jobs.create(made(Following(REF)), b"")
-    celery.told.put_nowait(gone)
+    celery.told.put_nowait(ConnectionError("away"))
     assert await celery.is_watched() == "7"
 
     assert await celery.is_watched() == "7"
@@ -115,8 +110,8 @@ async def test_external_job_is_watched_again_after_an_error(
 async def test_external_job_of_unknown_scheme_fails(
     bench: Bench, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The log names the missing scheme."""
-    jobs = bench.jobs()
+    """The log names the missing scheme. Another process may have it, but not for ever."""
+    jobs = bench.jobs(unknown_timeout=0)
     await jobs.create(made(Following(REF)), b"")
 
     await ended(jobs)
@@ -142,10 +137,9 @@ async def test_foreign_job_is_over_when_its_queue_says_so(bench: Bench, process:
 
 async def test_foreign_job_may_be_over_before_anybody_waits(bench: Bench) -> None:
     """A quick queue is not missed; a second word of it changes nothing."""
-    jobs = bench.jobs()
+    jobs = bench.jobs(external=[Celery()])
     await jobs.settle(REF, OVER)
     await jobs.settle(REF, ExternalStatus("failed"))
-    assert await ExternalJobs(bench.store()).outcome(REF) is not None
 
     await jobs.create(made(Following(REF)), b"")
 
@@ -237,6 +231,7 @@ class Endless(ExternalQueue):
     """A queue controlled by the test; *watched* has the jobs that are followed now."""
 
     scheme = "endless"
+    poll_interval = 0.0
 
     def __init__(self) -> None:
         self.watched: set[str] = set()
@@ -244,16 +239,11 @@ class Endless(ExternalQueue):
         self.over: set[str] = set()
 
     async def snapshot(self, ref: str) -> ExternalStatus:
-        return OVER
-
-    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
         self.watched.add(ref)
         self.most = max(self.most, len(self.watched))
         try:
-            while ref not in self.over:
-                yield ExternalStatus("working", progress=1.0)
-                await asyncio.sleep(0.01)
-            yield OVER
+            await asyncio.sleep(0.01)
+            return OVER if ref in self.over else ExternalStatus("working", progress=1.0)
         finally:
             self.watched.discard(ref)
 
@@ -263,7 +253,9 @@ class Endless(ExternalQueue):
 async def test_jobs_of_others_hold_up_no_continuation(bench: Bench) -> None:
     """However many are followed: they have places of their own, and take turns in them."""
     endless = Endless()
-    jobs = bench.jobs(external=[endless], continuation_concurrency=2, refs=3, watch=0.05)
+    jobs = bench.jobs(
+        external=[endless], continuation_concurrency=2, external_concurrency=3, external_turn=0.05
+    )
     for number in range(8):
         await jobs.create(
             made(Following(ExternalJob("endless", f"{number}")), id=f"r{number}"), b""
@@ -280,10 +272,10 @@ async def test_jobs_of_others_hold_up_no_continuation(bench: Bench) -> None:
     assert endless.most == 3
 
 
-async def test_external_job_keeps_its_place_while_there_is_room(bench: Bench) -> None:
-    """A status that does not change is not written again."""
+async def test_unchanged_status_is_not_written_again(bench: Bench) -> None:
+    """A follower is not woken for it."""
     endless = Endless()
-    jobs = bench.jobs(external=[endless], refs=2, watch=0.01)
+    jobs = bench.jobs(external=[endless])
     await jobs.create(made(Following(ExternalJob("endless", "1"))), b"")
     before = await until(jobs, lambda task: task.progress == 1.0)
     await asyncio.sleep(0.1)

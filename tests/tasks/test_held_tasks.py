@@ -131,7 +131,7 @@ async def test_check_notices_a_cancellation() -> None:
 
 async def test_write_cut_off_at_shutdown_is_unavailable() -> None:
     """A CancelledError would look as if the waiting request had been cancelled."""
-    retry = RetriedWrites(delays=(0.1,), timeout=30.0, is_stopping=lambda: False)
+    retry = RetriedWrites(timeout=30.0, is_stopping=lambda: False)
     begun = asyncio.Event()
 
     async def write() -> None:

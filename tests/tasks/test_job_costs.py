@@ -66,7 +66,6 @@ def test_options_of_jobs_cost_no_bytes_by_default() -> None:
     for name in (
         b"limit",
         b"expires",
-        b"soft",
         b"delay",
         b"parent",
         b"schedule",

@@ -1,4 +1,4 @@
-"""When jobs start and end: delays, deadlines, time limits, and the errors that are retried."""
+"""When jobs start and end: delays, deadlines, time limits and the errors that are retried."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -10,7 +10,7 @@ import pytest
 from genmcp.core.outcome import Done, Failed
 from genmcp.core.waiting import Gathering, JobGroup, Suspended, Working, scheduled
 from genmcp.errors import JobExpired, WaitTimedOut, WorkRaised
-from genmcp.tasks.jobs import Run, SoftTimeLimit, job
+from genmcp.tasks.jobs import Run, job
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made, opened, until
 
 
@@ -21,13 +21,12 @@ async def bench(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 started: "asyncio.Queue[Run]"
-cleaned: "asyncio.Queue[str]"
 
 
 @pytest.fixture(autouse=True)
 async def _queues() -> None:
-    global started, cleaned
-    started, cleaned = asyncio.Queue(), asyncio.Queue()
+    global started
+    started = asyncio.Queue()
 
 
 @job
@@ -36,42 +35,7 @@ async def quick(run: Run) -> int:
     return run.attempt
 
 
-@job(soft_timeout=0.05, timeout=30)
-async def stops_in_time(run: Run) -> str:
-    started.put_nowait(run)
-    try:
-        await asyncio.Event().wait()
-    except SoftTimeLimit:
-        await run.save("half")
-    return "as far as it got"
-
-
-@job(soft_timeout=0.05, retries=1, backoff=0.01)
-async def in_groups(run: Run) -> str:
-    started.put_nowait(run)
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
-        for name in ("a", "b"):
-            group.create_task(cleans(name))
-    return "unreachable"
-
-
-async def cleans(name: str) -> None:
-    try:
-        await asyncio.Event().wait()
-    finally:
-        cleaned.put_nowait(name)
-
-
-@job(soft_timeout=30)
-async def ends_first(run: Run) -> str:
-    for _ in range(3):
-        await asyncio.sleep(0)
-    async with asyncio.timeout(0.01):
-        await asyncio.Event().wait()
-    return "unreachable"
-
-
-@job(timeout=30, soft_timeout=20)
+@job(timeout=20)
 def blocks(run: Run) -> float:
     assert run.time_left is not None
     return run.time_left
@@ -86,7 +50,7 @@ async def raises(run: Run, errors: list[str]) -> int:
     return run.failures
 
 
-@job(retries=1, backoff=30.0, expires=10.0, jitter=0.0)
+@job(retries=1, backoff=30.0, expires=10.0)
 async def fails_late(run: Run) -> None:
     started.put_nowait(run)
     raise ValueError("secret")
@@ -97,8 +61,8 @@ async def run_of() -> Run:
         return await started.get()
 
 
-async def outcome(bench: Bench, work: Any) -> Any:
-    jobs = bench.jobs()
+async def outcome(bench: Bench, work: Any, **options: Any) -> Any:
+    jobs = bench.jobs(**options)
     await jobs.create(made(work, step=1, continuation=b"c"), b"")
     await ended(jobs)
     (outcome,) = bench.resumed.outcomes
@@ -136,11 +100,11 @@ async def test_delay_of_a_job_in_a_group_is_its_own(bench: Bench) -> None:
 
 
 async def test_job_expires_in_a_queue_without_a_worker(bench: Bench) -> None:
-    """Its call continues at the deadline, although no process serves the queue."""
+    """Its call continues soon after the deadline, although no process serves the queue."""
     work = quick.options(queue="unserved", expires=0.05).job()
     waiting, _ = scheduled(Working(work), bench.store().now())
 
-    result = await outcome(bench, waiting)
+    result = await outcome(bench, waiting, lease=0.4)
 
     assert result == Failed(JobExpired())
     assert isinstance(result.error, WaitTimedOut)
@@ -177,27 +141,6 @@ async def test_job_fails_at_once_if_its_retry_would_be_late(bench: Bench) -> Non
 
     assert isinstance(result.error, WorkRaised)
     assert result.error.type_name == "ValueError"
-
-
-# Soft time limits
-
-
-async def test_soft_limit_lets_a_job_finish(bench: Bench) -> None:
-    """The function catches it at its await, and has until the hard limit."""
-    assert await outcome(bench, Working(stops_in_time.job())) == Done("as far as it got")
-    assert (await run_of()).saved == "half"
-
-
-async def test_soft_limit_that_is_not_caught_times_out(bench: Bench) -> None:
-    """Task groups and timeouts of the function end their work first; the job is retried."""
-    assert await outcome(bench, Working(in_groups.job())) == Failed(WaitTimedOut())
-    assert [(await run_of()).attempt for _ in range(2)] == [1, 2]
-    assert sorted([cleaned.get_nowait() for _ in range(4)]) == ["a", "a", "b", "b"]
-
-
-async def test_soft_limit_leaves_other_timeouts_alone(bench: Bench) -> None:
-    """A timeout of the function itself is a TimeoutError there, as without a limit."""
-    assert await outcome(bench, Working(ends_first.job())) == Failed(WaitTimedOut())
 
 
 async def test_blocking_job_sees_the_time_it_has(bench: Bench) -> None:

@@ -24,7 +24,7 @@ from genmcp.errors import (
     WorkRaised,
 )
 from genmcp.stores.store import Delete
-from genmcp.tasks.follower import TaskFollower
+from genmcp.tasks.follower import follow_task
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.progress import JobProgress
@@ -666,8 +666,7 @@ async def test_call_is_lost_with_the_process_it_runs_in(bench: Bench, asks: bool
     records = TaskRecords(bench.store(), JobOptions())
     async with asyncio.timeout(BOUND):
         *_, task = [
-            each
-            async for each in TaskFollower(records).follow("t1", None, partial(records.get, "t1"))
+            each async for each in follow_task(records, "t1", None, partial(records.get, "t1"))
         ]
 
     assert isinstance(task, TaskChange)

@@ -131,23 +131,6 @@ async def test_job_that_reports_ends_at_its_report(bench: Bench) -> None:
     assert (await ended(other)).result == b'"attempt 2"'
 
 
-async def test_attempt_waits_for_an_abandoned_thread(
-    bench: Bench, caplog: pytest.LogCaptureFixture
-) -> None:
-    """A process claims the job that it has handed over, and starts it after the thread."""
-    jobs = bench.jobs(linger=0.05)
-    await jobs.create(made(Working(held.job()), on_lost="rerun"), b"")
-    await begun()
-    await jobs.aclose()
-    await jobs.start()
-    await until_true(lambda: "an earlier attempt" in caplog.text, pause=0.01)
-    assert threads.begun == [1]
-    threads.go.set()
-
-    assert '"attempt' in (await ended(jobs)).result.decode()  # type: ignore[union-attr]
-    assert threads.most == 1
-
-
 async def test_job_that_waits_for_a_thread_may_be_cancelled(bench: Bench) -> None:
     """It never begins."""
     free: asyncio.Event = asyncio.Event()

@@ -9,7 +9,7 @@ import pytest
 
 from genmcp.errors import ConfigurationError
 from genmcp.stores.memory import MemoryStore
-from genmcp.tasks.heartbeats import Heartbeats, Presence
+from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.worker import TaskWorker, WorkerLifecycle
 from tests.tasks.bench import BOUND
@@ -17,8 +17,13 @@ from tests.tasks.engine_worker import Engine
 
 
 def worker(store: MemoryStore, steps: "Steps", **options: Any) -> TaskWorker:
-    beats = Heartbeats(store, "n", 30.0, Presence(30.0, store.now))
-    return TaskWorker(store.deliveries, beats, steps, JobOptions(**options), WorkerLifecycle())
+    beats = Heartbeats(store, "n", 30.0)
+    given = JobOptions(**options)
+    return TaskWorker(store.deliveries, beats, steps, given, WorkerLifecycle(), schedules=no_jobs)
+
+
+async def no_jobs() -> None:
+    """Stub for the periodic jobs."""
 
 
 class Steps:

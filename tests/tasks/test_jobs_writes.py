@@ -1,7 +1,7 @@
 """Records are written completely, and eventually, although the store or its queue fails."""
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -23,7 +23,7 @@ from genmcp.errors import IllegalTransition, StoreUnavailable, TaskNotFound
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Delete, Op, Put
 from genmcp.tasks.jobs import Run, job
-from genmcp.tasks.options import JobBounds, JobEnvironment, JobOptions
+from genmcp.tasks.options import JobOptions
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.service import Resume, TaskService
@@ -112,7 +112,6 @@ def process(store: MemoryStore, resume: Resume, *external: ExternalQueue) -> Tas
         resume=resume,
         external=external,
         options=JobOptions(lease=0.3),
-        environment=JobEnvironment(bounds=JobBounds(write_retry_delays=(0.01,))),
     )
 
 
@@ -281,13 +280,9 @@ class FollowResult(ExternalQueue):
         self.go = asyncio.Event()
 
     async def snapshot(self, ref: str) -> ExternalStatus:
-        return ExternalStatus("working")
-
-    async def watch(self, ref: str) -> AsyncGenerator[ExternalStatus, None]:
         self.begun.set()
         await self.go.wait()
-        yield ExternalStatus("working", progress=1.0)
-        yield ExternalStatus("completed", result="too late")
+        return ExternalStatus("completed", result="too late")
 
     async def cancel(self, ref: str) -> None: ...
 

@@ -109,10 +109,8 @@ def test_process_that_works_again_is_like_a_new_one(
     presence = clocks.presence()
     presence.reset()
     clocks.pass_time(100.0)
-    assert not presence.was_suspended
     presence.record_beat()
     assert presence.takeover_delay == 3.0
-    assert not presence.was_suspended
     assert "was away" not in caplog.text
 
 
@@ -120,7 +118,9 @@ async def test_common_suspension_loses_no_call(clocks: Clocks) -> None:
     """A process with an expired record stays alive for others until it had time to renew it."""
     now = 0.0
     store = MemoryStore(clock=lambda: now)
-    here, there = (Heartbeats(store, name, 9.0, clocks.presence()) for name in ("here", "there"))
+    here, there = (
+        Heartbeats(store, name, 9.0, presence=clocks.presence()) for name in ("here", "there")
+    )
     for node in (here, there):
         await node.beat()
     now = 40.0
@@ -141,7 +141,8 @@ async def test_new_process_after_suspension_loses_no_call(clocks: Clocks) -> Non
     now = 0.0
     store = MemoryStore(clock=lambda: now)
     frozen, dead, new = (
-        Heartbeats(store, name, 9.0, clocks.new_presence()) for name in ("frozen", "dead", "new")
+        Heartbeats(store, name, 9.0, presence=clocks.new_presence())
+        for name in ("frozen", "dead", "new")
     )
     for each in (frozen, dead):
         await each.beat()
@@ -159,7 +160,7 @@ async def test_new_process_after_suspension_loses_no_call(clocks: Clocks) -> Non
 
 async def test_new_process_detects_an_unserved_queue(clocks: Clocks) -> None:
     """The warning for it costs nothing, and is due with the first job that is submitted."""
-    nodes = Heartbeats(MemoryStore(), "new", 9.0, clocks.new_presence())
+    nodes = Heartbeats(MemoryStore(), "new", 9.0, presence=clocks.new_presence())
     await nodes.beat()
     assert not await nodes.is_served("heavy")
 

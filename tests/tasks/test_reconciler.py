@@ -2,18 +2,15 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing
 from pathlib import Path
 
 import pytest
 
 from genmcp.core.task import Task
 from genmcp.core.waiting import Working
-from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.service import TaskService
-from tests.support.clock import Clock
 from tests.tasks.bench import BOUND, Bench, made, opened
 
 
@@ -77,40 +74,11 @@ async def test_examination_is_bounded_and_continues_behind_the_last(bench: Bench
     for number in range(5):
         await jobs.records.create(task(f"old{number}", 60, now), b"{}")
     await jobs.records.create(task("new", 0, now), b"{}")
-    reconciler = TaskReconciler(jobs.writer)
+    reconciler = TaskReconciler(jobs.writer, at_once=2)
     submitted = []
     for _ in range(4):
-        await reconciler.examine("queued", 2)
+        await reconciler.check()
         submitted.append((await jobs.worker.backlog("forgotten")).waiting)
 
     # The first page has "new" and one more; the fourth begins anew.
     assert submitted == [1, 3, 5, 5]
-
-
-async def test_one_process_of_a_service_examines(tmp_path: Path) -> None:
-    """Another one takes over when the record of the election has expired."""
-    clock = Clock(1000.0)
-    store = SQLiteStore(tmp_path / "jobs.db", clock=clock)
-    async with aclosing(store), opened("memory", tmp_path) as bench:
-        first, second = (
-            TaskReconciler(bench.jobs(node, store=store).writer) for node in ("n1", "n2")
-        )
-
-        assert await first.is_elected(30)
-        assert not await second.is_elected(30)
-        clock.now += 20
-        assert await first.is_elected(30)
-        clock.now += 20
-        assert not await second.is_elected(30)
-        clock.now += 20
-        assert await second.is_elected(30)
-        assert not await first.is_elected(30)
-
-
-async def test_store_of_one_process_needs_no_examination(tmp_path: Path) -> None:
-    """There is no other process that could have died."""
-    async with opened("memory", tmp_path) as bench:
-        jobs = bench.jobs()
-        await TaskReconciler(jobs.writer).check()
-
-        assert await jobs.records.store.get("reconciler") is None

@@ -14,9 +14,10 @@ from genmcp import MemoryStore, Mux, Suite
 from genmcp.core.task import Task
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.cron import Schedule
+from genmcp.tasks.inspection import TaskInspector
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.schedules import ScheduledJobs, ScheduleState
+from genmcp.tasks.schedules import ScheduledJobs, occurrence_id
 from genmcp.tasks.service import TaskService
 from genmcp.testing import connect
 from tests.tasks.bench import ALL_STORES, BOUND, Bench, opened
@@ -67,19 +68,21 @@ def schedules_of(jobs: TaskService) -> ScheduledJobs:
     return jobs.runner.jobs.schedules
 
 
-async def state_of(jobs: TaskService, schedule: Schedule) -> tuple[ScheduleState | None, int]:
-    """Return the stored state of *schedule*, and its version."""
-    times = schedules_of(jobs)
-    return await times.states.read(times.key(schedule))
+async def missed(jobs: TaskService, schedule: Schedule, ago: float) -> str:
+    """Let an occurrence wait since *ago* seconds, as after a downtime; return its run id."""
+    occurrence = schedule.after(time.time() - ago)
+    await schedules_of(jobs).create(schedule, occurrence)
+    return f"{occurrence_id(schedule, occurrence)}.0"
 
 
-async def missed(jobs: TaskService, schedule: Schedule, ago: float) -> float:
-    """Let an occurrence be pending since *ago* seconds, as after a downtime; return its time."""
-    times = schedules_of(jobs)
-    pending = schedule.after(time.time() - ago)
-    assert await times.states.write(times.key(schedule), ScheduleState(schedule.times, pending), 0)
-    await times.create(schedule, pending)
-    return pending
+async def pending(jobs: TaskService, schedule: Schedule) -> Task:
+    """Return the next occurrence of *schedule* once it is stored."""
+    id = occurrence_id(schedule, schedule.after(time.time()))
+    async with asyncio.timeout(BOUND):
+        while True:
+            if (stored := await jobs.records.find(id)) is not None:
+                return stored.task
+            await asyncio.sleep(0.01)
 
 
 async def ended(jobs: TaskService, run: str) -> Task:
@@ -103,7 +106,7 @@ async def test_occurrence_runs_once_in_all_processes(bench: Bench) -> None:
     assert len(set(runs)) == 4
 
 
-async def test_missed_occurrences_run_once(bench: Bench) -> None:
+async def test_missed_occurrence_runs_late(bench: Bench) -> None:
     """After a downtime of ten hours, the job runs, and is then due at the next full hour."""
     jobs = bench.jobs(schedules=[HOURLY])
     await missed(jobs, HOURLY, 36000)
@@ -113,9 +116,20 @@ async def test_missed_occurrences_run_once(bench: Bench) -> None:
 
     assert task.status == "completed"
     assert task.owner is None
-    state, _ = await state_of(jobs, HOURLY)
-    assert state is not None
-    assert state.pending > time.time()
+    assert not (await pending(jobs, HOURLY)).ended
+    assert ran.empty()
+
+
+async def test_last_of_several_missed_occurrences_runs(bench: Bench) -> None:
+    """A queue was full for hours: the earlier ones are cancelled when they are claimed."""
+    jobs = bench.jobs(schedules=[HOURLY], concurrency=1)
+    first, second, last = [await missed(jobs, HOURLY, ago) for ago in (10800, 7200, 3600)]
+
+    await jobs.start()
+
+    assert (await ended(jobs, last)).status == "completed"
+    assert [(await ended(jobs, run)).status for run in (first, second)] == ["cancelled"] * 2
+    assert await next_run() == last
     assert ran.empty()
 
 
@@ -123,77 +137,37 @@ async def test_missed_occurrence_may_expire(bench: Bench) -> None:
     """A job with `expires` does not run late; the next occurrence is pending all the same."""
     schedule = Schedule(clean.options(expires=60).job(), every=3600)
     jobs = bench.jobs(schedules=[schedule])
-    pending = await missed(jobs, schedule, 36000)
+    run = await missed(jobs, schedule, 36000)
 
     await jobs.start()
-    run = f"{schedules_of(jobs).occurrence_id(schedule, pending)}.0"
-    task = await ended(jobs, run)
 
-    assert task.status == "failed"
-    assert ran.empty()
-    state, _ = await state_of(jobs, schedule)
-    assert state is not None
-    assert state.pending > time.time()
-
-
-async def test_occurrence_after_a_crash_creates_the_next_again(bench: Bench) -> None:
-    """The process died after it had written which occurrence follows, and before creating it."""
-    jobs = bench.jobs(schedules=[HOURLY])
-    pending = await missed(jobs, HOURLY, 36000)
-    following = HOURLY.after(time.time())
-    _, version = await state_of(jobs, HOURLY)
-    state = ScheduleState(HOURLY.times, following, pending)
-    times = schedules_of(jobs)
-    assert await times.states.write(times.key(HOURLY), state, version)
-
-    await jobs.start()
-    await next_run()
-
-    id = schedules_of(jobs).occurrence_id(HOURLY, following)
-    assert await jobs.records.find(id) is not None
-
-
-async def test_occurrence_of_changed_times_is_cancelled(bench: Bench) -> None:
-    """A release with other times has replaced it: it would run once more."""
-    jobs = bench.jobs(schedules=[Schedule(clean.job(), cron="0 3 * * *")])
-    pending = await missed(jobs, HOURLY, 36000)
-
-    await jobs.start()
-    task = await ended(jobs, f"{schedules_of(jobs).occurrence_id(HOURLY, pending)}.0")
-
-    assert task.status == "cancelled"
+    assert (await ended(jobs, run)).status == "failed"
+    assert not (await pending(jobs, schedule)).ended
     assert ran.empty()
 
 
-async def test_cancelled_occurrence_is_followed_by_the_next(bench: Bench) -> None:
-    """An operator may cancel one, while it waits."""
-    jobs = bench.jobs(schedules=[HOURLY])
+async def test_occurrence_of_changed_times_does_not_run(bench: Bench) -> None:
+    """No process of this release knows it. Those of another release have their time for it."""
+    jobs = bench.jobs(schedules=[Schedule(clean.job(), cron="30 3 * * *")], unknown_timeout=0)
+    run = await missed(jobs, HOURLY, 36000)
+
     await jobs.start()
-    state, _ = await state_of(jobs, HOURLY)
-    assert state is not None
-    stored = await jobs.records.find(schedules_of(jobs).occurrence_id(HOURLY, state.pending))
-    assert stored is not None
 
-    await jobs.writer.cancel(stored.task, jobs.runner.cancel_work, wait=True)
-
-    after, _ = await state_of(jobs, HOURLY)
-    assert after is not None
-    assert after.pending == state.pending + 3600
+    assert (await ended(jobs, run)).status == "failed"
+    assert ran.empty()
 
 
 async def test_cancelled_occurrence_does_not_end_its_schedule(bench: Bench) -> None:
-    """A process without schedules has cancelled it. Another one creates the next occurrence."""
-    jobs = bench.jobs(schedules=[HOURLY])
-    pending = await missed(jobs, HOURLY, 36000)
-    id = schedules_of(jobs).occurrence_id(HOURLY, pending)
-    await jobs.records.change(id, Task.cancel)
-
+    """An operator may cancel one while it waits. The next one comes at its time."""
+    schedule = Schedule(clean.job(), every=0.5)
+    jobs = bench.jobs(schedules=[schedule])
     await jobs.start()
+    task = await pending(jobs, schedule)
 
-    state, _ = await state_of(jobs, HOURLY)
-    assert state is not None
-    assert state.pending > time.time()
-    assert ran.empty()
+    cancelled = await TaskInspector(jobs).cancel(task.id)
+
+    assert cancelled.end == "cancelled"
+    assert (await next_run()).rpartition(".")[0] != task.id
 
 
 async def test_failure_of_a_scheduled_job_is_logged(

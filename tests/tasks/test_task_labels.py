@@ -82,13 +82,13 @@ def test_labels_are_within_the_namespace() -> None:
     """Several services share a store. A private task, which no client knows, has no labels."""
     task = made(Working(labelled_job.job()), owner="ann:b/c")
 
-    assert labels_of(task, "shop/") == (
+    assert labels_of(task, "shop/") == [
         "shop/state:queued",
         "shop/queue:slow",
         "shop/owner:ann:b/c",
-    )
-    assert labels_of(made(Asking({"a": b"{}"})), "") == ("state:input_required",)
-    assert labels_of(made(Working(labelled_job.job()), private=True), "") == ()
+    ]
+    assert labels_of(made(Asking({"a": b"{}"})), "") == ["state:input_required"]
+    assert labels_of(made(Working(labelled_job.job()), private=True), "") == []
 
 
 async def test_services_and_their_processes_are_found(bench: Bench) -> None:

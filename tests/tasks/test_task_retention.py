@@ -13,7 +13,6 @@ from genmcp.core.parts import new_parts, start_parts
 from genmcp.core.task import record_ttl as kept_for
 from genmcp.core.waiting import (
     Asking,
-    ExternalJob,
     Finished,
     Gathering,
     JobGroup,
@@ -28,7 +27,7 @@ from genmcp.stores.store import Put, StoreEntry
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.progress import JobProgress
-from genmcp.tasks.records import ExternalJobs, TaskRecords
+from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.service import TaskChange, TaskMessage, TaskService
 from tests.support.clock import Clock
 from tests.tasks.bench import BOUND, Bench, ended, made, opened
@@ -249,16 +248,6 @@ async def test_fast_changes_are_reported_once(bench: Bench) -> None:
     assert isinstance(note, TaskMessage)
     assert isinstance(change, TaskChange)
     assert change.task.progress == 2.0
-
-
-@pytest.mark.parametrize(("hours", "known"), [(23.9, True), (24.1, False)])
-async def test_end_of_a_ref_is_remembered_for_a_day(hours: float, known: bool) -> None:
-    """The queue may report the end of its job long before a call waits for it."""
-    store, ref = Timed(), ExternalJob("celery", "7")
-    await ExternalJobs(store).settle(ref, pack(Done(7)))
-    store.time.now += hours * 3600
-
-    assert (pack(Done(7)) if known else None) == await ExternalJobs(store).outcome(ref)
 
 
 async def test_record_of_another_format_is_not_handled(

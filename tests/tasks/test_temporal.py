@@ -8,7 +8,6 @@ from asyncio.subprocess import DEVNULL
 from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 from temporalio.client import Client as TemporalClient
@@ -71,12 +70,12 @@ async def parcels(
 async def until(
     queue: TemporalQueue, id: str, fits: Callable[[ExternalStatus], bool]
 ) -> ExternalStatus:
-    """Watch the workflow *id* until its status *fits*."""
+    """Ask for the workflow *id* until its status *fits*."""
     async with asyncio.timeout(PATIENCE):
-        async for status in queue.watch(id):
-            if fits(status):
+        while True:
+            if fits(status := await queue.snapshot(id)):
                 return status
-    raise AssertionError(f"watched to its end: {status}")
+            await asyncio.sleep(0.05)
 
 
 async def started(client: TemporalClient, id: str, parcels: int) -> TemporalQueue:
@@ -86,18 +85,14 @@ async def started(client: TemporalClient, id: str, parcels: int) -> TemporalQueu
     async def connect() -> TemporalClient:
         return client
 
-    return TemporalQueue(connect, progress_query="progress", poll_interval=0.05)
+    return TemporalQueue(connect)
 
 
 async def test_call_waits_for_a_workflow(parcels: ModuleType) -> None:
-    """The progress of the workflow is the progress of the call."""
-    progress: list[tuple[Any, ...]] = []
+    """It is submitted when the wait is stored, and its result is that of the wait."""
     async with serve(parcels.app) as url, Client(f"{url}/mcp") as client:
-        result = await client.call(
-            "ship", {"parcels": 5}, progress=lambda *report: progress.append(report)
-        )
+        result = await client.call("ship", {"parcels": 5})
     assert result.text == "The order is on its way: 5 parcels shipped."
-    assert progress[-1][1:] == (5, "shipping")
 
 
 async def test_workflow_that_raises(parcels: ModuleType, caplog: pytest.LogCaptureFixture) -> None:
@@ -112,9 +107,7 @@ async def test_workflow_that_raises(parcels: ModuleType, caplog: pytest.LogCaptu
 @pytest.mark.parametrize("by", ["queue", "operator"])
 async def test_workflow_is_cancelled(parcels: ModuleType, client: TemporalClient, by: str) -> None:
     queue = await started(client, f"cancelled by {by}", 1000)
-    running = await until(queue, f"cancelled by {by}", lambda status: status.progress == 1)
-    assert running == ExternalStatus("working", progress=1, total=1000, message="shipping")
-    assert (await queue.snapshot(f"cancelled by {by}")).phase == "working"
+    assert await queue.snapshot(f"cancelled by {by}") == ExternalStatus("working")
 
     if by == "queue":
         await queue.cancel(f"cancelled by {by}")
@@ -124,18 +117,6 @@ async def test_workflow_is_cancelled(parcels: ModuleType, client: TemporalClient
     ended = await until(queue, f"cancelled by {by}", lambda status: status.over)
     assert ended.phase == "cancelled"
     await queue.cancel(f"cancelled by {by}")  # does nothing
-
-
-async def test_workflow_without_a_worker_has_no_progress(client: TemporalClient) -> None:
-    """The query gets no response, and the call waits."""
-    id = "without a worker"
-    await client.start_workflow("Ship", 1, id=id, task_queue="unserved")
-
-    async def connect() -> TemporalClient:
-        return client
-
-    queue = TemporalQueue(connect)
-    assert await queue.snapshot(id) == ExternalStatus("working")
 
 
 async def test_unknown_workflow_fails(client: TemporalClient) -> None:

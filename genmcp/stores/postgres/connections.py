@@ -125,9 +125,7 @@ class PostgresConnections(LoopConnections):
             return self.not_sent(self._options.failure(error), len(items))
         try:
             times = {"now": self._options.now, "until": self.clock.real() + self.timeout}
-            async with asyncio.timeout(
-                self.timeout + CLOCK_ERROR
-            ):  # see above: until it is certain
+            async with asyncio.timeout(self.timeout + CLOCK_ERROR):  # until that is certainly over
                 rows = await connection.fetch(
                     self._options.in_schema(kind.sql), {**kind.parameters(items), **times}
                 )

@@ -14,7 +14,7 @@ of another process.
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
 
@@ -174,17 +174,14 @@ class RedisConnections(LoopConnections):
                 message = await pubsub.get_message(timeout=self.timeout)
             if message is not None:
                 silent = False
-                self._handle(message)
+                # A message means that something has changed, the confirmation of a subscription
+                # that something may have changed before it.
+                if message["type"] in ("message", "subscribe"):
+                    name = message["channel"].decode().removeprefix(self._server.prefix)
+                    self.waiters.wake([name])
             elif silent:
                 break  # no response to PING
             else:
                 silent = True
                 await pubsub.ping()
         raise ConnectionError("the connection was lost")
-
-    def _handle(self, message: Mapping[str, Any]) -> None:
-        # A message means that something has changed, the confirmation of a subscription that
-        # something may have changed before it.
-        if message["type"] in ("message", "subscribe"):
-            name = message["channel"].decode().removeprefix(self._server.prefix)
-            self.waiters.wake([name])

@@ -11,7 +11,7 @@ from genmcp.stores.connections import ConnectionsByLoop
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.redis.connections import RedisConnections
 from genmcp.stores.redis.scripts import DELIVERIES, micros
-from genmcp.stores.waiters import queue_names
+from genmcp.stores.waiters import ANY_QUEUE, queue_name
 
 
 class RedisDeliveries(Deliveries):
@@ -69,7 +69,7 @@ class RedisDeliveries(Deliveries):
         return Backlog(int(waiting), int(held), int(age) / 1_000_000)
 
     def news(self, queues: Collection[str] = ()) -> AbstractContextManager[WakeSignal]:
-        return self._connections.here().signal(queue_names(queues))
+        return self._connections.here().signal([*map(queue_name, queues)] or [ANY_QUEUE])
 
     async def _run(self, operation: str, *args: object) -> Any:
         return await self._connections.here().run(DELIVERIES, operation, msgpack.encode(args))

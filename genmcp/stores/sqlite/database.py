@@ -20,7 +20,7 @@ from genmcp.stores.outages import Outages
 from genmcp.stores.sqlite.file import code_of, connect, is_busy, prepare
 from genmcp.stores.sqlite.tables import Transaction, sweep
 from genmcp.stores.sqlite.threads import ConnectionThread
-from genmcp.stores.waiters import Waiters, changed_names
+from genmcp.stores.waiters import ANY_QUEUE, Waiters, log_name, queue_name
 
 T = TypeVar("T")
 
@@ -99,7 +99,8 @@ class Database(ABC):
             raise
         self.last_commit = transaction.counters[1], transaction.event
         if transaction.logs or transaction.queues:
-            self.waiters.wake(changed_names(transaction.logs, transaction.queues))
+            names = *map(log_name, transaction.logs), *map(queue_name, transaction.queues)
+            self.waiters.wake((*names, ANY_QUEUE))
         return outcomes
 
     def _sweep(self, transaction: Transaction) -> None:
@@ -284,7 +285,8 @@ class FileDatabase(Database):
                 (seen,),
             ).fetchall()
             queues = connection.execute("SELECT queue FROM news WHERE event > ?", (seen,))
-            self.waiters.wake(changed_names((log for (log,) in logs), (name for (name,) in queues)))
+            names = [log_name(log) for (log,) in logs] + [queue_name(each) for (each,) in queues]
+            self.waiters.wake([*names, ANY_QUEUE])
 
     # In the writer's thread.
 

@@ -20,7 +20,7 @@ from genmcp.stores.clocks import WakeSignal, steady
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
 from genmcp.stores.sqlite.database import Database
 from genmcp.stores.sqlite.tables import Source, Transaction
-from genmcp.stores.waiters import queue_names
+from genmcp.stores.waiters import ANY_QUEUE, queue_name
 
 _TURNS_PER_CLAIM: Final = 100  # assigned to deliveries that became due
 
@@ -147,7 +147,8 @@ class SQLiteDeliveries(Deliveries):
 
     @contextmanager
     def news(self, queues: Collection[str] = ()) -> Iterator[WakeSignal]:
-        with self._database.waiters.signal(queue_names(queues)) as signal:
+        names = [*map(queue_name, queues)] or [ANY_QUEUE]
+        with self._database.waiters.signal(names) as signal:
             self._database.start_watching()
             yield signal
 

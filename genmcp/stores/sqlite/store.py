@@ -13,14 +13,7 @@ from genmcp.stores.following import PAGE, Position, follow_pages
 from genmcp.stores.sqlite import tables
 from genmcp.stores.sqlite.database import Database, FileDatabase
 from genmcp.stores.sqlite.deliveries import SQLiteDeliveries
-from genmcp.stores.store import (
-    FoundEntry,
-    LogEvent,
-    Op,
-    Store,
-    StoreEntry,
-    check_one_subject,
-)
+from genmcp.stores.store import FoundEntry, LogEvent, Op, Store, StoreEntry, check_one_subject
 from genmcp.stores.waiters import log_name
 
 

@@ -11,7 +11,7 @@ Event ids are counted over all logs. A follower that has read up to the end of i
 advances to the current counter, which is later than its last event.
 """
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from math import inf
 from sqlite3 import Connection
 from typing import Final, NamedTuple, TypeAlias
@@ -41,6 +41,7 @@ _MAX_SWEEPS: Final = 10  # sweeps before a write is rejected because of a share
 _NOTHING: Final = Usage()
 _COLUMNS: Final = "number, floor, last, held, deadline, size, client"
 _USAGE: Final = "SELECT entries, size FROM accounts WHERE name = ?"
+_UNLABEL: Final = "DELETE FROM labels WHERE label = ? AND key = ?"
 _FILE_SIZE: Final = (
     "SELECT (page_count - freelist_count) * page_size"
     " FROM pragma_page_count, pragma_freelist_count, pragma_page_size"
@@ -242,8 +243,8 @@ def _write(transaction: Transaction, op: Put | Delete) -> None:
         if row is not None:
             transaction.count(owner, -1, -had_size)
             execute("DELETE FROM records WHERE key = ?", (op.key,))
-            if had:
-                _remove_labels(transaction, op.key, had)
+            for label in had:
+                execute(_UNLABEL, (label, op.key))
             transaction.version = max(transaction.version, last)
         return
     client, size = op.client or (owner if version else ""), len(op.key) + len(op.value)
@@ -265,15 +266,10 @@ def _write(transaction: Transaction, op: Put | Delete) -> None:
         (op.key, op.value, version, deadline, size, client, column),
     )
     labels = set(op.labels)
-    if lost := had - labels:
-        _remove_labels(transaction, op.key, lost)
+    for label in had - labels:
+        execute(_UNLABEL, (label, op.key))
     for label in labels - had:
         execute("INSERT INTO labels VALUES (?, ?)", (label, op.key))
-
-
-def _remove_labels(transaction: Transaction, key: str, labels: Collection[str]) -> None:
-    marks = ", ".join("?" * len(labels))
-    transaction.execute(f"DELETE FROM labels WHERE label IN ({marks}) AND key = ?", (*labels, key))
 
 
 def _sweep_records(transaction: Transaction) -> bool:
@@ -284,8 +280,8 @@ def _sweep_records(transaction: Transaction) -> bool:
     ).fetchall()
     for number, key, version, client, size, labels in expired:
         transaction.execute("DELETE FROM records WHERE rowid = ?", (number,))
-        if labels:
-            _remove_labels(transaction, key, json.decode(labels))
+        for label in json.decode(labels) if labels else ():
+            transaction.execute(_UNLABEL, (label, key))
         transaction.version = max(transaction.version, version)
         transaction.count(client, -1, -size)
     return len(expired) == _RECORDS_PER_SWEEP
