@@ -26,23 +26,24 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # leading underscore of a folder is left out.
 BUDGETS = {
     "auth/ client/auth/ core/auth/": 3_800,
-    "client/ core/client/": 6_150,
+    "client/ core/client/": 6_190,
     "tasks/": 4_100,
     "stores/": 3_250,
     "mux/": 3_380,
     "transports/": 3_390,
     "cli/": 3_510,
+    "extensions/": 1_500,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_590,
     "schema/": 1_620,
     "protocol/ wire/ core/": 4_430,
-    "prompts/ resources/ question/ suite/ telemetry/": 2_760,
-    "": 2_990,  # the modules at the top, and the console
+    "prompts/ resources/ question/ suite/ telemetry/": 2_790,
+    "": 3_000,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {
     "genmcp.ClientLogHandler": 2,
-    "genmcp.Client": 7,  # the target, `options=`, and a parameter for unknown names
+    "genmcp.Client": 8,  # the target, `options=`, and a parameter for unknown names
     "genmcp.ClientOptions": 12,
     "genmcp.Endpoint": 10,
     "genmcp.Hub": 5,
@@ -56,7 +57,7 @@ SETTINGS = {
     "genmcp._schema.limits.SchemaLimits": 5,
     "genmcp.Security": 2,
     "genmcp.ServerConfig": 11,
-    "genmcp.Suite": 13,
+    "genmcp.Suite": 14,
     "genmcp.Bearer": 8,
     "genmcp.auth.extensions.dpop.Dpop": 3,
     "genmcp.auth.Introspection": 7,

@@ -47,7 +47,7 @@ from genmcp.errors import CapabilityMissing, InvalidParams, SealError
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.params import InputResponseRequestParams, PaginatedRequestParams
 from genmcp.protocol.value import PaginatedResult, Result
-from genmcp.server import Server, resolve_route
+from genmcp.server import Server, added_method, resolve_route
 from genmcp.stores.store import Store
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
@@ -100,6 +100,7 @@ class Mux:
     ) -> None:
         self.server, self.find = checked_server(server), server.find
         self.offers = partial(is_offered, server)
+        self.added = partial(added_method, server)
         self.limits = limits or Limits()
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
 
-from msgspec import UNSET
+from msgspec import UNSET, ValidationError
 
 from genmcp.client.auth.base import Auth, check_auth
 from genmcp.client.cache import REVISION_CACHE, copied
@@ -51,6 +51,10 @@ from genmcp.protocol.resources import (
     SubscriptionFilter,
 )
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
+from genmcp.protocol.value import Value
+
+if TYPE_CHECKING:
+    from genmcp.extensions.extension import Extension
 
 logger = logging.getLogger("genmcp.client")
 
@@ -80,7 +84,7 @@ _OTHER_NAMES: Final = {
     "initialize": "open",
     "connect": "open",
 }
-_ARGUMENTS: Final = ("headers", "timeout", "auth", "handler", "options")
+_ARGUMENTS: Final = ("headers", "timeout", "auth", "handler", "extensions", "options")
 _LEGACY_TASKS: Final = (
     "the tool may require a task of 2025-11-25, which this client does not support"
 )
@@ -105,6 +109,7 @@ class Client:
         auth: authorizes the requests to a URL or an `Endpoint`: `OAuth(...)` or the like, an access
             token, or a function, `async` or not, that returns one. Default: none.
         handler: answers the input requests of the server, and receives its notifications.
+        extensions: extensions of the protocol to declare, see `genmcp.extensions`. Default: none.
         options: the less common settings.
 
     A client may be used by any number of asyncio tasks of the event loop in which it was opened.
@@ -123,6 +128,7 @@ class Client:
         timeout: float | None = 600.0,
         auth: Auth | None = None,
         handler: ClientHandler | None = None,
+        extensions: "Sequence[Extension]" = (),
         options: ClientOptions = _DEFAULTS,
         **unknown: Never,
     ) -> None:
@@ -144,6 +150,11 @@ class Client:
         self._timeout = timeout
         self._auth = auth
         self._handler = handler
+        self._extensions = None
+        if extensions:
+            from genmcp.extensions.declared import DeclaredExtensions  # here: most have none
+
+            self._extensions = DeclaredExtensions(extensions)
         self._options = options
         self._current: Connection | None = None  # that of the last `open`
         self._closes = 0
@@ -265,8 +276,13 @@ class Client:
 
     def _connection_over(self, transport: Transport, key: str) -> Connection:
         options = self._options
-        extension = getattr(self._auth, "extension", None)
-        handler = HandlerRunner(self._handler, [extension] if extension else ())
+        extension, added = getattr(self._auth, "extension", None), self._extensions
+        declared: dict[str, Any] = {extension: {}} if extension else {}
+        if added is None:
+            handler = HandlerRunner(self._handler, declared)
+        else:
+            declared |= added.settings
+            handler = HandlerRunner(self._handler, declared, added.notification)
         remembered = REVISION_CACHE.get(key, _REVISION_TTL)
         if options.telemetry is None:
             return Connection(transport, handler, options, self._timeout, remembered)
@@ -520,13 +536,24 @@ class Client:
         connection.cache.put(method, "", result, generation)
         return result
 
-    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
+    async def request(self, method: str, params: Value | Mapping[str, Any] | None = None) -> Any:
         """Send a request of any method, and return its result.
 
-        The result is a value of `genmcp.protocol`. For a method that no revision defines, the
+        The result is a value of `genmcp.protocol`. For a method of one of the client's extensions
+        it is of the type that the extension names; for another method that no revision defines, the
         result is decoded JSON.
+
+        Raises:
+            ProtocolError: The result of a method of an extension is of another shape.
+            ClientError: The request failed.
         """
-        return await self._connection.result(method, params or {})
+        connection, extensions = self._connection, self._extensions
+        result = await connection.result(method, params or {})
+        try:
+            return result if extensions is None else extensions.result(method, result)
+        except ValidationError as error:
+            text = f"the result of {method} is of another shape: {error}"
+            raise ProtocolError(text, connection.server_name) from None
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification, such as `notifications/roots/list_changed`."""

@@ -3,10 +3,20 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from functools import wraps
-from typing import Any, Concatenate, Generic, Never, NoReturn, ParamSpec, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Never,
+    NoReturn,
+    ParamSpec,
+    Self,
+    TypeVar,
+)
 
 from msgspec import UNSET
 
@@ -21,6 +31,9 @@ from genmcp.client.tasks import TaskHandle
 from genmcp.client.transports.http_messages import NO_HEADERS
 from genmcp.client.transports.targets import Target
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
+
+if TYPE_CHECKING:
+    from genmcp.extensions.extension import Extension
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -160,6 +173,7 @@ class SyncClient(_Bridge[Client]):
         timeout: float | None = 600.0,
         auth: Auth | None = None,
         handler: ClientHandler | None = None,
+        extensions: "Sequence[Extension]" = (),
         options: ClientOptions = _DEFAULTS,
         **unknown: Never,
     ) -> None:
@@ -169,6 +183,7 @@ class SyncClient(_Bridge[Client]):
             timeout=timeout,
             auth=auth,
             handler=handler,
+            extensions=extensions,
             options=options,
             **unknown,
         )
