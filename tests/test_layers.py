@@ -41,7 +41,7 @@ LAYERS = [
     {"extensions"},
     {"suite", "_mux"},
     {"_transports", "auth", "telemetry"},
-    {"client"},
+    {"client", "extensions.remote_skills"},
     {"auth.extensions"},
     {"composite"},
     {"hub", "registry", "discovery"},

@@ -55,6 +55,7 @@ from genmcp.protocol.value import Value
 
 if TYPE_CHECKING:
     from genmcp.extensions.extension import Extension
+    from genmcp.extensions.remote_skills import Skill
 
 logger = logging.getLogger("genmcp.client")
 
@@ -311,6 +312,25 @@ class Client:
     async def prompts(self) -> Sequence[PromptDefinition]:
         """Return the prompts of the server: all pages of the list together."""
         return await self._list(self._connection, "prompts/list", "prompts")
+
+    async def skills(self) -> "Sequence[Skill]":
+        """Return the skills that the server lists (SEP-2640); none if it has no such extension.
+
+        No file of a skill is read before `Skill.load`.
+        """
+        from genmcp.extensions.remote_skills import list_skills  # here: most clients read none
+
+        return await list_skills(self, self._connection.server_name)
+
+    async def skill(self, uri: str) -> "Skill":
+        """Return the skill whose `SKILL.md` has this *uri*; the server need not list it.
+
+        Raises:
+            ClientError: The server has no such skill, or its entry is invalid.
+        """
+        from genmcp.extensions.remote_skills import get_skill
+
+        return await get_skill(self, self._connection.server_name, uri)
 
     async def call(
         self,

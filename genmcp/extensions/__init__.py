@@ -5,18 +5,8 @@ name is imported at its first use.
 """
 
 from importlib import import_module as _import_module
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from genmcp.extensions.extension import Extension as Extension
-    from genmcp.extensions.serving import Extended as Extended
-    from genmcp.protocol.methods import Method as Method
-    from genmcp.protocol.params import NotificationParams as NotificationParams
-    from genmcp.protocol.params import PaginatedRequestParams as PaginatedRequestParams
-    from genmcp.protocol.params import RequestParams as RequestParams
-    from genmcp.protocol.value import PaginatedResult as PaginatedResult
-    from genmcp.protocol.value import Result as Result
-
+# Type checkers read `__init__.pyi`, which names the same.
 _LATER = {
     "Extended": "genmcp.extensions.serving",
     "Extension": "genmcp.extensions.extension",
@@ -26,6 +16,9 @@ _LATER = {
     "PaginatedResult": "genmcp.protocol.value",
     "RequestParams": "genmcp.protocol.params",
     "Result": "genmcp.protocol.value",
+    "Skill": "genmcp.extensions.remote_skills",
+    "SkillRejected": "genmcp.extensions.remote_skills",
+    "Skills": "genmcp.extensions.skills",
 }
 __all__ = [*_LATER]  # noqa: PLE0604
 
