@@ -46,8 +46,11 @@ class Route(RouteFacts, frozen=True, kw_only=True):
             None: all may. `find` does not call this function, since the access is known only later,
             to `handle`.
         scopes: the scopes that a client needs; the mux checks them before `handle`.
+        shared: whether another server behind a hub or registry may have what this one does not,
+            under the same prefix.
     """
 
+    shared: bool = False
     visible: Visible | None = None
 
     def __post_init__(self) -> None:

@@ -34,7 +34,7 @@ BUDGETS = {
     "cli/": 3_560,
     "extensions/": 1_500,
     "testing/": 400,
-    "hub/ composite/ registry/ discovery": 2_590,
+    "hub/ composite/ registry/ discovery": 2_610,
     "schema/": 1_620,
     "protocol/ wire/ core/": 4_430,
     "prompts/ resources/ question/ suite/ telemetry/": 2_790,

@@ -146,8 +146,11 @@ class _TooMany(Exception):
 class SkillFiles(Directory):
     """The files of the skills in a folder, and no others. Owned by `Skills`.
 
-    The methods block, and may be called from any thread.
+    The methods block, and may be called from any thread. Several servers behind a hub may have
+    skills: the prefix is *shared*.
     """
+
+    shared = True
 
     def __init__(self, root: str | os.PathLike[str]) -> None:
         super().__init__(root, prefix="skill://", name="skills", max_bytes=MAX_BYTES)
