@@ -123,6 +123,7 @@ async def _merged(
         raise InvalidParams("The cursor belongs to a server that was removed")
     page: dict[str, Any] | None = None
     seen: set[str] = set()
+    failure: Exception | None = None
     for name in itertools.dropwhile(lambda name: bool(cursor) and name != begin, members):
         own = {**params, "cursor": rest} if rest and name == begin else params
         try:
@@ -132,6 +133,7 @@ async def _merged(
             if own is not params and isinstance(error, InvalidParams):
                 raise
             if getattr(error, "code", None) != MethodNotFound.code:
+                failure = failure or error
                 method, trace = channel.request.method, not isinstance(error, McpError)
                 logger.warning("server %s left out of %s: %r", name, method, error, exc_info=trace)
             continue
@@ -147,7 +149,7 @@ async def _merged(
             page["nextCursor"] = f"{name}\n{following}"
             break
     if page is None:
-        raise MethodNotFound(channel.request.method)
+        raise failure or MethodNotFound(channel.request.method)
     return _encoded(page)
 
 

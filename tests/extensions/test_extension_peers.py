@@ -10,10 +10,18 @@ import pytest
 from fastmcp.server.providers.skills import SkillsDirectoryProvider
 from fastmcp.skills.client import SkillsClientExtension
 from fastmcp.skills.extension import SkillsExtension
+from mcp.client import Client as OfficialClient
+from mcp.server.extension import Extension as OfficialExtension
+from mcp.server.extension import MethodBinding
+from mcp.server.mcpserver import MCPServer
+from mcp.types import Request as OfficialRequest
+from mcp.types import RequestParams as OfficialParams
+from mcp.types import Result as OfficialResult
 from starlette.applications import Starlette
 
-from genmcp import Client, Endpoint, Suite
-from genmcp.extensions import SkillRejected, Skills
+from genmcp import Channel, Client, Endpoint, Suite
+from genmcp.extensions import Extension, Method, RequestParams, Result, SkillRejected, Skills
+from genmcp.server import Request
 from tests.support.serving import serve
 
 pytestmark = pytest.mark.peers
@@ -72,3 +80,77 @@ async def test_fastmcp_lists_skills(folder: Path) -> None:
     assert str(skill.uri) == "skill://bolts/SKILL.md"
     assert content.text == SKILL
     assert got == skill
+
+
+NAME = "com.example/stock"
+
+
+class LevelParams(RequestParams):
+    part: str
+
+
+class LevelResult(Result):
+    in_stock: int
+
+
+LEVEL = Method("stock/level", LevelParams, LevelResult)
+
+
+class Stock(Extension):
+    name = NAME
+    settings = {"unit": "piece"}
+    methods = (LEVEL,)
+
+    async def handle(self, request: Request, channel: Channel) -> Result:
+        assert isinstance(request.params, LevelParams)
+        return LevelResult(in_stock=len(request.params.part))
+
+
+class OfficialLevelParams(OfficialParams):
+    part: str
+
+
+class OfficialLevelResult(OfficialResult):
+    inStock: int  # noqa: N815  # the name on the wire
+
+
+class OfficialStock(OfficialExtension):
+    identifier = NAME
+
+    def settings(self) -> dict[str, Any]:
+        return {"unit": "piece"}
+
+    def methods(self) -> list[MethodBinding]:
+        async def level(context: Any, params: OfficialLevelParams) -> OfficialLevelResult:
+            return OfficialLevelResult(inStock=len(params.part))
+
+        return [MethodBinding("stock/level", OfficialLevelParams, level)]
+
+
+async def test_extension_of_the_official_sdk_is_typed() -> None:
+    """Its method, by the types of this client."""
+    server = MCPServer("peer", extensions=[OfficialStock()])
+    async with (
+        serve(server.streamable_http_app()) as url,
+        Client(f"{url}/mcp", extensions=[Stock()]) as client,
+    ):
+        assert (client.capabilities.extensions or {})[NAME] == {"unit": "piece"}
+        result = await client.request("stock/level", LevelParams(part="bolt"))
+
+    assert isinstance(result, LevelResult)
+    assert result.in_stock == 4
+
+
+class OfficialLevel(OfficialRequest[OfficialLevelParams, str]):
+    method: str = "stock/level"
+
+
+async def test_official_client_uses_an_extension() -> None:
+    """Its typed request of a method that it does not know."""
+    app = Starlette(routes=[Endpoint(Suite("s", extensions=[Stock()])).route("/mcp")])
+    async with serve(app) as url, OfficialClient(f"{url}/mcp") as client:
+        params = OfficialLevelParams(part="bolt")
+        request: Any = OfficialLevel(params=params)
+        result = await client.session.send_request(request, OfficialLevelResult)
+
+    assert result.inStock == 4
