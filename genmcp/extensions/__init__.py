@@ -1,4 +1,4 @@
-"""Extensions of the protocol (SEP-2133): your own, and skills (SEP-2640).
+"""Extensions of the protocol (SEP-2133): your own, skills (SEP-2640), and apps (SEP-1865).
 
 Nothing else of the package loads these modules before a server or client has an extension. Each
 name is imported at its first use.
@@ -8,6 +8,8 @@ from importlib import import_module as _import_module
 
 # Type checkers read `__init__.pyi`, which names the same.
 _LATER = {
+    "App": "genmcp.extensions.apps",
+    "Csp": "genmcp.extensions.apps",
     "Extended": "genmcp.extensions.serving",
     "Extension": "genmcp.extensions.extension",
     "Method": "genmcp.protocol.methods",

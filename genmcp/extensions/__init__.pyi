@@ -1,3 +1,5 @@
+from genmcp.extensions.apps import App as App
+from genmcp.extensions.apps import Csp as Csp
 from genmcp.extensions.extension import Extension as Extension
 from genmcp.extensions.remote_skills import Skill as Skill
 from genmcp.extensions.remote_skills import SkillRejected as SkillRejected

@@ -60,6 +60,7 @@ class Extension:
         required: whether a client must have declared the extension to use its methods; others get
             the error -32021. Default False.
         tools, resources, prompts: the components that it adds to a suite. Default: none.
+        several: whether a suite may have several extensions of this class. Default False.
 
     Raises:
         ConfigurationError: an attribute is invalid, or a method is one of the protocol.
@@ -72,6 +73,7 @@ class Extension:
     tools: Sequence[object] = ()
     resources: Sequence[object] = ()
     prompts: Sequence[object] = ()
+    several: bool = False
 
     def __init__(
         self,
@@ -163,7 +165,8 @@ def checked_extensions(owner: str, given: Iterable[object]) -> tuple[Extension, 
         if not isinstance(each, Extension):
             raise ConfigurationError(f"{owner}: {each!r} is not an Extension")
         extensions.append(each)
-    names = Counter(each.name for each in extensions)
+    kinds = {(each.name, type(each) if each.several else id(each)) for each in extensions}
+    names = Counter(name for name, _ in kinds)
     names.update(method.name for each in extensions for method in each.methods)
     for name, count in names.items():
         if count > 1:
