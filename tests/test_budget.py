@@ -26,7 +26,7 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # leading underscore of a folder is left out.
 BUDGETS = {
     "auth/ client/auth/ core/auth/": 3_800,
-    "client/ core/client/": 6_200,
+    "client/ core/client/": 6_210,
     "tasks/": 4_100,
     "stores/": 3_250,
     "mux/": 3_380,

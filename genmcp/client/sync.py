@@ -34,6 +34,7 @@ from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 
 if TYPE_CHECKING:
     from genmcp.extensions.extension import Extension
+    from genmcp.extensions.remote_skills import SyncSkill
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -289,6 +290,18 @@ class SyncClient(_Bridge[Client]):
     def task(self, id: str, *, tool: str | None = None) -> "SyncTask":
         """Return a handle of a task that this or another process has created."""
         return SyncTask(self._target.task(id, tool=tool), self._loop)
+
+    def skills(self) -> "Sequence[SyncSkill]":
+        """Return the skills that the server lists; see `Client.skills`."""
+        from genmcp.extensions.remote_skills import SyncSkill  # here: most clients read none
+
+        return [SyncSkill(each, self._loop.run) for each in self._loop.run(self._target.skills())]
+
+    def skill(self, uri: str) -> "SyncSkill":
+        """Return the skill whose `SKILL.md` has this *uri*; see `Client.skill`."""
+        from genmcp.extensions.remote_skills import SyncSkill
+
+        return SyncSkill(self._loop.run(self._target.skill(uri)), self._loop.run)
 
     def subscribe(self, *uris: str) -> "SyncChangeStream":
         """Return a stream of the changes of resources."""

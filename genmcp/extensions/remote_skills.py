@@ -3,7 +3,7 @@
 import logging
 from base64 import b64decode
 from binascii import Error as NoBase64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, Protocol, TypeVar
 
@@ -192,6 +192,62 @@ class Skill:
 
     def _rejected(self, reason: str) -> SkillRejected:
         return SkillRejected(f"skill {self.uri} of {self.server_name}: {reason}", self.server_name)
+
+
+class SyncSkill:
+    """A `Skill` with blocking methods. Returned by `SyncClient.skills`."""
+
+    def __init__(self, skill: Skill, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
+        self._skill = skill
+        self._run = run
+
+    def __repr__(self) -> str:
+        return repr(self._skill)
+
+    @property
+    def entry(self) -> SkillEntry:
+        """The entry, with the whole front matter, and the digests and sizes of the files."""
+        return self._skill.entry
+
+    @property
+    def uri(self) -> str:
+        """The URI of its `SKILL.md`."""
+        return self._skill.uri
+
+    @property
+    def name(self) -> str:
+        """Its name, which other skills may have too."""
+        return self._skill.name
+
+    @property
+    def description(self) -> str:
+        """What it is for."""
+        return self._skill.description
+
+    @property
+    def files(self) -> Mapping[str, SkillResource] | None:
+        """Its files by their paths; None if its content is generated."""
+        return self._skill.files
+
+    def load(self) -> str:
+        """Return the text of its `SKILL.md`, checked; see `Skill.load`."""
+        text: str = self._run(self._skill.load())
+        return text
+
+    def read(self, path: str) -> bytes:
+        """Return the bytes of one of its files, checked; see `Skill.read`."""
+        data: bytes = self._run(self._skill.read(path))
+        return data
+
+    def folder(self, path: str = "") -> Sequence[ResourceDefinition]:
+        """Return what the server has in a folder of the skill now; see `Skill.folder`."""
+        found: Sequence[ResourceDefinition] = self._run(self._skill.folder(path))
+        return found
+
+    def refresh(self) -> bool:
+        """Fetch the present entry of the skill; return whether it differs."""
+        differs: bool = self._run(self._skill.refresh())
+        return differs
 
 
 async def list_skills(target: SkillsTarget, server_name: str) -> list[Skill]:

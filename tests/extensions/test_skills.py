@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from genmcp import Client, ConfigurationError, Endpoint, ServerError, Suite
+from genmcp import Client, ConfigurationError, Endpoint, ServerError, Suite, SyncClient
 from genmcp.client.errors import ProtocolError
 from genmcp.client.options import ClientOptions
 from genmcp.extensions import Extension, Method, RequestParams, Result, Skill, SkillRejected, Skills
@@ -285,37 +285,53 @@ def test_skills_need_a_folder(tmp_path: Path) -> None:
         Skills(tmp_path / "no")
 
 
-def test_folder_of_a_hundred_thousand_files_is_bounded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Within a skill the 513th file ends the look; outside of skills, the 20,001st."""
+class HugeFolder:
+    """A folder with 100,000 more files than it has; counts those that are looked at."""
+
     looked = 0
     scandir = os.scandir
 
-    class Huge:
-        """A folder with 100,000 files, all of them one."""
+    def __init__(self, path: Any) -> None:
+        self._found = HugeFolder.scandir(path)
 
-        def __init__(self, path: Any) -> None:
-            self._found = scandir(path)
+    def __enter__(self) -> Any:
+        entries = [*self._found]
+        (file,) = [entry for entry in entries if entry.name == "z.txt"]
+        for entry in [*entries, *(HugeFile(number, file) for number in range(100_000))]:
+            HugeFolder.looked += 1
+            yield entry
 
-        def __enter__(self) -> Any:
-            nonlocal looked
-            entries = sorted(self._found, key=lambda each: each.name)
-            for entry in [*entries, *[entries[-1]] * 100_000]:
-                looked += 1
-                yield entry
+    def __exit__(self, *_: object) -> None:
+        self._found.close()
 
-        def __exit__(self, *_: object) -> None:
-            self._found.close()
 
-    write_skill(tmp_path / "a", "bolts", **{"z.txt": b"z"})
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "z.txt").touch()
-    monkeypatch.setattr(os, "scandir", Huge)
+class HugeFile:
+    """One of the files, with a name of its own."""
 
-    with pytest.raises(ConfigurationError, match="more than 20000 folders"):
-        Skills(tmp_path / "b")
-    assert looked < 20_010
+    def __init__(self, number: int, file: Any) -> None:
+        self.name, self.is_dir, self.stat = f"{number}.txt", file.is_dir, file.stat
+
+
+@pytest.mark.parametrize(
+    ("folder", "reason", "most"),
+    [("bolts", "more than 512 files", 520), ("plain", "more than 20000 folders", 20_010)],
+)
+def test_folder_of_a_hundred_thousand_files_is_bounded(
+    folder: str, reason: str, most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within a skill the 513th file ends the look; outside of skills, the 20,001st."""
+    place = tmp_path / folder
+    if folder == "bolts":
+        write_skill(tmp_path, "bolts")
+    else:
+        place.mkdir()
+    (place / "z.txt").touch()
+    HugeFolder.looked = 0
+    monkeypatch.setattr(os, "scandir", HugeFolder)
+
+    with pytest.raises(ConfigurationError, match=reason):
+        Skills(place)
+    assert HugeFolder.looked < most
 
 
 class Raw(Result, kw_only=True):
@@ -538,6 +554,21 @@ async def test_skill_may_be_answered_with_another_file() -> None:
     while answers:
         with pytest.raises(SkillRejected, match="something else"):
             await skill.load()
+
+
+def test_skills_are_loaded_without_asyncio(folder: Path) -> None:
+    """The same methods and properties, which block."""
+    with SyncClient(suite_of(folder)) as client:
+        bolts = client.skills()[0]
+        again = client.skill(bolts.uri)
+        assert bolts.load() == again.load() == FRONT.format("bolts")
+        assert bolts.read("thread.bin") == b"\x00\xff"
+        assert [each.name for each in bolts.folder("sizes")] == ["metric.md"]
+        assert bolts.refresh() is False
+
+    assert [bolts.name, bolts.description] == ["bolts", "About bolts."]
+    assert [bolts.entry, list(bolts.files or ())] == [again.entry, list(again.files or ())]
+    assert "skill://bolts/SKILL.md" in repr(bolts)
 
 
 async def test_server_without_skills_has_none() -> None:
