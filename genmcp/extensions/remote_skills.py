@@ -315,6 +315,8 @@ async def _pages(
 
 def _converted(value: Any, kind: type[R], method: str, server_name: str) -> R:
     try:
+        if isinstance(value, msgspec.Struct):  # the client has an extension with types of its own
+            value = msgspec.to_builtins(value)
         if isinstance(value, Mapping):
             value = {**_UNCACHED, **value}
         return msgspec.convert(value, kind)

@@ -13,7 +13,7 @@ from genmcp import Client, ConfigurationError, Endpoint, ServerError, Suite, Syn
 from genmcp.client.errors import ProtocolError
 from genmcp.client.options import ClientOptions
 from genmcp.extensions import Extension, Method, RequestParams, Result, Skill, SkillRejected, Skills
-from genmcp.extensions.skill_entries import SKILLS, SkillEntry
+from genmcp.extensions.skill_entries import METHODS, SKILLS, SkillEntry
 from genmcp.protocol.resources import ReadResourceResult
 from genmcp.resources import ResourceRepo
 from genmcp.server import Request
@@ -55,7 +55,9 @@ def suite_of(folder: Path) -> Suite:
 async def test_skills_are_listed_loaded_and_read(folder: Path, revision: str) -> None:
     """Each file is what its entry says; a nested skill is listed, and part of the one around it."""
     options = ClientOptions(revision=revision)
-    async with Client(Endpoint(suite_of(folder)), options=options) as client:
+    declared = Extension(SKILLS, methods=METHODS)
+    target = Endpoint(suite_of(folder))
+    async with Client(target, extensions=[declared], options=options) as client:
         assert (client.capabilities.extensions or {})[SKILLS] == {"directoryRead": True}
         bolts, returns, labels = await client.skills()
         text = await bolts.load()
