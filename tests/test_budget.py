@@ -36,7 +36,7 @@ BUDGETS = {
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_610,
     "schema/": 1_620,
-    "protocol/ wire/ core/": 4_430,
+    "protocol/ wire/ core/": 4_440,
     "prompts/ resources/ question/ suite/ telemetry/": 2_790,
     "": 3_000,  # the modules at the top, and the console
 }

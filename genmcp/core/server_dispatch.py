@@ -236,7 +236,8 @@ def session_request(session: Session, message: Message, catalog: ServerCatalog) 
     ):
         raise MethodNotFound(name)
     params, raw = session_params(method, message.params)
-    _check_usable(method, None, session.client.capabilities)
+    if method.needs is not None:
+        _check_usable(method, None, session.client.capabilities)
     # From here on the request has the names and types of 2026-07-28.
     params = revision.up(params)
     route = None
