@@ -30,6 +30,8 @@ from genmcp.core.waiting import Continue
 from genmcp.errors import ConfigurationError, ContractError
 from genmcp.hook import Visible, check_words
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
+from genmcp.protocol.methods import Method
+from genmcp.protocol.params import RequestParams
 from genmcp.protocol.value import PaginatedResult, Result
 
 
@@ -44,8 +46,11 @@ class Route(RouteFacts, frozen=True, kw_only=True):
             None: all may. `find` does not call this function, since the access is known only later,
             to `handle`.
         scopes: the scopes that a client needs; the mux checks them before `handle`.
+        shared: whether another server behind a hub or registry may have what this one does not,
+            under the same prefix.
     """
 
+    shared: bool = False
     visible: Visible | None = None
 
     def __post_init__(self) -> None:
@@ -136,7 +141,17 @@ class Server(ABC):
     @property
     @abstractmethod
     def methods(self) -> Collection[str]:
-        """The methods that `handle` and `listed` serve. Others get the error "Method not found"."""
+        """The methods that `handle` and `listed` serve. Others get the error "Method not found".
+
+        They may include methods of extensions, which no revision of the protocol defines.
+        """
+
+    def added(self, method: str) -> Method:
+        """Return the types of *method*, a method of an extension that is among `methods`.
+
+        Default: the params have no members but `_meta`, and `handle` reads `request.raw`.
+        """
+        return Method(method, RequestParams, Result)
 
     @property
     def changes(self) -> ChangeNotifier | None:
@@ -227,6 +242,11 @@ class Server(ABC):
         """
 
 
+def added_method(server: Server, method: str) -> Method | None:
+    """Return the types of *method*, which no revision has, if *server* serves it; else None."""
+    return server.added(method) if method in server.methods else None
+
+
 class Middleware(Server):
     """A server that forwards every request to an inner server. Subclass it to change some methods.
 
@@ -268,6 +288,10 @@ class Middleware(Server):
     def methods(self) -> Collection[str]:
         """The methods of the inner server."""
         return self.inner.methods
+
+    def added(self, method: str) -> Method:
+        """Return the types of a method of an extension of the inner server."""
+        return self.inner.added(method)
 
     @property
     def changes(self) -> ChangeNotifier | None:

@@ -34,6 +34,7 @@ BUDGETS = {
     "mux/": 3_150,
     "transports/": 3_240,
     "cli/": 3_280,
+    "extensions/": 1_500,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_560,
     "schema/": 1_580,
@@ -44,7 +45,7 @@ BUDGETS = {
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {
     "genmcp.ClientLogHandler": 1,
-    "genmcp.Client": 7,  # the target, `options=`, and a parameter for unknown names
+    "genmcp.Client": 8,  # the target, `options=`, and a parameter for unknown names
     "genmcp.ClientOptions": 12,
     "genmcp.Endpoint": 10,
     "genmcp.Hub": 5,
@@ -57,7 +58,7 @@ SETTINGS = {
     "genmcp.SQLiteStore": 4,
     "genmcp.Security": 2,
     "genmcp.ServerConfig": 11,
-    "genmcp.Suite": 13,
+    "genmcp.Suite": 14,
     "genmcp.Bearer": 8,
     "genmcp.auth.extensions.dpop.Dpop": 3,
     "genmcp.auth.Introspection": 7,

@@ -104,6 +104,7 @@ def test_server_does_not_load_the_client() -> None:
     modules = imported("import genmcp; genmcp.Endpoint(genmcp.Suite(name='a', version='1'))")
 
     assert "genmcp._transports.endpoint" in modules
+    assert [name for name in modules if name.startswith("genmcp.extensions")] == []
     assert modules & (HEAVY | {"genmcp.client.client", "genmcp.hub.hub"}) == set()
 
 
@@ -113,6 +114,7 @@ def test_client_does_not_load_stores_and_tasks() -> None:
     server = re.compile(r"genmcp\.(stores|tasks\.(service|worker)|_transports|suite|telemetry)")
 
     assert "genmcp.client.client" in modules
+    assert [name for name in modules if name.startswith("genmcp.extensions")] == []
     assert modules & (HEAVY | {"genmcp._mux.mux", "genmcp._mux.telemetry"}) == set()
     assert [name for name in modules if server.match(name)] == []
 

@@ -86,7 +86,6 @@ class BuiltinMethods(msgspec.Struct, eq=False):
     async def _task(
         self, request: Request, params: TaskParams | UpdateTaskParams, channel: Channel
     ) -> Result:
-        _check_tasks(request)
         service, principal = self._continuations.tasks.service, channel.principal
         if request.method == "tasks/cancel":  # a task that has ended stays as it is
             await self._continuations.cancel(params.task_id, principal)
@@ -133,8 +132,8 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             raise Overloaded(f"A stream is subscribed to at most {bound}", status=429)
         for uri in uris:
             check_length(uri)
-        if tasks:
-            _check_tasks(request)
+        if tasks and not has_tasks(request):
+            raise MissingCapability({"extensions": {TASKS: {}}})
         known = []
         principal = None if access is None else access.principal
         for id in dict.fromkeys(tasks):
@@ -147,11 +146,6 @@ class BuiltinMethods(msgspec.Struct, eq=False):
     def _has(self, access: Access | None, uri: str) -> bool:
         route = self._mux.server.find("resources/read", uri)
         return route is not None and route.is_visible(access)
-
-
-def _check_tasks(request: Request) -> None:
-    if not has_tasks(request):
-        raise MissingCapability({"extensions": {TASKS: {}}})
 
 
 @asynccontextmanager

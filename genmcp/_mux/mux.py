@@ -50,7 +50,7 @@ from genmcp.errors import CapabilityMissing, ConfigurationError, InvalidParams, 
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.params import InputResponseRequestParams, PaginatedRequestParams
 from genmcp.protocol.value import PaginatedResult, Result
-from genmcp.server import Server, resolve_route
+from genmcp.server import Server, added_method, resolve_route
 from genmcp.stores import open_store
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Store
@@ -110,6 +110,7 @@ class Mux(Services):
     ) -> None:
         self.server, self.find = _checked_server(server), server.find
         self.offers = partial(is_offered, server)
+        self.added = partial(added_method, server)
         self.limits = limits or Limits()
         self.assigns = dict(assigns or {})
         self.encoder = Encoder(server.info)

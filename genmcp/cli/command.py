@@ -38,6 +38,7 @@ class _Commands(Group):
             "templates": ("lists", "List the resource templates."),
             "prompt": ("remote", "Get a prompt."),
             "prompts": ("lists", "List the prompts."),
+            "skills": ("skills", "List the skills, or show one of them."),
             "complete": ("remote", "Complete an argument of a prompt or resource template."),
             "discover": ("remote", "Show name, revisions and capabilities."),
             "tasks": ("tasks", "Show, follow, answer and cancel tasks."),

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
 
-from msgspec import UNSET
+from msgspec import UNSET, ValidationError
 
 from genmcp.client.auth.base import Auth, check_auth
 from genmcp.client.cache import REVISION_CACHE, copied
@@ -51,6 +51,11 @@ from genmcp.protocol.resources import (
     SubscriptionFilter,
 )
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
+from genmcp.protocol.value import Value
+
+if TYPE_CHECKING:
+    from genmcp.extensions.extension import Extension
+    from genmcp.extensions.remote_skills import Skill
 
 logger = logging.getLogger("genmcp.client")
 
@@ -80,7 +85,7 @@ _OTHER_NAMES: Final = {
     "initialize": "open",
     "connect": "open",
 }
-_ARGUMENTS: Final = ("headers", "timeout", "auth", "handler", "options")
+_ARGUMENTS: Final = ("headers", "timeout", "auth", "handler", "extensions", "options")
 _LEGACY_TASKS: Final = (
     "the tool may require a task of 2025-11-25, which this client does not support"
 )
@@ -105,6 +110,7 @@ class Client:
         auth: authorizes the requests to a URL or an `Endpoint`: `OAuth(...)` or the like, an access
             token, or a function, `async` or not, that returns one. Default: none.
         handler: answers the input requests of the server, and receives its notifications.
+        extensions: extensions of the protocol to declare, see `genmcp.extensions`. Default: none.
         options: the less common settings.
 
     A client may be used by any number of asyncio tasks of the event loop in which it was opened.
@@ -123,6 +129,7 @@ class Client:
         timeout: float | None = 600.0,
         auth: Auth | None = None,
         handler: ClientHandler | None = None,
+        extensions: "Sequence[Extension]" = (),
         options: ClientOptions = _DEFAULTS,
         **unknown: Never,
     ) -> None:
@@ -144,6 +151,11 @@ class Client:
         self._timeout = timeout
         self._auth = auth
         self._handler = handler
+        self._extensions = None
+        if extensions:
+            from genmcp.extensions.declared import DeclaredExtensions  # here: most have none
+
+            self._extensions = DeclaredExtensions(extensions)
         self._options = options
         self._current: Connection | None = None  # that of the last `open`
         self._closes = 0
@@ -265,8 +277,13 @@ class Client:
 
     def _connection_over(self, transport: Transport, key: str) -> Connection:
         options = self._options
-        extension = getattr(self._auth, "extension", None)
-        handler = HandlerRunner(self._handler, [extension] if extension else ())
+        extension, added = getattr(self._auth, "extension", None), self._extensions
+        declared: dict[str, Any] = {extension: {}} if extension else {}
+        if added is None:
+            handler = HandlerRunner(self._handler, declared)
+        else:
+            declared |= added.settings
+            handler = HandlerRunner(self._handler, declared, added.notification)
         remembered = REVISION_CACHE.get(key, _REVISION_TTL)
         if options.telemetry is None:
             return Connection(transport, handler, options, self._timeout, remembered)
@@ -295,6 +312,25 @@ class Client:
     async def prompts(self) -> Sequence[PromptDefinition]:
         """Return the prompts of the server: all pages of the list together."""
         return await self._list(self._connection, "prompts/list", "prompts")
+
+    async def skills(self) -> "Sequence[Skill]":
+        """Return the skills that the server lists (SEP-2640); none if it has no such extension.
+
+        No file of a skill is read before `Skill.load`.
+        """
+        from genmcp.extensions.remote_skills import list_skills  # here: most clients read none
+
+        return await list_skills(self, self._connection.server_name)
+
+    async def skill(self, uri: str) -> "Skill":
+        """Return the skill whose `SKILL.md` has this *uri*; the server need not list it.
+
+        Raises:
+            ClientError: The server has no such skill, or its entry is invalid.
+        """
+        from genmcp.extensions.remote_skills import get_skill
+
+        return await get_skill(self, self._connection.server_name, uri)
 
     async def call(
         self,
@@ -520,13 +556,24 @@ class Client:
         connection.cache.put(method, "", result, generation)
         return result
 
-    async def request(self, method: str, params: Mapping[str, Any] | None = None) -> Any:
+    async def request(self, method: str, params: Value | Mapping[str, Any] | None = None) -> Any:
         """Send a request of any method, and return its result.
 
-        The result is a value of `genmcp.protocol`. For a method that no revision defines, the
+        The result is a value of `genmcp.protocol`. For a method of one of the client's extensions
+        it is of the type that the extension names; for another method that no revision defines, the
         result is decoded JSON.
+
+        Raises:
+            ProtocolError: The result of a method of an extension is of another shape.
+            ClientError: The request failed.
         """
-        return await self._connection.result(method, params or {})
+        connection, extensions = self._connection, self._extensions
+        result = await connection.result(method, params or {})
+        try:
+            return result if extensions is None else extensions.result(method, result)
+        except ValidationError as error:
+            text = f"the result of {method} is of another shape: {error}"
+            raise ProtocolError(text, connection.server_name) from None
 
     async def notify(self, method: str, params: Mapping[str, Any] | None = None) -> None:
         """Send a notification, such as `notifications/roots/list_changed`."""

@@ -78,7 +78,8 @@ class HandlerRunner:
 
     Args:
         handler: the handler; None: only `ping` is answered.
-        extensions: extensions to declare, besides those of the capabilities.
+        extensions: extensions to declare with their settings, besides those of the capabilities.
+        decode: returns the params of a notification as the type that an extension gives.
 
     Raises:
         ConfigurationError: *handler* is not a handler.
@@ -87,9 +88,11 @@ class HandlerRunner:
     def __init__(
         self,
         handler: ClientHandler | None = None,
-        extensions: Sequence[str] = (),
+        extensions: Mapping[str, Any] | None = None,
+        decode: Callable[[str, Any], Any] | None = None,
     ) -> None:
-        self.extensions = extensions
+        self.extensions = extensions or {}
+        self._decode = decode
         handler = ClientHandler() if handler is None else handler
         # Two more threads than input requests: for a ping, and for one notification at a time.
         self._hooks = HookRunner(handler, max_threads=_CONCURRENCY + 2, max_queued=_MAX_QUEUED)
@@ -172,6 +175,12 @@ class HandlerRunner:
 
     def notify(self, method: str, params: Any) -> None:
         """Queue a notification for its hook, and return at once."""
+        if self._decode is not None:
+            try:
+                params = self._decode(method, params)
+            except msgspec.ValidationError as error:
+                logger.warning("%s is dropped: %s", method, error)
+                return
         self._notifications.put(method, params)
 
     def runs_in(self, task: "asyncio.Task[Any]") -> bool:
@@ -381,8 +390,8 @@ def declared_capabilities(handler: HandlerRunner, *, tasks: bool) -> ClientCapab
     These are those of the handler, and the extensions: that of tasks, unless *tasks* is false, and
     that of the authorization.
     """
-    added = [*([TASKS] if tasks else ()), *handler.extensions]
+    added = {**({TASKS: {}} if tasks else {}), **handler.extensions}
     if not added:
         return handler.capabilities
-    extensions = {**{name: {} for name in added}, **(handler.capabilities.extensions or {})}
+    extensions = {**added, **(handler.capabilities.extensions or {})}
     return msgspec.structs.replace(handler.capabilities, extensions=extensions)

@@ -3,10 +3,20 @@
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future
 from functools import wraps
-from typing import Any, Concatenate, Generic, Never, NoReturn, ParamSpec, Self, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Never,
+    NoReturn,
+    ParamSpec,
+    Self,
+    TypeVar,
+)
 
 from msgspec import UNSET
 
@@ -21,6 +31,10 @@ from genmcp.client.tasks import TaskHandle
 from genmcp.client.transports.http_messages import NO_HEADERS
 from genmcp.client.transports.targets import Target
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
+
+if TYPE_CHECKING:
+    from genmcp.extensions.extension import Extension
+    from genmcp.extensions.remote_skills import SyncSkill
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -160,6 +174,7 @@ class SyncClient(_Bridge[Client]):
         timeout: float | None = 600.0,
         auth: Auth | None = None,
         handler: ClientHandler | None = None,
+        extensions: "Sequence[Extension]" = (),
         options: ClientOptions = _DEFAULTS,
         **unknown: Never,
     ) -> None:
@@ -169,6 +184,7 @@ class SyncClient(_Bridge[Client]):
             timeout=timeout,
             auth=auth,
             handler=handler,
+            extensions=extensions,
             options=options,
             **unknown,
         )
@@ -274,6 +290,18 @@ class SyncClient(_Bridge[Client]):
     def task(self, id: str, *, tool: str | None = None) -> "SyncTask":
         """Return a handle of a task that this or another process has created."""
         return SyncTask(self._target.task(id, tool=tool), self._loop)
+
+    def skills(self) -> "Sequence[SyncSkill]":
+        """Return the skills that the server lists; see `Client.skills`."""
+        from genmcp.extensions.remote_skills import SyncSkill  # here: most clients read none
+
+        return [SyncSkill(each, self._loop.run) for each in self._loop.run(self._target.skills())]
+
+    def skill(self, uri: str) -> "SyncSkill":
+        """Return the skill whose `SKILL.md` has this *uri*; see `Client.skill`."""
+        from genmcp.extensions.remote_skills import SyncSkill
+
+        return SyncSkill(self._loop.run(self._target.skill(uri)), self._loop.run)
 
     def subscribe(self, *uris: str) -> "SyncChangeStream":
         """Return a stream of the changes of resources."""

@@ -32,6 +32,17 @@ class Member(Server):
         channel.context.give(self.assigns)
         return self
 
+    async def relay(self, params: Mapping[str, Any], channel: Channel) -> Mapping[str, Any]:
+        """Return the result of the request of *channel*, a method of an extension, as JSON values.
+
+        Raises:
+            MethodNotFound: the member does not have the method.
+            McpError: the error of the member.
+        """
+        from genmcp.extensions.relay import answer_of  # here: most members have no extensions
+
+        return await answer_of(self.at(channel), params, channel)
+
 
 class UnlistedRoute(Route, frozen=True, kw_only=True):
     """The route to a resource that a member does not list.
@@ -58,7 +69,7 @@ class Alternative(NamedTuple, Generic[M]):
         """Whether the member lists the component, or knows that it exists."""
         route = self.route
         # A route with a visibility rule is pending too, but its component exists.
-        unsure = route.pending and route.visible is None
+        unsure = route.shared or (route.pending and route.visible is None)
         return not unsure and not isinstance(route, UnlistedRoute)
 
     @property

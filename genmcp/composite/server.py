@@ -36,7 +36,6 @@ from genmcp.errors import (
     InsufficientScope,
     InvalidParams,
     McpError,
-    MethodNotFound,
     PromptNotFound,
     ResourceNotFound,
 )
@@ -249,13 +248,25 @@ class CompositeServer(Server):
             tools=ToolsCapability(list_changed=True),
             prompts=PromptsCapability(list_changed=True),
             resources=ResourcesCapability(subscribe=True, list_changed=True),
-            extensions={TASKS: {}},
+            extensions={TASKS: {}, **self._extensions()},
         )
+
+    def _extensions(self) -> Mapping[str, Any]:
+        """Return the extensions that members declare, besides tasks."""
+        if not any((each.capabilities.extensions or {}).keys() - {TASKS} for each in self._members):
+            return {}
+        from genmcp.extensions.relay import extensions_of  # here: most members have none
+
+        return extensions_of(self._members.current)
 
     @property
     def methods(self) -> Collection[str]:
-        """The methods of tools, prompts, resources and completion."""
-        return _METHODS
+        """The methods of tools, prompts, resources and completion, and all that members add."""
+        if not self._extensions():
+            return _METHODS
+        from genmcp.extensions.relay import AnyMethod
+
+        return AnyMethod(_METHODS)
 
     @property
     def changes(self) -> ChangeNotifier:
@@ -293,7 +304,11 @@ class CompositeServer(Server):
         If several members may have a resource, each is tried until one of them has the resource.
         """
         if request.route is None:
-            return await self._complete(request, channel)
+            if request.method == "completion/complete":
+                return await self._complete(request, channel)
+            from genmcp.extensions.relay import relayed  # of a method that only an extension has
+
+            return await relayed(self._members.current, channel, timeout=self._list_timeout)
         alternatives = _alternatives(request)
         # The usual case: only one member may have it, and each of its errors goes to the client.
         if len(alternatives) == 1:
@@ -414,8 +429,7 @@ class CompositeServer(Server):
     async def _complete(self, request: Request, channel: Channel) -> Result | Continue:
         """Complete an argument at the member that has the prompt or resource template."""
         params = request.params
-        if not isinstance(params, CompleteRequestParams):
-            raise MethodNotFound(request.method)
+        assert isinstance(params, CompleteRequestParams)
         ref = params.ref
         if isinstance(ref, PromptReference):
             route = self.find("prompts/get", ref.name)

@@ -25,7 +25,6 @@ from genmcp.core.server_dispatch import (
 )
 from genmcp.core.session import ServerDescription, Session, anonymous_params, new_session
 from genmcp.errors import InvalidRequest, McpError
-from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.revisions.chain import LATEST
 from genmcp.protocol.revisions.v2025_11_25 import REVISION, InitializeRequestParams
@@ -114,13 +113,14 @@ def is_offered(server: ServerDescription, method: str) -> bool:
     A client may only use the declared capabilities: 2026-07-28, basic, and 2025-11-25, lifecycle,
     "Capability Negotiation".
     """
+    known = LATEST.methods.get(method)
+    if known is not None and known.needs is not None:
+        return known.needs in (server.capabilities.extensions or ())
     match method:
         case "logging/setLevel":
             return server.capabilities.logging is not None
         case "subscriptions/listen":
             return server.changes is not None
-        case "tasks/get" | "tasks/update" | "tasks/cancel":
-            return TASKS in (server.capabilities.extensions or ())
         case "resources/subscribe" | "resources/unsubscribe":
             resources = server.capabilities.resources
             return resources is not None and bool(resources.subscribe)

@@ -31,13 +31,14 @@ from genmcp.errors import (
     MalformedParams,
     McpError,
     MethodNotFound,
+    MissingCapability,
     NotAllowed,
     PromptNotFound,
     ResourceNotFound,
     ToolNotFound,
     UnsupportedVersion,
 )
-from genmcp.protocol.capabilities import DiscoverResult, ServerCapabilities
+from genmcp.protocol.capabilities import ClientCapabilities, DiscoverResult, ServerCapabilities
 from genmcp.protocol.methods import Method
 from genmcp.protocol.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION, RequestId, RequestParams
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, MODERN, REVISIONS
@@ -56,6 +57,9 @@ class ServerCatalog(Protocol):
 
     def find(self, method: str, key: str) -> RouteFacts | None:
         """Return the route of a tool, resource or prompt, or None."""
+
+    def added(self, method: str) -> Method | None:
+        """Return the request *method* that the server adds to those of all revisions, or None."""
 
 
 Headers = Mapping[bytes, bytes]
@@ -80,6 +84,7 @@ _MODERN_METHODS: Final = {
 }
 
 
+_SPECIFIED: Final = frozenset(name for each in REVISIONS.values() for name in each.methods)
 _MODERN_BY_HEADER: Final = {revision.version.encode(): revision for revision in MODERN}
 _METHOD_BY_HEADER: Final = {name.encode(): method for name, method in _MODERN_METHODS.items()}
 
@@ -193,10 +198,11 @@ def modern_request(headers: Headers | None, message: Message, catalog: ServerCat
         HeaderMismatch: a header differs from the body.
         UnsupportedVersion: the version in `_meta` is not supported.
         MethodNotFound: this revision, or the server, does not have the method.
+        MissingCapability: the client did not declare the extension that the method needs.
         InvalidParams: the tool, resource or prompt does not exist.
     """
     name = message.method or ""
-    method = _MODERN_METHODS.get(name)
+    method = _MODERN_METHODS.get(name) or _added(catalog, name)
     fault: MalformedParams | None = None
     try:
         params = decode_params(
@@ -215,13 +221,14 @@ def session_request(session: Session, message: Message, catalog: ServerCatalog) 
     Raises:
         MalformedParams: the params are invalid.
         MethodNotFound: this revision, or the server, does not have the method.
+        MissingCapability: the client did not declare the extension that the method needs.
         InvalidParams: the tool, resource or prompt does not exist.
     """
     # No headers are compared here: before 2026-07-28 they repeat nothing of the body. The version
     # header is ignored in favour of the session, whose revision both sides have agreed on.
     name = message.method or ""
     revision = session.revision
-    method = revision.methods.get(name)
+    method = revision.methods.get(name) or _added(catalog, name)
     if (
         method is None
         or method.sender == "server"
@@ -229,6 +236,8 @@ def session_request(session: Session, message: Message, catalog: ServerCatalog) 
     ):
         raise MethodNotFound(name)
     params, raw = session_params(method, message.params)
+    if method.needs is not None:
+        _check_usable(method, None, session.client.capabilities)
     # From here on the request has the names and types of 2026-07-28.
     params = revision.up(params)
     route = None
@@ -276,6 +285,29 @@ def _served(claimed: str) -> Revision:
     if revision is None:
         raise UnsupportedVersion(claimed, list(REVISIONS))
     return revision
+
+
+def _added(catalog: ServerCatalog, name: str) -> Method | None:
+    """Return the method *name* that an extension of the server adds; None if it adds none."""
+    return None if name in _SPECIFIED else catalog.added(name)
+
+
+def _check_usable(
+    method: Method, fault: MalformedParams | None, client: ClientCapabilities
+) -> None:
+    """Check that the params have no *fault*, and *client* the extension that *method* needs.
+
+    SEP-2133, "Graceful Degradation": a request is rejected if the extension is mandatory.
+
+    Raises:
+        MalformedParams: *fault*.
+        MissingCapability: the client has not declared the extension.
+    """
+    # Checked for a method that is offered only: a client cannot know the params of another.
+    if fault is not None:
+        raise fault
+    if method.needs is not None and method.needs not in (client.extensions or ()):
+        raise MissingCapability({"extensions": {method.needs: {}}})
 
 
 def _incomplete(lacking: str) -> MalformedParams:
@@ -339,8 +371,8 @@ def _check_request(
     # A route that is found is offered, so that a plain call need not ask.
     if method is None or ((fault is not None or not method.routed) and not catalog.offers(name)):
         raise MethodNotFound(name)
-    if fault is not None:  # after that: a client cannot know the params of a method not offered
-        raise fault
+    if fault is not None or method.needs is not None:
+        _check_usable(method, fault, meta.client_capabilities)
     route = param_headers = None
     if method.name_member is not None:
         key = getattr(params, method.name_member)

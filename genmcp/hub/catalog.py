@@ -86,6 +86,7 @@ class MemberCatalog(msgspec.Struct, frozen=True, dict=True):
     readable: whether there may be resources that are not listed.
     subscribable: whether the server sends updates of resources.
     policy: when a call of a tool becomes a task of the hub.
+    extensions: those that the server declares.
 
     `headers` and `matchers` are derived when the lists are read, not at the first call, so that the
     schemas and templates of one server do not delay the calls of another server.
@@ -100,6 +101,7 @@ class MemberCatalog(msgspec.Struct, frozen=True, dict=True):
     readable: bool = False
     subscribable: bool = False
     policy: Policy = Policy()
+    extensions: Mapping[str, Any] | None = None
 
     def agrees(self, other: "MemberCatalog", kind: str) -> bool:
         """Whether the lists of *kind* are equal in both."""

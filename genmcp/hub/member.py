@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from contextlib import AsyncExitStack, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -346,6 +346,7 @@ class HubMember(Member):
                 readable=resources is not None,
                 subscribable=resources is not None and bool(resources.subscribe),
                 policy=settings.policy,
+                extensions=client.capabilities.extensions,
             )
             catalog, failure = await read_lists(client, [*KINDS], catalog)
             if failure is not None:
@@ -478,8 +479,8 @@ class HubMember(Member):
 
     @property
     def capabilities(self) -> ServerCapabilities:
-        """None: the composite server declares those of all members."""
-        return ServerCapabilities()
+        """The extensions of the server alone: the composite declares those of all members."""
+        return ServerCapabilities(extensions=self.catalog.extensions)
 
     @property
     def methods(self) -> Collection[str]:
@@ -509,6 +510,15 @@ class HubMember(Member):
         if cursor is not None:
             raise InvalidParams(f"Invalid cursor: {cursor}")
         return self.catalog.pages[method]
+
+    async def relay(self, params: Mapping[str, Any], channel: Channel) -> Mapping[str, Any]:
+        """Forward the request of *channel*, a method of an extension, to the server."""
+        method = channel.request.method
+        try:
+            found: Any = await self.send(lambda client, _: client.request(method, params))
+        except (ClientError, CompositeError) as error:
+            raise _translated(error, method) from error
+        return found if isinstance(found, Mapping) else {}
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
         """Forward *request* to the server."""

@@ -7,7 +7,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from genmcp.protocol.capabilities import DiscoverResult
+from genmcp.protocol.capabilities import TASKS, DiscoverResult
 from genmcp.protocol.client_features import (
     CreateMessageRequestParams,
     CreateMessageResult,
@@ -62,6 +62,8 @@ class Method:
         Streamable HTTP, "Standard Request Headers").
     may_ask: whether an InputRequiredResult may take the place of the result.
     routed: whether *name_member* identifies a tool, prompt or resource of the server.
+    needs: the extension that both sides must have declared for the method (SEP-2133); None: no
+        declaration of the client is needed.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Method:
     name_member: str | None = None
     may_ask: bool = False
     routed: bool = False
+    needs: str | None = None
     params_decoder: msgspec.json.Decoder[Any] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -122,9 +125,9 @@ METHODS: Final = table(
             routed=True,
         ),
         Method("completion/complete", CompleteRequestParams, CompleteResult),
-        Method("tasks/get", TaskParams, DetailedTask, name_member="task_id"),
-        Method("tasks/update", UpdateTaskParams, Result, name_member="task_id"),
-        Method("tasks/cancel", TaskParams, Result, name_member="task_id"),
+        Method("tasks/get", TaskParams, DetailedTask, name_member="task_id", needs=TASKS),
+        Method("tasks/update", UpdateTaskParams, Result, name_member="task_id", needs=TASKS),
+        Method("tasks/cancel", TaskParams, Result, name_member="task_id", needs=TASKS),
         Method("notifications/tasks", TaskStatusNotificationParams, sender="server"),
         Method("subscriptions/listen", SubscriptionsListenRequestParams, SubscriptionsListenResult),
         Method("sampling/createMessage", CreateMessageRequestParams, CreateMessageResult, "server"),

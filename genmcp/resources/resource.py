@@ -578,6 +578,7 @@ def _of_repo(repo: ResourceRepo) -> ResourceRoute:
         is_prefix=True,
         reader=reader,
         parse_uri=repo.parse_uri,
+        shared=getattr(repo, "shared", False),
         lister=Hook.of(repo, "list", ResourceRepo),
         **({} if template is None else _template(owner, repo, template, _listed(repo))),
         **ResourceRoute.members_of(repo),

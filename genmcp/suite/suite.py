@@ -31,12 +31,17 @@ from genmcp.protocol.capabilities import (
     ServerCapabilities,
     ToolsCapability,
 )
+from genmcp.protocol.methods import Method
 from genmcp.protocol.prompts import CompleteRequestParams, CompleteResult, PromptReference
 from genmcp.protocol.tools import CallToolResult, ToolAnnotations
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route, Server, route_of
 from genmcp.suite.collection import KINDS, PROMPTS, RESOURCES, TOOLS, Collection, ComponentKind
 from genmcp.suite.providers import Provider, Providers, VisibilityGuard, private
+
+if TYPE_CHECKING:
+    from genmcp.extensions.extension import Extension
+    from genmcp.extensions.serving import ServedExtensions
 
 
 class Registration(msgspec.Struct, frozen=True, eq=False):
@@ -243,6 +248,8 @@ class Suite(Server):
         prompts: instances of `Prompt` and `PromptRepo`, and functions under `@prompt`.
         providers: sources of components that depend on the client. They are searched after the
             components of the suite.
+        extensions: extensions of the protocol, see `genmcp.extensions`; their components come after
+            those of the suite. Default: none.
         result_tool: whether to add the tool `get_call_result`, with which clients without the tasks
             extension fetch the results of calls that ran longer than their `Tool.max_hold`. None
             (default): add it unless another tool has that name. The tool is listed only if a tool
@@ -272,6 +279,7 @@ class Suite(Server):
         resources: object = (),
         prompts: object = (),
         providers: Sequence[Provider | type[Provider]] | Provider | type[Provider] = (),
+        extensions: "Sequence[Extension]" = (),
         result_tool: bool | None = None,
         page_size: int | None = None,
     ) -> None:
@@ -293,6 +301,7 @@ class Suite(Server):
         self._changes = ChangeNotifier()
         self._changing = Lock()
         self._result_tool = result_tool
+        self._extensions = _served(extensions)
         registrations: list[Registration] = []
         components = {TOOLS: tools, RESOURCES: resources, PROMPTS: prompts, None: providers}
         for kind, given in components.items():
@@ -304,6 +313,12 @@ class Suite(Server):
                     f"Suite: {option} must be a list of {option}, not {given!r}"
                 )
             registrations += [Registration.of(kind, each) for each in given]
+        if self._extensions is not None:
+            for added in self._extensions.all:
+                for kind in KINDS:
+                    registrations += [
+                        Registration.of(kind, each) for each in getattr(added, kind.name)
+                    ]
         self._replace(registrations)
 
     if not TYPE_CHECKING:
@@ -329,12 +344,19 @@ class Suite(Server):
     @property
     def capabilities(self) -> ServerCapabilities:
         """The capabilities: always tools and log messages; others if there are such components."""
-        return self._snapshot.capabilities
+        declared = self._snapshot.capabilities
+        return declared if self._extensions is None else self._extensions.declared(declared)
 
     @property
     def methods(self) -> Set[str]:
         """The methods that the suite serves: always those of tools; others as in `capabilities`."""
-        return self._snapshot.methods
+        methods = self._snapshot.methods
+        return methods if self._extensions is None else {*methods, *self._extensions.methods}
+
+    def added(self, method: str) -> Method:
+        """Return the types of *method*, a method of an extension."""
+        known = None if self._extensions is None else self._extensions.methods.get(method)
+        return known or super().added(method)
 
     @property
     def changes(self) -> ChangeNotifier:
@@ -405,16 +427,22 @@ class Suite(Server):
     def handle(self, request: Request, channel: Channel) -> Coroutine[Any, Any, Result | Continue]:
         """Run the first hook of the component, or return the completions of an argument."""
         route: Any = request.route
+        extensions = self._extensions
         if route is None:
+            if extensions is not None and request.method in extensions.methods:
+                return extensions.handle(request, channel)
             return self._complete(request, channel)
         answer: Coroutine[Any, Any, Result | Continue] = route.handle(request, channel)
-        return answer
+        return answer if extensions is None else extensions.extended(answer, channel)
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
         """Continue a call of the component after a wait."""
-        return await route_of(channel.request).resume(continuation, outcome, channel)
+        answer = route_of(channel.request).resume(continuation, outcome, channel)
+        if self._extensions is not None:
+            return await self._extensions.extended(answer, channel)
+        return await answer
 
     async def cancelled(self, channel: Channel) -> None:
         """Call the component's `on_cancel` after its call was cancelled."""
@@ -423,15 +451,20 @@ class Suite(Server):
 
     async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
         """Return the page of a list at *cursor*, in the order in which components were added."""
+        extensions = self._extensions
+        if extensions is not None and method in extensions.methods:
+            return await extensions.listed(method, cursor, channel)
         kind, snapshot = _BY_LIST[method], self._snapshot
         size = self._page_size or (_TOOLS_PER_PAGE if kind is TOOLS else _OTHERS_PER_PAGE)
         held = snapshot.collections[kind]
         if kind.name not in snapshot.extended:
-            return await held.lists[method].page(cursor, channel, size=size)
+            page = await held.lists[method].page(cursor, channel, size=size)
+            return page if extensions is None else extensions.extend(page, channel)
         others = snapshot.providers.collections(kind, channel)
         routes = [*held.routes, *[route async for each in others for route in each.routes]]
         page = await Collection(kind, routes).lists[method].page(cursor, channel, size=size)
-        return private(page)
+        page = private(page)
+        return page if extensions is None else extensions.extend(page, channel)
 
     async def _complete(self, request: Request, channel: Channel) -> CompleteResult:
         params, snapshot = request.params, self._snapshot
@@ -457,6 +490,15 @@ class Suite(Server):
     def _announce(self, registrations: Sequence[Registration]) -> None:
         for kind in dict.fromkeys(kind for each in registrations for kind in each.kinds):
             getattr(self._changes, f"{kind}_list_changed")()
+
+
+def _served(extensions: "Sequence[Extension]") -> "ServedExtensions | None":
+    if not extensions and isinstance(extensions, list | tuple):
+        return None
+    # Here: a suite without extensions does not load them.
+    from genmcp.extensions.serving import ServedExtensions
+
+    return ServedExtensions("Suite", extensions)
 
 
 _BY_METHOD: Final = {kind.method: kind for kind in KINDS}

@@ -19,7 +19,10 @@ _METHODS: Final = frozenset(name for each in REVISIONS.values() for name in each
 
 
 def method_name(method: str | None) -> str:
-    """Return *method*, or `_OTHER` if MCP lacks it: clients could send any number of names."""
+    """Return *method*, or `_OTHER` if MCP lacks it: clients could send any number of names.
+
+    So could they through a hub, which passes on the methods of extensions that it does not know.
+    """
     return method if method is not None and method in _METHODS else "_OTHER"
 
 

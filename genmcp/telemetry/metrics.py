@@ -174,7 +174,7 @@ class OpenTelemetryMetrics(Telemetry):
         params, name = request.params, None
         if isinstance(params, CallToolRequestParams | GetPromptRequestParams):
             name = params.name
-        key = request.method, request.revision.version, name
+        key = method_name(request.method), request.revision.version, name
         found = self._cache.get(key)
         if found is None:
             if len(self._cache) >= _CACHED:

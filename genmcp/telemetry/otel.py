@@ -129,7 +129,7 @@ class OpenTelemetry(Telemetry):
             name = params.name
         attributes = {
             **self._attributes,
-            **request_attributes(request.method, request.revision.version, name),
+            **request_attributes(method_name(request.method), request.revision.version, name),
             "jsonrpc.request.id": str(request.id),
         }
         if request.session is not None:
@@ -137,7 +137,8 @@ class OpenTelemetry(Telemetry):
         if isinstance(params, ReadResourceRequestParams):
             # Not in the name of the span: there may be any number of URIs.
             attributes["mcp.resource.uri"] = params.uri
-        return f"{request.method} {name}" if name else request.method, attributes
+        method = method_name(request.method)
+        return f"{method} {name}" if name else method, attributes
 
 
 def _attached(span: Span, parent: Context) -> Mark:

@@ -18,11 +18,11 @@ _json = msgspec.json.Encoder()
 class EncodedResult(Result, kw_only=True):
     """A result of type *kind*, as the JSON in which it was stored. It is sent as it is."""
 
-    kind: type[Result]
+    kind: type[Any]
     body: bytes
 
     @property
-    def decoded(self) -> Result:
+    def decoded(self) -> Any:
         """The result itself."""
         return msgspec.json.decode(self.body, type=self.kind)
 

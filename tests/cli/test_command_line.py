@@ -108,6 +108,8 @@ REMOTE = [
     ("prompts", AWAY),
     ("complete", AWAY, "greet", "city"),
     ("discover", AWAY),
+    ("skills", AWAY),
+    ("skills", AWAY, "refunds"),
     ("lint", AWAY),
     *(("tasks", each, AWAY, "an-id") for each in ("show", "follow", "cancel")),
     ("tasks", "answer", AWAY, "an-id", "--accept"),

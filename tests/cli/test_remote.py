@@ -293,3 +293,33 @@ def test_arguments_refused_by_a_hostile_schema_are_plain(run: Run) -> None:
     assert status == 2
     assert "missing required property" in noise
     assert not set("\x1b\x07") & set(noise)
+
+
+def test_remote_commands_show_skills(run: Run, tmp_path: Path) -> None:
+    """The list, a skill by its name or URI, and its files; with two of one name, the URI only."""
+    for path in ("team/refunds", "shop/refunds", "returns"):
+        folder = tmp_path / "skills" / path
+        folder.mkdir(parents=True)
+        text = f"---\nname: {folder.name}\ndescription: How to.\n---\nDo it.\n"
+        (folder / "SKILL.md").write_text(text)
+    (tmp_path / "skills" / "returns" / "a.bin").write_bytes(b"\x00\x01")
+    module = tmp_path / "skilled.py"
+    module.write_text(
+        "from genmcp import Suite\nfrom genmcp.extensions import Skills\n"
+        f"suite = Suite('s', extensions=[Skills({str(tmp_path / 'skills')!r})])"
+    )
+    command = f"{module}:suite"
+
+    assert run("skills", command)[1] == (
+        "returns  skill://returns/SKILL.md\n    How to.\n"
+        "refunds  skill://shop/refunds/SKILL.md\n    How to.\n"
+        "refunds  skill://team/refunds/SKILL.md\n    How to.\n"
+    )
+    assert run("skills", command, "returns")[1].endswith("---\nDo it.\n")
+    assert run("skills", command, "skill://team/refunds/SKILL.md")[0] == 0
+    assert run("skills", command, "returns", "a.bin")[1] == "\x00\x01"
+    assert json.loads(run("skills", command, "--json")[1])[0]["frontmatter"]["name"] == "returns"
+    assert "skill://shop/refunds/SKILL.md, skill://team/" in run("skills", command, "refunds")[2]
+    assert "did you mean 'returns'" in run("skills", command, "return")[2]
+    assert run("skills", command, "returns", "../b")[0] == 1
+    assert "has no skills" in run("skills", SHOP)[2]

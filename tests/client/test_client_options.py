@@ -54,7 +54,7 @@ def test_options_that_mean_nothing_are_refused(option: str, value: object) -> No
         ({"headers": {"a": "b\r\nc: d"}}, "headers: 'a' has a name or value that HTTP does not"),
         ({"headers": {"a": 1}}, "headers: 'a' has a name or value that HTTP does not"),
         ({"idle_timeout": 3}, "write options=ClientOptions(idle_timeout=...)"),
-        ({"retries": 3}, "it has headers, timeout, auth, handler, options"),
+        ({"retries": 3}, "it has headers, timeout, auth, handler, extensions, options"),
         ({"handler": ClientHandler}, "handler must be an instance of a ClientHandler"),
         ({"options": {"revision": None}}, "options must be a ClientOptions(...)"),
         ({"auth": 7}, "auth must be an access token"),
@@ -125,4 +125,4 @@ def parameters(method: Any) -> list[Any]:
 
 def test_client_has_few_names() -> None:
     """What completion shows can be read at a glance."""
-    assert len(public(Client)) <= 26
+    assert len(public(Client)) <= 28

@@ -21,6 +21,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, Forbidden
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
+from genmcp.extensions import SkillRejected
 from genmcp.protocol.capabilities import (
     ClientCapabilities,
     ElicitationCapability,
@@ -115,6 +116,22 @@ async def list_and_call(client: Client) -> None:
     await client.call("test-tool", {})
 
 
+async def list_skills(client: Client) -> None:
+    """List the skills, and read none of them."""
+    await client.skills()
+
+
+async def load_skills(client: Client) -> None:
+    """Load each skill and read its files, until one is rejected."""
+    for skill in await client.skills():
+        try:
+            await skill.load()
+            for path in skill.files or ():
+                await skill.read(path)
+        except SkillRejected as error:
+            sys.stdout.write(f"{error}\n")
+
+
 # In these scenarios the client must reject the server or the authorization server.
 REFUSED = (
     "auth/scope-retry-limit",
@@ -191,6 +208,10 @@ SCENARIOS: Mapping[str, Scenario] = {
     "json-schema-ref-no-deref": list_tools,
     "json-schema-2020-12-preservation": echo_schema,
     "sep-2322-client-request-state": answer_questions,
+    "sep-2640-client-no-prefetch": list_skills,
+    "sep-2640-client-verify-digest": load_skills,
+    "sep-2640-client-verify-size": load_skills,
+    "sep-2640-client-verify-frontmatter": load_skills,
 }
 
 

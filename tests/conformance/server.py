@@ -1,11 +1,13 @@
 """The server under test in the official suite: `python -m tests.conformance.server --port N`."""
 
 import argparse
+from pathlib import Path
 
 import uvicorn
 from starlette.applications import Starlette
 
 from genmcp import Endpoint, PromptTemplate, Suite, tool
+from genmcp.extensions import Skills
 from tests.conformance.prompts import PROMPTS
 from tests.conformance.questions import QUESTIONS
 from tests.conformance.resources import RESOURCES
@@ -18,6 +20,7 @@ suite = Suite(
     tools=[*TOOLS, *QUESTIONS, *TASKS],
     resources=RESOURCES,
     prompts=PROMPTS,
+    extensions=[Skills(Path(__file__).with_name("skills"))],
     title="The fixture of the conformance suite",
 )
 

@@ -30,6 +30,7 @@ from genmcp.protocol.capabilities import (
     ResourcesCapability,
     ServerCapabilities,
 )
+from genmcp.protocol.methods import Method
 from genmcp.protocol.params import CLIENT_CAPABILITIES, PROTOCOL_VERSION
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
 from genmcp.wire import jsonrpc
@@ -48,6 +49,9 @@ class Offer:
 
     def offers(self, method: str) -> bool:
         return method != "resources/list"
+
+    def added(self, method: str) -> Method | None:
+        return None
 
     def find(self, method: str, key: str) -> RouteFacts | None:
         return RouteFacts() if key == "add" else None

@@ -24,18 +24,39 @@ from genmcp.errors import (
     InvalidRequest,
     MalformedParams,
     McpError,
+    MissingCapability,
     ResourceNotFound,
     UnsupportedVersion,
 )
-from genmcp.protocol.capabilities import ClientCapabilities
-from genmcp.protocol.params import CLIENT_CAPABILITIES, CLIENT_INFO, LOG_LEVEL, PROTOCOL_VERSION
+from genmcp.protocol.capabilities import TASKS, ClientCapabilities
+from genmcp.protocol.methods import Method
+from genmcp.protocol.params import (
+    CLIENT_CAPABILITIES,
+    CLIENT_INFO,
+    LOG_LEVEL,
+    PROTOCOL_VERSION,
+    RequestParams,
+)
 from genmcp.protocol.revisions.chain import LATEST, LEGACY, REVISIONS
+from genmcp.protocol.value import Result
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message
 from genmcp.wire.param_headers import HeaderRule
 
 MODERN_VERSION = "2026-07-28"
 META = {PROTOCOL_VERSION: MODERN_VERSION, CLIENT_CAPABILITIES: {}}
+
+
+class PartParams(RequestParams):
+    part: str
+
+
+# The methods of extensions: one that clients need not declare, and one that they must.
+NEEDED = "com.example/needed"
+ADDED = {
+    "stock/level": Method("stock/level", PartParams, Result),
+    "stock/needed": Method("stock/needed", PartParams, Result, needs=NEEDED),
+}
 
 
 class Offer:
@@ -56,6 +77,9 @@ class Offer:
 
     def offers(self, method: str) -> bool:
         return method not in (*self.without, "unknown/method")
+
+    def added(self, method: str) -> Method | None:
+        return ADDED.get(method)
 
     def find(self, method: str, key: str) -> Any:
         return self.routes.get((method, key))
@@ -395,12 +419,44 @@ def test_dispatch_modern_faults_are_reported_in_order(
 
 def test_dispatch_name_of_a_task_is_optional() -> None:
     """SEP-2663: clients send it, servers do not require it; a wrong one is an error."""
-    params = {"taskId": "t", "_meta": META}
+    params = {"taskId": "t", "_meta": {**META, CLIENT_CAPABILITIES: {"extensions": {TASKS: {}}}}}
 
     assert modern("tasks/get", params, mcp_name=None).method == "tasks/get"
     assert modern("tasks/get", params, mcp_name="t").method == "tasks/get"
     with pytest.raises(HeaderMismatch):
         modern("tasks/get", params, mcp_name="other")
+
+
+def legacy_session(*extensions: str) -> Session:
+    capabilities = ClientCapabilities(extensions={name: {} for name in extensions} or None)
+    return Session("key", 0.0, "2025-11-25", "c", "1", capabilities)
+
+
+def test_dispatch_method_of_an_extension_is_decoded() -> None:
+    """SEP-2133: on every revision, with the types that the extension gives."""
+    params = {"part": "bolt"}
+    request = modern("stock/level", {**params, "_meta": META}, mcp_name=None)
+    legacy = session_request(legacy_session(), message("stock/level", params), Offer())
+
+    assert [request.params.part, legacy.params] == ["bolt", PartParams(part="bolt")]
+    with pytest.raises(MalformedParams):
+        modern("stock/level", {"_meta": META}, mcp_name=None)
+
+
+def test_dispatch_extension_must_be_declared() -> None:
+    """SEP-2133, "Graceful Degradation": the error names the extension that is missing."""
+    params = {"part": "bolt"}
+    declared = {**META, CLIENT_CAPABILITIES: {"extensions": {NEEDED: {}}}}
+    asked = message("stock/needed", params)
+
+    with pytest.raises(MissingCapability) as caught:
+        modern("stock/needed", {**params, "_meta": META}, mcp_name=None)
+    with pytest.raises(MissingCapability):
+        session_request(legacy_session(), asked, Offer())
+
+    assert caught.value.data == {"requiredCapabilities": {"extensions": {NEEDED: {}}}}
+    assert modern("stock/needed", {**params, "_meta": declared}, mcp_name=None).params.part
+    assert session_request(legacy_session(NEEDED), asked, Offer()).method == "stock/needed"
 
 
 def test_dispatch_keeps_mirrored_headers_for_a_pending_route() -> None:

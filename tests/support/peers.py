@@ -11,6 +11,9 @@ SERVERS = {
     "server-memory": "2026.8.31",
 }
 SDK = ("@modelcontextprotocol/sdk", "1.32.2")
+APPS_HOST = ("@modelcontextprotocol/ext-apps", "2.0.4")
+SDK_2_CLIENT = ("@modelcontextprotocol/client", "2.4.0")
+SDK_2_SERVER = ("@modelcontextprotocol/server", "2.4.0")
 OIDC_PROVIDER = ("oidc-provider", "9.13.3")
 GATEWAY = ("supergateway", "4.0.0")
 BIOME = ("@biomejs/biome", "2.6.8")

@@ -1,0 +1,13 @@
+from genmcp.extensions.apps import App as App
+from genmcp.extensions.apps import Csp as Csp
+from genmcp.extensions.extension import Extension as Extension
+from genmcp.extensions.remote_skills import Skill as Skill
+from genmcp.extensions.remote_skills import SkillRejected as SkillRejected
+from genmcp.extensions.serving import Extended as Extended
+from genmcp.extensions.skills import Skills as Skills
+from genmcp.protocol.methods import Method as Method
+from genmcp.protocol.params import NotificationParams as NotificationParams
+from genmcp.protocol.params import PaginatedRequestParams as PaginatedRequestParams
+from genmcp.protocol.params import RequestParams as RequestParams
+from genmcp.protocol.value import PaginatedResult as PaginatedResult
+from genmcp.protocol.value import Result as Result

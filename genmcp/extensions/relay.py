@@ -1,0 +1,192 @@
+"""How a composite server passes extensions on: to the members that declare any.
+
+Only the extensions of this process are known by their methods. A request of another method is sent
+to the members in their order, until one of them has it; the pages of a list are those of all.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec.structs import replace
+
+from genmcp.channel import Channel
+from genmcp.core.request import Request, decode_params
+from genmcp.errors import InvalidParams, McpError, MethodNotFound, MissingCapability
+from genmcp.extensions.skill_entries import METHODS, SKILLS
+from genmcp.protocol.capabilities import TASKS, ServerCapabilities
+from genmcp.protocol.value import Result
+from genmcp.server import Server
+from genmcp.wire.encoder import EncodedResult
+
+logger = logging.getLogger("genmcp.composite")
+
+_OWNERS: Final = {method.name: SKILLS for method in METHODS}
+
+
+class RelayingMember(Protocol):
+    """A member of a composite server."""
+
+    @property
+    def capabilities(self) -> ServerCapabilities:
+        """Its capabilities, with the extensions that it declares."""
+
+    async def relay(self, params: Mapping[str, Any], channel: Channel) -> Mapping[str, Any]:
+        """Send it the request of *channel* with these *params*, and return the result as JSON."""
+
+
+Members = Mapping[str, RelayingMember]
+
+
+class AnyMethod(Collection[str]):
+    """The methods of a composite server whose members have extensions: any text.
+
+    Those that no member has are an error of `relayed`. Iterating yields the *known* ones.
+    """
+
+    def __init__(self, known: Collection[str]) -> None:
+        self._known = known
+
+    def __contains__(self, method: object) -> bool:
+        return True
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+def extensions_of(members: Members) -> dict[str, Mapping[str, Any]]:
+    """Return the extensions that *members* declare, apart from tasks.
+
+    Settings that several declare are those of the first, and a switch is on if it is for one.
+    """
+    found: dict[str, Mapping[str, Any]] = {}
+    for member in members.values():
+        for name, settings in (member.capabilities.extensions or {}).items():
+            if name == TASKS or not isinstance(settings, Mapping):
+                continue
+            known = found.get(name, {})
+            on = {key: True for key in known if settings.get(key) is True and known[key] is False}
+            found[name] = {**settings, **known, **on}
+    return found
+
+
+async def relayed(members: Members, channel: Channel, *, timeout: float) -> Result:
+    """Return the result of the request of *channel*, a method of an extension, from *members*.
+
+    A member that takes longer than *timeout* seconds for a page of a list is left out of it.
+
+    Raises:
+        MethodNotFound: no member has the method.
+        McpError: the error of the member that has it.
+    """
+    request = channel.request
+    owner = _OWNERS.get(request.method)
+    asked = {name: each for name, each in members.items() if _may_have(each, owner)}
+    params: dict[str, Any] = msgspec.json.decode(request.raw or b"{}", type=dict)
+    params.pop("_meta", None)
+    if request.method.endswith("/list"):
+        return await _merged(asked, params, channel, timeout)
+    failure: McpError | None = None
+    for member in asked.values():
+        try:
+            return _encoded(await member.relay(params, channel))
+        except McpError as error:
+            # A member does not have what a URI names: another one may, as for resources.
+            if error.code == InvalidParams.code and isinstance(params.get("uri"), str):
+                failure = failure or error
+            elif error.code != MethodNotFound.code:
+                raise
+    raise failure or MethodNotFound(request.method)
+
+
+def _may_have(member: RelayingMember, owner: str | None) -> bool:
+    """Return whether *member* declares the extension *owner*; for None, any besides tasks."""
+    declared = (member.capabilities.extensions or {}).keys() - {TASKS}
+    return bool(declared) if owner is None else owner in declared
+
+
+async def _merged(
+    members: Members, params: dict[str, Any], channel: Channel, timeout: float
+) -> Result:
+    """Return one page of the items of all *members*; of two with one URI, the first."""
+    cursor = params.pop("cursor", None) or ""
+    if not isinstance(cursor, str):
+        raise InvalidParams("Invalid cursor")
+    begin, _, rest = cursor.partition("\n")
+    if cursor and begin not in members:
+        raise InvalidParams("The cursor belongs to a server that was removed")
+    page: dict[str, Any] | None = None
+    seen: set[str] = set()
+    failure: Exception | None = None
+    for name in itertools.dropwhile(lambda name: bool(cursor) and name != begin, members):
+        own = {**params, "cursor": rest} if rest and name == begin else params
+        try:
+            async with asyncio.timeout(timeout):
+                found = dict(await members[name].relay(own, channel))
+        except Exception as error:
+            if own is not params and isinstance(error, InvalidParams):
+                raise
+            if getattr(error, "code", None) != MethodNotFound.code:
+                failure = failure or error
+                method, trace = channel.request.method, not isinstance(error, McpError)
+                logger.warning("server %s left out of %s: %r", name, method, error, exc_info=trace)
+            continue
+        page = {"ttlMs": 0, "cacheScope": "private"} if page is None else page
+        following = found.pop("nextCursor", None)
+        for key, value in found.items():
+            if isinstance(value, list):
+                items = [each for each in value if _is_new(each, seen)]
+                page[key] = [*page.get(key, ()), *items]
+            else:
+                page.setdefault(key, value)
+        if isinstance(following, str):
+            page["nextCursor"] = f"{name}\n{following}"
+            break
+    if page is None:
+        raise failure or MethodNotFound(channel.request.method)
+    return _encoded(page)
+
+
+def _is_new(item: Any, seen: set[str]) -> bool:
+    uri = item.get("uri") if isinstance(item, Mapping) else None
+    if not isinstance(uri, str):
+        return True
+    new = uri not in seen
+    seen.add(uri)
+    return new
+
+
+def _encoded(members: Mapping[str, Any]) -> Result:
+    """Return a result with these *members*, without those that the encoder writes."""
+    own = {key: each for key, each in members.items() if key not in ("_meta", "resultType")}
+    return EncodedResult(kind=dict, body=msgspec.json.encode(own))
+
+
+async def answer_of(
+    server: Server, params: Mapping[str, Any], channel: Channel
+) -> Mapping[str, Any]:
+    """Return the result of a server of this process for the request of *channel*, as JSON.
+
+    Raises:
+        MethodNotFound: the server does not have the method.
+        McpError: the error of the server.
+    """
+    request: Request = channel.request
+    if request.method not in server.methods:
+        raise MethodNotFound(request.method)
+    method = server.added(request.method)
+    if method.needs is not None and method.needs not in (
+        request.client.capabilities.extensions or ()
+    ):
+        raise MissingCapability({"extensions": {method.needs: {}}})
+    raw = msgspec.Raw(msgspec.json.encode(params))
+    own = replace(request, params=decode_params(method.params_decoder, raw), raw=raw)
+    found = await server.handle(own, channel)
+    members: Mapping[str, Any] = msgspec.to_builtins(found)
+    return members

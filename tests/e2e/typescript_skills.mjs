@@ -1,0 +1,34 @@
+// Skills and methods of extensions with the TypeScript SDK 2. As a server over stdio: `serve`, the
+// modules folder, and the folder of the skills. As a client: `load`, the modules folder, and a URL;
+// it prints what it has loaded as JSON.
+import { createRequire } from 'node:module';
+import { pathToFileURL } from 'node:url';
+
+const [role, modules, target] = process.argv.slice(2);
+const require = createRequire(`${modules}/`);
+const load = (name) => import(pathToFileURL(require.resolve(name)).href);
+
+if (role === 'serve') {
+    const { McpServer } = await load('@modelcontextprotocol/server');
+    const { serveStdio } = await load('@modelcontextprotocol/server/stdio');
+    const { loadSkills } = await load('@modelcontextprotocol/server/ext/skills/node');
+    const skills = await loadSkills(target);
+    serveStdio(() => {
+        const server = new McpServer({ name: 'peer', version: '1' });
+        skills.attach(server);
+        return server;
+    });
+} else {
+    const { Client, StreamableHTTPClientTransport } = await load('@modelcontextprotocol/client');
+    const { SkillsClient } = await load('@modelcontextprotocol/client/ext/skills');
+    const client = new Client({ name: 'peer', version: '1' });
+    await client.connect(new StreamableHTTPClientTransport(new URL(target)));
+    const skills = new SkillsClient(client);
+    const [skill] = (await skills.list()).skills;
+    const { verified, frontmatter, text } = await skills.read(skill);
+    const sizes = (await skills.read(skill, 'sizes/metric.md')).text;
+    const { resources } = await skills.readDirectory('skill://bolts');
+    const folder = resources.map((each) => each.uri);
+    console.log(JSON.stringify({ verified, frontmatter, text, sizes, folder }));
+    await client.close();
+}
