@@ -28,7 +28,7 @@ BUDGETS = {
     "auth/ client/auth/ core/auth/": 3_800,
     "client/ core/client/": 6_150,
     "tasks/": 3_660,
-    "stores/": 3_205,
+    "stores/": 3_200,
     "mux/": 3_380,
     "transports/": 3_390,
     "cli/": 3_510,
