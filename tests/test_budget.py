@@ -30,7 +30,7 @@ BUDGETS = {
     "auth/ client/auth/ core/auth/": 3_800,
     "client/ core/client/": 6_150,
     "tasks/": 3_660,
-    "stores/": 3_210,
+    "stores/": 3_200,
     "mux/": 3_150,
     "transports/": 3_240,
     "cli/": 3_280,

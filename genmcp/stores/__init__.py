@@ -73,7 +73,9 @@ def open_store(url: str) -> Store:
         for entry in entry_points(group=_GROUP, name=scheme):
             store: Store = entry.load()(url)
             return store
-    raise ConfigurationError(f"store: {redacted(url)!r} is not supported; use {_known()}")
+    names = sorted(entry.name for entry in entry_points(group=_GROUP))
+    forms = _FORMS + "".join(f", or {name}://" for name in names)
+    raise ConfigurationError(f"store: {redacted(url)!r} is not supported; use {forms}")
 
 
 async def log_problems(store: Store) -> None:
@@ -87,8 +89,3 @@ async def log_problems(store: Store) -> None:
     with suppress(StoreUnavailable):
         for problem in await store.problems():
             logger.warning("%r: %s", store, problem)
-
-
-def _known() -> str:
-    others = sorted(entry.name for entry in entry_points(group=_GROUP))
-    return _FORMS + "".join(f", or {name}://" for name in others)

@@ -57,8 +57,6 @@ class OwnerShare:
         full: the owners that have reached the limit.
     """
 
-    __slots__ = ("full", "held", "most")
-
     def __init__(self, most: int, held: Mapping[str, int]) -> None:
         self.most = most
         self.held = held

@@ -147,8 +147,7 @@ class SQLiteDeliveries(Deliveries):
 
     @contextmanager
     def news(self, queues: Collection[str] = ()) -> Iterator[WakeSignal]:
-        names = [*map(queue_name, queues)] or [ANY_QUEUE]
-        with self._database.waiters.signal(names) as signal:
+        with self._database.waiters.signal([*map(queue_name, queues)] or [ANY_QUEUE]) as signal:
             self._database.start_watching()
             yield signal
 
