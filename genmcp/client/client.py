@@ -79,6 +79,8 @@ _OTHER_NAMES: Final = {
     "set_logging_level": "log_level",
     "initialize": "open",
     "connect": "open",
+    "close": "aclose",
+    "disconnect": "aclose",
 }
 _ARGUMENTS: Final = ("headers", "timeout", "auth", "handler", "options")
 _LEGACY_TASKS: Final = (
@@ -178,7 +180,7 @@ class Client:
         if key and self._options.revision is None:
             REVISION_CACHE.remember(key, connection.server.revision)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Disconnect, and wait until the connection is closed.
 
         Pending requests fail with `ClientClosed`. May be called repeatedly. If the caller is
@@ -195,8 +197,8 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Disconnect; see `close`."""
-        await self.close()
+        """Disconnect; see `aclose`."""
+        await self.aclose()
 
     def __await__(self) -> NoReturn:
         raise TypeError(_HOW_TO_ENTER)
@@ -229,7 +231,7 @@ class Client:
         return 0 if self._current is None else len(self._current.abandoned)
 
     async def ended(self) -> ClientError | None:
-        """Wait until the connection ends; return the error that ended it, None after `close`."""
+        """Wait until the connection ends; return the error that ended it, None after `aclose`."""
         return await self._connection.ended()
 
     @property

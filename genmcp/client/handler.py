@@ -172,7 +172,7 @@ class ClientHandler:
         return None
 
     def terminate(self, reason: BaseException | None) -> Any:
-        """Called when the connection has ended; *reason* is None after `Client.close`."""
+        """Called when the connection has ended; *reason* is None after `Client.aclose`."""
         return None
 
 

@@ -195,7 +195,7 @@ class SyncClient(_Bridge[Client]):
         with self._turn:
             if self._loop.is_running:
                 try:
-                    self._loop.run(self._target.close())
+                    self._loop.run(self._target.aclose())
                 finally:
                     self._loop.stop()
 

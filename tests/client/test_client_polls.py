@@ -278,7 +278,7 @@ async def test_poll_of_a_client_that_is_closed_names_the_task() -> None:
     async with client_of(Oven(working)) as client:
         call = asyncio.create_task(client.call("bake"))
         await polled.wait()
-        await client.close()
+        await client.aclose()
         with pytest.raises(ClientClosed) as found:
             await call
         assert (found.value.task, found.value.sent) == ("k", True)

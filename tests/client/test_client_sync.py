@@ -178,15 +178,6 @@ def test_sync_client_says_that_no_loop_can_be_made(monkeypatch: pytest.MonkeyPat
         client.ping()
 
 
-def test_sync_client_has_the_methods_of_the_client() -> None:
-    """A method that is added to one of them is added to the other."""
-
-    def public(kind: type) -> set[str]:
-        return {name for name in dir(kind) if not name.startswith("_")}
-
-    assert public(SyncClient) == public(Client)
-
-
 def test_sync_client_reports_the_end_of_its_connection() -> None:
     """`ended` returns None after `close`, also in a thread that waits for it."""
     client = SyncClient(suite())

@@ -260,7 +260,7 @@ async def test_timeouts_are_paused_while_the_user_is_asked() -> None:
         patient.event.set()
         await opening
         assert (await client.call("whoami")).data == "nobody"
-        await client.close()
+        await client.aclose()
 
     [rejection] = patient.rejections
     assert (rejection.status, rejection.attempt, rejection.foreground) == (401, 1, True)
