@@ -3,13 +3,11 @@
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
-from genmcp.protocol.value import CacheableResult, Value, decoder_for
-
-V = TypeVar("V", bound=Value)
+from genmcp.protocol.value import CacheableResult, decoder_for
 
 #: The methods whose results each notification makes stale.
 _STALE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -152,9 +150,3 @@ class RevisionCache:
 
 #: Shared by all clients of the process.
 REVISION_CACHE: Final = RevisionCache()
-
-
-def copied(value: V) -> V:
-    """Return a deep copy of *value*, which the caller may change."""
-    copy: V = decoder_for(type(value)).decode(msgspec.json.encode(value))
-    return copy

@@ -2,8 +2,8 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
 from msgspec import UNSET
 
 from genmcp.client.auth.base import Auth, check_auth
-from genmcp.client.cache import REVISION_CACHE, copied
-from genmcp.client.connection import Connection, Deadline, Timeout
+from genmcp.client.cache import REVISION_CACHE
+from genmcp.client.connection import Connection, Deadline, OnProgress, ProgressReports, Timeout
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
@@ -23,7 +23,7 @@ from genmcp.client.errors import (
 )
 from genmcp.client.handler import ClientHandler
 from genmcp.client.handler_runner import HandlerRunner
-from genmcp.client.hooks import ProgressCallback, ProgressReporter
+from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions, check_headers, check_seconds
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tasks import TaskHandle
@@ -31,8 +31,8 @@ from genmcp.client.transports.base import Transport
 from genmcp.client.transports.http_messages import NO_HEADERS
 from genmcp.client.transports.targets import Target, server_key, target_name, transport_to
 from genmcp.core.client.events import Answered, TaskCreated
-from genmcp.errors import ConfigurationError, HeaderMismatch, MethodNotFound
-from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities
+from genmcp.errors import ConfigurationError, HeaderMismatch
+from genmcp.protocol.capabilities import TASKS, DiscoverResult, Implementation, ServerCapabilities
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.prompts import (
@@ -83,9 +83,6 @@ _OTHER_NAMES: Final = {
     "disconnect": "aclose",
 }
 _ARGUMENTS: Final = ("headers", "timeout", "auth", "handler", "options")
-_LEGACY_TASKS: Final = (
-    "the tool may require a task of 2025-11-25, which this client does not support"
-)
 
 
 class Client:
@@ -242,13 +239,12 @@ class Client:
     @property
     def server_info(self) -> Implementation | None:
         """Name and version of the server; None if it does not send them."""
-        server = self._connection.server.server
-        return None if server is None else copied(server)
+        return self._connection.server.server
 
     @property
     def capabilities(self) -> ServerCapabilities:
         """The capabilities of the server."""
-        return copied(self._connection.server.capabilities)
+        return self._connection.server.capabilities
 
     @property
     def instructions(self) -> str | None:
@@ -267,8 +263,10 @@ class Client:
 
     def _connection_over(self, transport: Transport, key: str) -> Connection:
         options = self._options
-        extension = getattr(self._auth, "extension", None)
-        handler = HandlerRunner(self._handler, [extension] if extension else ())
+        extensions = [TASKS] if options.tasks else []
+        if extension := getattr(self._auth, "extension", None):
+            extensions.append(extension)
+        handler = HandlerRunner(self._handler, extensions)
         remembered = REVISION_CACHE.get(key, _REVISION_TTL)
         if options.telemetry is None:
             return Connection(transport, handler, options, self._timeout, remembered)
@@ -334,18 +332,11 @@ class Client:
         """
         connection = self._connection
         deadline = connection.deadline(timeout, idle_timeout)
-        reporter = None if progress is None else ProgressReporter(progress)
-        try:
-            result = await self._call(connection, name, arguments or {}, deadline, reporter)
+        async with ProgressReports(progress, deadline) as on_progress:
+            result = await self._call(connection, name, arguments or {}, deadline, on_progress)
             if isinstance(result, TaskCreated):
-                result = await self._wait_for_task(connection, name, result, deadline, reporter)
-        except BaseException:
-            if reporter is not None:
-                await reporter.cancel()
-            raise
-        if reporter is not None:
-            await _finish_reports(connection, reporter, deadline)
-        return result
+                return await self._wait_for_task(connection, name, result, deadline, on_progress)
+            return result
 
     async def call_task(
         self,
@@ -511,7 +502,7 @@ class Client:
                 ttl_ms=0,
                 cache_scope="private",
                 supported_versions=[server.revision],
-                capabilities=copied(server.capabilities),
+                capabilities=server.capabilities,
                 instructions=server.instructions,
             )
         found: DiscoverResult | None = connection.cache.get(method)
@@ -540,32 +531,40 @@ class Client:
         name: str,
         arguments: Mapping[str, Any],
         deadline: Deadline,
-        reporter: ProgressReporter | None = None,
+        on_progress: OnProgress | None = None,
     ) -> CallToolResult | TaskCreated:
         """Call a tool, and return its checked result or the task it became."""
         tools, method = connection.tools, "tools/call"
         # Only the listed definition of a tool says which arguments the headers repeat.
-        if tools.mirrors and not tools.has(name):
-            await self._list_once(connection, deadline)
+        if tools.mirrors and not tools.listed:
+            try:
+                await self._list_tools(connection, deadline)
+            except RequestTimeout:
+                raise
+            except ClientError:
+                tools.listed = True  # not tried again: calls are sent without such headers
         params = {"name": name, "arguments": arguments}
         try:
             headers = tools.headers(name, arguments)
-            response, _ = await connection.with_input(method, params, deadline, reporter, headers)
+            response, _ = await connection.with_input(
+                method, params, deadline, on_progress, headers
+            )
         except ServerError as error:
-            _explain_legacy_task(connection, error)
             # 2026-07-28, Streamable HTTP, "Client Behavior": the tool may have changed since it was
             # listed. The call was rejected for its headers, so that it has not run.
             if error.code != HeaderMismatch.code or not tools.mirrors:
                 raise
             connection.cache.discard(_LIST)
-            async with _limit(connection, deadline):
-                await self._list_tools(connection)
+            await self._list_tools(connection, deadline)
             headers = tools.headers(name, arguments)
-            response, _ = await connection.with_input(method, params, deadline, reporter, headers)
+            response, _ = await connection.with_input(
+                method, params, deadline, on_progress, headers
+            )
         if isinstance(response, TaskCreated):
             return response
         result: CallToolResult = response.result
-        await self._check(connection, name, result, deadline)
+        if connection.options.check_output:
+            await tools.check(name, result)
         return result
 
     async def _wait_for_task(
@@ -574,11 +573,11 @@ class Client:
         name: str,
         created: TaskCreated,
         deadline: Deadline,
-        reporter: ProgressReporter | None,
+        on_progress: OnProgress | None,
     ) -> CallToolResult:
         handle = self._handle_of(connection, created.task.task_id, name)
         try:
-            return await handle.wait_until(deadline, reporter)
+            return await handle.wait_until(deadline, on_progress)
         except BaseException as error:
             # The caller has no handle: a call that was given up cancels its task. A task that
             # cannot be polled is in the error, and can be resumed.
@@ -589,39 +588,18 @@ class Client:
             raise
 
     def _handle_of(self, connection: Connection, id: str, tool: str | None) -> TaskHandle:
-        check = None if tool is None else partial(self._check, connection, tool)
+        check = None
+        if connection.options.check_output and tool is not None:
+            check = partial(connection.tools.check, tool)
         return TaskHandle(connection, check, id)
 
-    async def _check(
-        self,
-        connection: Connection,
-        name: str,
-        result: CallToolResult,
-        deadline: Deadline | None = None,
-    ) -> None:
-        """Check *result* against the `outputSchema` of its tool."""
-        if not connection.options.check_output:
-            return
-        if result.structured_content is not UNSET and not connection.tools.has(name):
-            # If listing the tools times out, the result is returned unchecked.
-            with suppress(RequestTimeout):
-                await self._list_once(connection, deadline)
-        await connection.tools.check(name, result)
-
-    async def _list_once(self, connection: Connection, deadline: Deadline | None) -> None:
-        """List the tools, unless that was tried before.
-
-        If listing fails, tools are called without headers, and their results are not checked.
-        """
-        if not connection.tools.listed:
-            async with _limit(connection, deadline):
-                with suppress(ClientError):
-                    await self._list_tools(connection)
-            connection.tools.listed = True
-
-    async def _list_tools(self, connection: Connection) -> list[ToolDefinition]:
+    async def _list_tools(
+        self, connection: Connection, deadline: Deadline | None = None
+    ) -> list[ToolDefinition]:
         """Return the tools of the server, except those with invalid annotations."""
-        return await connection.tools.update(await self._list(connection, _LIST, "tools"))
+        async with (deadline or connection.deadline(None)).limit(_LIST, connection.server_name):
+            tools = await self._list(connection, _LIST, "tools")
+        return await connection.tools.update(tools)
 
     async def _list(self, connection: Connection, method: str, member: str) -> list[Any]:
         """Return the items on all pages of a list; *member* is the attribute of a page with items.
@@ -694,42 +672,3 @@ async def _page(connection: Connection, method: str, cursor: str | None) -> tupl
         if size <= _MAX_LIST_BYTES:
             cache.put(method, key, page, generation)
     return page, size
-
-
-def _explain_legacy_task(connection: Connection, error: ServerError) -> None:
-    """Add advice to the rejection of a call without a required task.
-
-    2025-11-25, tasks, "Tool-Level Negotiation".
-    """
-    if error.code == MethodNotFound.code and connection.server.revision == "2025-11-25":
-        raise ServerError(
-            error.code,
-            error.message,
-            error.data,
-            server_name=error.server_name,
-            status=error.status,
-            advice=_LEGACY_TASKS,
-        ) from error
-
-
-@asynccontextmanager
-async def _limit(connection: Connection, deadline: Deadline | None) -> AsyncIterator[None]:
-    """Limit the listing of the tools before or after a call by the deadline of the call."""
-    try:
-        async with asyncio.timeout(None) if deadline is None else deadline.limit():
-            yield
-    except TimeoutError:
-        total = 0 if deadline is None else deadline.total or 0
-        raise RequestTimeout(_LIST, connection.server_name, total) from None
-
-
-async def _finish_reports(
-    connection: Connection, reporter: ProgressReporter, deadline: Deadline
-) -> None:
-    """Wait for the progress callback of a call that has returned, until the deadline."""
-    try:
-        async with _limit(connection, deadline):
-            await reporter.end()
-    except RequestTimeout:
-        logger.warning("a progress callback exceeds the timeout of its call: it is cancelled")
-        await reporter.cancel()

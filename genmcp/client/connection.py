@@ -9,7 +9,8 @@ the waits: of requests for their responses, of all requests for the handshake, o
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from contextvars import Context
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -35,7 +36,8 @@ from genmcp.client.errors import (
     error_after_first_response,
     transport_failure,
 )
-from genmcp.client.handler_runner import Answer, HandlerRunner, declared_capabilities
+from genmcp.client.handler_runner import Answer, HandlerRunner
+from genmcp.client.hooks import MAX_REPORTS, CallQueue, ProgressCallback
 from genmcp.client.options import ClientOptions
 from genmcp.client.tool_catalog import ToolCatalog
 from genmcp.client.transports.base import Transport
@@ -119,9 +121,45 @@ class Deadline:
         # Never 0 or less: the request is sent and times out, so the caller gets RequestTimeout.
         return Timeouts(idle=self.idle, total=max(remaining, 0.001), whole=self.total)
 
-    def limit(self) -> asyncio.Timeout:
-        """Return a context manager that raises TimeoutError at the deadline."""
-        return asyncio.timeout_at(self._until)
+    @asynccontextmanager
+    async def limit(self, what: str, server_name: str) -> AsyncIterator[None]:
+        """Limit the time of a block: at the deadline it is cancelled, and *what* has timed out.
+
+        Raises:
+            RequestTimeout: The deadline has passed.
+        """
+        try:
+            async with asyncio.timeout_at(self._until):
+                yield
+        except TimeoutError:
+            raise RequestTimeout(what, server_name, self.total or 0) from None
+
+
+class ProgressReports:
+    """Passes the progress of a call to the callback of its caller, while the block runs.
+
+    Leaving the block waits for the callback, until the deadline of the call.
+
+    Args:
+        callback: the callback; None: no progress is requested, and the block gets None.
+        deadline: the deadline of the call.
+    """
+
+    def __init__(self, callback: ProgressCallback | None, deadline: Deadline) -> None:
+        self._queue = callback and CallQueue(callback, MAX_REPORTS, "a progress callback")
+        self._deadline = deadline
+
+    async def __aenter__(self) -> OnProgress | None:
+        return None if self._queue is None else self._queue.put
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._queue is None:
+            return
+        try:
+            if kind is None:
+                await self._queue.end(self._deadline.timeouts.total)
+        finally:
+            await self._queue.cancel()
 
 
 class _PendingResponse:
@@ -196,7 +234,7 @@ class Connection:
         self.transport = transport
         self._machine = ClientDispatch(
             options.info,
-            declared_capabilities(handler, tasks=options.tasks),
+            handler.capabilities,
             per_message=transport.per_message,
             options=DispatchOptions(
                 revision=options.revision,
@@ -560,13 +598,9 @@ class Connection:
     ) -> Mapping[str, Any]:
         """Return the additional params of the next round: the answers and the state."""
         params: dict[str, Any] = {}
-        try:
-            async with deadline.limit():
-                if asked := needed.requests:
-                    params["inputResponses"] = await self.answers(asked)
-        except TimeoutError:
-            what = f"{method}, including its input requests,"
-            raise RequestTimeout(what, self.server_name, deadline.total or 0) from None
+        if asked := needed.requests:
+            async with deadline.limit(f"{method}, including its input requests,", self.server_name):
+                params["inputResponses"] = await self.answers(asked)
         if needed.state is not None:
             params["requestState"] = needed.state
         return params

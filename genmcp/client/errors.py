@@ -311,10 +311,8 @@ class ServerError(ClientError):
         *,
         server_name: str = "",
         status: int = 200,
-        advice: str = "",
     ) -> None:
-        hint = f"; {advice}" if advice else ""
-        super().__init__(f"{message} ({code}){hint}", server_name)
+        super().__init__(f"{message} ({code})", server_name)
         self.code = code
         self.message = message
         self.data = data

@@ -121,8 +121,8 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
             decides (before).
         cache_size: number of cached results; 0: no cache. Default: 256.
         tasks: whether a server may answer a call with a task. Default: True.
-        check_output: whether structured results are checked against the tool's `outputSchema`.
-            Default: True.
+        check_output: whether structured results are checked against the `outputSchema` of the tool,
+            if `Client.tools` has listed it. Default: True.
         tls: the TLS context; None (default) trusts the certificates of the system and, if it is
             installed, of certifi.
         http_client: an `httpx.AsyncClient` that sends the requests instead of the client's own

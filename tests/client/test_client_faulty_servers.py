@@ -372,25 +372,3 @@ async def test_client_asks_nobody_twice() -> None:
     async with scripted(tasks(asks, asks, asks, done), Counting()) as (client, _):
         await client.call("t")
     assert asked == 1
-
-
-async def test_client_stops_asking_when_a_task_goes_on_without() -> None:
-    """A question that was answered elsewhere, or cancelled, needs no answer."""
-    question = {
-        "method": "elicitation/create",
-        "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
-    }
-    left = asyncio.Event()
-
-    class Slow(ClientHandler):
-        async def handle_elicitation_create(self, *_: Any) -> Any:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                left.set()
-
-    asks = {"status": "input_required", "inputRequests": {"q": question}}
-    done = {"status": "completed", "result": ANSWERED}
-    async with scripted(tasks(asks, done), Slow()) as (client, _):
-        assert (await client.call("t")).content == []
-        await left.wait()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from genmcp import Accepted, Client, ClientHandler, Command
-from genmcp.client.errors import ProcessExited, RequestTimeout, ServerError
+from genmcp.client.errors import ProcessExited, RequestTimeout
 from genmcp.client.options import ClientOptions
 
 pytestmark = pytest.mark.slow
@@ -220,21 +220,6 @@ async def test_client_cancels_many_calls_of_a_stuck_server_cleanly(
     assert {RequestTimeout} == {type(each) for each in failed}
     assert len(left) <= 2  # those whose request was written, if not read
     assert [each for each in caplog.records if each.levelno > logging.INFO] == []
-
-
-async def test_client_error_explains_a_tool_that_requires_tasks() -> None:
-    """2025-11-25, tasks: a call without a task is rejected with -32601."""
-    source = """
-        for message in messages:
-            match message:
-                case {"method": "initialize", "id": id}:
-                    initialize_result(id, "2025-11-25")
-                case {"id": id}:
-                    say(id=id, error={"code": -32601, "message": "It requires a task"})
-    """
-    async with asyncio.timeout(20), Client(command(source)) as client:
-        with pytest.raises(ServerError, match=r"It requires .* \(-32601\); .*a task of 2025-11-25"):
-            await client.call("t")
 
 
 async def test_client_does_without_a_level_of_log_messages(

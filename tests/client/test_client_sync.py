@@ -7,7 +7,6 @@ from typing import Any, Literal
 import pytest
 
 from genmcp import Channel, Resource, Suite, Tool, ToolRequest, prompt, tool
-from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ConnectError, ServerError
 from genmcp.client.sync import SyncClient
 from genmcp.protocol.prompts import PromptReference

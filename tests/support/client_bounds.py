@@ -29,7 +29,7 @@ _CONSTANTS: Final[Mapping[str, Sequence[str]]] = {
     "max_list_bytes": ["genmcp.client.client._MAX_LIST_BYTES"],
     "max_list_items": ["genmcp.client.client._MAX_LIST_ITEMS"],
     "max_message": [f"{_TRANSPORTS}.{name}.MAX_MESSAGE" for name in ("http", "sse", "stdio")],
-    "max_notifications": ["genmcp.client.hooks._MAX_NOTIFICATIONS"],
+    "max_notifications": ["genmcp.client.handler_runner._MAX_NOTIFICATIONS"],
     "max_pages": ["genmcp.client.client._MAX_PAGES"],
     "max_poll_failures": ["genmcp.client.tasks._MAX_POLL_FAILURES"],
     "max_queued_inputs": ["genmcp.client.handler_runner._MAX_QUEUED"],
