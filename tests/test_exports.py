@@ -107,7 +107,7 @@ def test_server_does_not_load_the_client() -> None:
     assert modules & (HEAVY | {"genmcp.client.client", "genmcp.hub.hub"}) == set()
 
 
-SERVER = ("_mux", "_transports", "content", "server", "stores", "suite", "tasks", "tools")
+SERVER = ("_mux", "_transports", "server", "stores", "suite", "tasks", "telemetry", "tools")
 
 
 def test_client_does_not_load_the_server() -> None:

@@ -11,12 +11,10 @@ from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
 from msgspec import UNSET
 
 from genmcp.client.auth.base import Auth, check_auth
-from genmcp.client.cache import REVISION_CACHE
 from genmcp.client.connection import Connection, Deadline, OnProgress, ProgressReports, Timeout
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
-    ListTooLong,
     ProtocolError,
     RequestTimeout,
     ServerError,
@@ -29,7 +27,7 @@ from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tasks import TaskHandle
 from genmcp.client.transports.base import Transport
 from genmcp.client.transports.http_messages import NO_HEADERS
-from genmcp.client.transports.targets import Target, server_key, target_name, transport_to
+from genmcp.client.transports.targets import Target, target_name, transport_to
 from genmcp.core.client.events import Answered, TaskCreated
 from genmcp.errors import ConfigurationError, HeaderMismatch
 from genmcp.protocol.capabilities import TASKS, DiscoverResult, Implementation, ServerCapabilities
@@ -61,8 +59,6 @@ _MAX_PAGES = 1000
 _MAX_LIST_BYTES = 8 * 1024 * 1024
 _MAX_LIST_ITEMS = 10_000
 _TASK_CANCEL_TIMEOUT: Final = 2.0  # seconds to cancel the task of a call that was given up
-# Seconds after which the revision of a server is negotiated anew: it may have been upgraded.
-_REVISION_TTL = 600.0
 _HOW_TO_ENTER: Final = (
     "a Client is entered with `async with Client(...) as client`; a program without asyncio uses "
     "`with SyncClient(...) as client`"
@@ -169,13 +165,8 @@ class Client:
             if self._current is connection:
                 break  # otherwise a third task has begun another attempt
         transport = transport_to(self._target, self._headers, self._auth, self._options)
-        key = server_key(self._target, transport.server_name)
-        connection = self._current = self._connection_over(transport, key)
+        connection = self._current = self._connection_over(transport)
         await connection.open()
-        # Do not remember a revision that `ClientOptions.revision` dictates: the server may support
-        # a newer one, which the next client should use.
-        if key and self._options.revision is None:
-            REVISION_CACHE.remember(key, connection.server.revision)
 
     async def aclose(self) -> None:
         """Disconnect, and wait until the connection is closed.
@@ -261,19 +252,18 @@ class Client:
             raise ClientClosed(target_name(self._target))
         return connection
 
-    def _connection_over(self, transport: Transport, key: str) -> Connection:
+    def _connection_over(self, transport: Transport) -> Connection:
         options = self._options
         extensions = [TASKS] if options.tasks else []
         if extension := getattr(self._auth, "extension", None):
             extensions.append(extension)
         handler = HandlerRunner(self._handler, extensions)
-        remembered = REVISION_CACHE.get(key, _REVISION_TTL)
         if options.telemetry is None:
-            return Connection(transport, handler, options, self._timeout, remembered)
+            return Connection(transport, handler, options, self._timeout)
         # Imported here, since most clients have no telemetry.
         from genmcp.client.observed import ObservedConnection
 
-        return ObservedConnection(transport, handler, options, self._timeout, remembered)
+        return ObservedConnection(transport, handler, options, self._timeout)
 
     async def tools(self) -> Sequence[ToolDefinition]:
         """Return the tools of the server: all pages of the list together.
@@ -605,8 +595,7 @@ class Client:
         """Return the items on all pages of a list; *member* is the attribute of a page with items.
 
         Raises:
-            ProtocolError: The list has too many pages, or a cursor is repeated.
-            ListTooLong: The list has too many bytes or items.
+            ProtocolError: The list has too many pages, bytes or items, or a cursor is repeated.
             ClientError: As for `Connection.request`.
         """
         try:
@@ -648,7 +637,8 @@ async def _pages(connection: Connection, method: str, member: str) -> list[Any]:
         ):
             if count > limit:
                 cache.discard(method)
-                raise ListTooLong(name, method, count, limit, unit)
+                text = f"the list of {method} has {count} {unit} or more, with a limit of {limit}"
+                raise ProtocolError(text, name)
         cursor = page.next_cursor
         if cursor is None:
             return found

@@ -15,7 +15,6 @@ from contextvars import Context
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
@@ -84,6 +83,7 @@ _PROBE_TIMEOUT = 5.0
 _INITIALIZED_TIMEOUT = 5.0
 _MAX_INPUT_ROUNDS: Final = 10  # of one call
 _MAX_ABANDONED: Final = 1000  # calls that were given up and not answered
+_MAX_BACKGROUND = 1000  # messages that are being sent, and that no caller waits for
 #: Requests during which a server may ask the client for input.
 _CALLS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
 _FINAL: Final = frozenset(
@@ -199,7 +199,6 @@ class Connection:
         handler: answers the requests of the server.
         options: the options of the client.
         timeout: the default of the total timeout of a call, in seconds.
-        remembered: the revision of the last connection to this server, if known.
 
     Attributes:
         cache: the results that are fresh.
@@ -218,7 +217,6 @@ class Connection:
         handler: HandlerRunner,
         options: ClientOptions,
         timeout: float | None,
-        remembered: str | None = None,
     ) -> None:
         self.server_name = transport.server_name
         self.handler = handler
@@ -238,7 +236,6 @@ class Connection:
             per_message=transport.per_message,
             options=DispatchOptions(
                 revision=options.revision,
-                remembered=remembered,
                 probe_timeout=_PROBE_TIMEOUT,
                 connect_timeout=options.open_timeout,
                 max_asked=handler.max_asked,
@@ -251,7 +248,6 @@ class Connection:
         # Faults of the server: the first of each kind is a warning, the others are logged at DEBUG.
         # A server that writes log lines to stdout would otherwise cause one warning a line.
         self._warned: set[type[Exception]] = set()
-        self._faults_not_warned = 0
         # The handshake: requests wait for `_connected`, which is None unless the connection is
         # open, and then for the sending of `notifications/initialized`.
         self._connected: asyncio.Future[None] | None = None
@@ -261,11 +257,9 @@ class Connection:
         self._due: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         # Opening and closing.
-        self._opening: asyncio.Timeout | None = None
+        self._opening: CancelScope | None = None
         self._opener: asyncio.Task[Any] | None = None
         self._opened = asyncio.Event()  # opening has ended, with or without success
-        self._logins = 0  # requests that wait for the user
-        self._time_left: float | None = None  # of `_opening`, while it is paused
         self._closing: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
         self._reason: ClientError | None = None  # why it has ended; None if it was closed
@@ -340,8 +334,8 @@ class Connection:
             self.perform(self._machine.close())
             self._stop_timer()
             self._closing = self._loop.create_task(self._close(reason))
-            if self._opening is not None and not self._opening.expired():
-                self._opening.reschedule(0)  # it interrupts `open`
+            if self._opening is not None:
+                self._opening.cancel()  # it interrupts `open`
         caller = asyncio.current_task()
         if self._closing is None or caller is None or caller in (self._closing, self._opener):
             return
@@ -350,14 +344,10 @@ class Connection:
 
     async def _open(self) -> None:
         try:
-            async with asyncio.timeout(self.options.open_timeout) as self._opening:
+            with CancelScope() as self._opening:
                 await self._connect()
                 if self.options.log_level is not None:
                     await self._set_first_log_level(self.options.log_level)
-        except TimeoutError:
-            if self._closing is None:
-                seconds = self.options.open_timeout
-                raise RequestTimeout("connecting", self.server_name, seconds) from None
         finally:
             self._opening = None
         if self._closing is not None:
@@ -406,12 +396,6 @@ class Connection:
                 for task in self._background:
                     task.cancel()
                 await asyncio.gather(*self._background, return_exceptions=True)
-                if self._faults_not_warned:
-                    logger.warning(
-                        "%s: %d more of such faults (at DEBUG)",
-                        self.server_name,
-                        self._faults_not_warned,
-                    )
 
     async def _ready(self) -> None:
         """Wait until requests can be sent.
@@ -636,7 +620,7 @@ class Connection:
         if self.supports("logging/setLevel"):
             await self.request("logging/setLevel", {"level": level})
         else:
-            self._machine.log_level(level, now=self._loop.time())
+            self._machine.set_log_level(level)
 
     def on_message(self, message: bytes, request_id: RequestId | None = None) -> bool:
         """Handle a message of the server; see `TransportSink`."""
@@ -677,25 +661,13 @@ class Connection:
         self.perform(self._machine.failed(request_id, failure, self._loop.time()))
 
     def on_wait(self, request_id: RequestId, *, waiting: bool) -> None:
-        """Pause or continue the timeouts of a request; see `TransportSink`.
-
-        The timeout of the whole opening is paused as well, and begins again after all logins.
-        """
-        now, limit = self._loop.time(), self._opening
-        if self._closing is not None:
-            limit = None  # it has been shortened, to interrupt the opening
-        self._logins += 1 if waiting else -1
+        """Pause or continue the timeouts of a request; see `TransportSink`."""
+        now = self._loop.time()
         if waiting:
             self._machine.pause(request_id, now)
-            if limit is not None and (due := limit.when()) is not None and due > now:
-                self._time_left = due - now
-                limit.reschedule(None)
-            return
-        self._machine.resume(request_id, now)
-        self._set_timer(self._machine.next_check)
-        if limit is not None and self._time_left is not None and not self._logins:
-            limit.reschedule(now + self._time_left)
-            self._time_left = None
+        else:
+            self._machine.resume(request_id, now)
+            self._set_timer(self._machine.next_check)
 
     def on_lost_notifications(self) -> None:
         """Handle a gap in the server's notifications; see `TransportSink`."""
@@ -747,8 +719,6 @@ class Connection:
                 )
                 # If the server does not read, `send` still waits, and so does the caller: end it.
                 self._close_response(outcome.id)
-            case events.SubscriptionEnded():
-                self._settle(outcome.id, events.Answered(outcome.id, None, msgspec.Raw()))
             case events.CloseResponse():
                 self._close_response(outcome.id)
             case events.ProgressReceived(id, progress, total, message):
@@ -832,17 +802,16 @@ class Connection:
             response.scope.cancel()
 
     def _drop(self, dropped: events.MessageDropped) -> None:
-        if dropped.id in self.abandoned:
+        if isinstance(dropped.fault, events.LateAnswer):
             # A late response to a cancelled call: the server no longer processes the call.
-            if isinstance(dropped.fault, events.LateAnswer):
-                self.abandoned.discard(dropped.id)
-        else:
+            self.abandoned.discard(dropped.id)
+            logger.debug("%s: %s", self.server_name, dropped.fault)
+        elif dropped.id not in self.abandoned:
             self._warn(dropped.fault, f"{self.server_name}: {dropped.fault}")
 
     def _warn(self, fault: Exception, text: str) -> None:
         first = type(fault) not in self._warned
         self._warned.add(type(fault))
-        self._faults_not_warned += not first
         logger.log(logging.WARNING if first else logging.DEBUG, "%s", text)
 
     async def _reply(self, request: events.RequestReceived, answer: Any) -> None:
@@ -862,6 +831,9 @@ class Connection:
 
     def _send_in_background(self, message: events.SendMessage) -> None:
         """Send a message that no caller waits for, such as a cancellation."""
+        if len(self._background) >= _MAX_BACKGROUND:  # the server does not read
+            logger.debug("%s was not sent: %d messages wait", message.method, _MAX_BACKGROUND)
+            return
         # An empty context: hooks that the response starts must not see the context variables of
         # the code that runs now.
         task = self._loop.create_task(self._send(message), context=Context())

@@ -30,38 +30,12 @@ _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 # The variables that a program needs to run at all. The others stay here: an environment holds keys
 # and tokens, which are none of a server's business.
-_INHERITED: Final = (
-    (
-        "APPDATA",
-        "COMSPEC",
-        "HOMEDRIVE",
-        "HOMEPATH",
-        "LOCALAPPDATA",
-        "PATH",
-        "PATHEXT",
-        "PROCESSOR_ARCHITECTURE",
-        "PROGRAMFILES",
-        "SYSTEMDRIVE",
-        "SYSTEMROOT",
-        "TEMP",
-        "TMP",
-        "USERNAME",
-        "USERPROFILE",
-    )
-    if sys.platform == "win32"
-    else (
-        "HOME",
-        "LANG",
-        "LC_ALL",
-        "LC_CTYPE",
-        "LOGNAME",
-        "PATH",
-        "SHELL",
-        "TERM",
-        "TMPDIR",
-        "USER",
-    )
+_WINDOWS: Final = (
+    "APPDATA COMSPEC HOMEDRIVE HOMEPATH LOCALAPPDATA PATH PATHEXT PROCESSOR_ARCHITECTURE "
+    "PROGRAMFILES SYSTEMDRIVE SYSTEMROOT TEMP TMP USERNAME USERPROFILE"
 )
+_POSIX: Final = "HOME LANG LC_ALL LC_CTYPE LOGNAME PATH SHELL TERM TMPDIR USER"
+_INHERITED: Final = (_WINDOWS if sys.platform == "win32" else _POSIX).split()
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -116,7 +90,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         info: name and version of the client, as servers see them.
         revision: the only revision to negotiate; None (default): the newest common one.
         idle_timeout: time without progress of a request; None: no limit. Default: 60.
-        open_timeout: time to connect. Default: 30.
+        open_timeout: time for each message of the handshake. Default: 30.
         log_level: least severe log message to receive; None: none (2026-07-28), or as the server
             decides (before).
         cache_size: number of cached results; 0: no cache. Default: 256.

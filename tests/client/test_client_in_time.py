@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from genmcp.client.cache import REVISION_CACHE
 from genmcp.client.client import Client
 from genmcp.client.errors import RequestTimeout
 from genmcp.client.handler import ClientHandler
-from genmcp.client.options import ClientOptions
 from genmcp.protocol.tasks import PROGRESS
 from tests.client.scripted import Asked, event, served
 
@@ -171,12 +169,3 @@ async def test_in_time_what_is_kept_is_nobodys_to_change() -> None:
             read = await client.read("a:b")
             assert len(read.contents) == 1
             read.contents.clear()  # type: ignore[attr-defined]
-
-
-async def test_in_time_revision_option_applies_to_its_client_only() -> None:
-    """The next client of the server, without an era, negotiates by itself."""
-    async with served(older) as url:
-        async with Client(url, options=ClientOptions(revision="2025-03-26")):
-            assert REVISION_CACHE.get(url, 60) is None
-        async with Client(url):
-            assert REVISION_CACHE.get(url, 60) == "2025-06-18"

@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Protocol, TypeAlias
 
-from genmcp.client.errors import ClientError, MessageTooLarge
+from genmcp.client.errors import ClientError, ProtocolError
 from genmcp.core.client.events import SendMessage
 from genmcp.wire.jsonrpc import RequestId
 
@@ -176,16 +176,15 @@ class HttpResponse(ABC):
             limit: maximum number of bytes.
 
         Raises:
-            MessageTooLarge: The body exceeds *limit*.
             ConnectionLost: The connection was closed within the body.
-            ProtocolError: The response is not valid HTTP.
+            ProtocolError: The response is not valid HTTP, or exceeds *limit*.
         """
         chunks = []
         size = 0
         while data := await self.chunk():
             size += len(data)
             if size > limit:
-                raise MessageTooLarge(self.server_name, size, limit)
+                raise ProtocolError(f"a message of more than {limit} bytes", self.server_name)
             chunks.append(data)
         return b"".join(chunks)
 

@@ -177,12 +177,11 @@ class HttpTransport(Transport):
     ) -> HttpResponse:
         """Send a request, following redirects that keep the method on the same origin.
 
-        RFC 9110, sections 15.4.8 and 15.4.9: 307 is temporary; 308 is permanent, so later requests
-        use its path at once.
+        RFC 9110, sections 15.4.8 and 15.4.9: 307 and 308.
         """
         if self._session is not None:
             headers.append((b"Mcp-Session-Id", self._session.encode("ascii")))
-        path, permanent = self._path, True
+        path = self._path
         for _ in range(_MAX_REDIRECTS):
             response = await self.requester.request(
                 method,
@@ -203,9 +202,6 @@ class HttpTransport(Transport):
                     reason = f"it has moved to {place}; use that URL"
                     raise ConnectError(self.server_name, reason)
                 path = request_path(target)
-                permanent = permanent and response.status == 308
-                if permanent:
-                    self._path = path
                 await response.read(MAX_MESSAGE)
             finally:
                 await response.close()

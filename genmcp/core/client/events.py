@@ -32,8 +32,16 @@ class NoCommonRevision(GenmcpError):
         self.supported = tuple(supported)
 
 
+class HandshakeTimeout(GenmcpError):
+    """The server did not respond to *method* of the handshake within *seconds*."""
+
+    def __init__(self, method: str, seconds: float) -> None:
+        super().__init__(f"no response to {method} within {seconds:g} s")
+        self.seconds = seconds
+
+
 class LateAnswer(PeerFault):
-    """A response to a request that is not pending: it was never sent, or has already ended."""
+    """A response to a request that has already ended."""
 
 
 class PeerIllegalTransition(IllegalTransition, PeerFault):
@@ -133,7 +141,8 @@ class Answered(msgspec.Struct, frozen=True):
 
     Args:
         id: the id of the request.
-        result: a value of 2026-07-28; decoded JSON for a method that no revision defines.
+        result: a value of 2026-07-28; decoded JSON for a method that no revision defines; None for
+            a subscription that the server has ended without a response.
         raw: the JSON of the result as received.
     """
 
@@ -197,13 +206,6 @@ class RequestFailed(msgspec.Struct, frozen=True):
     may_have_run: bool
 
 
-class SubscriptionEnded(msgspec.Struct, frozen=True):
-    """The server ended the subscription of request *id* without a response."""
-
-    id: int
-    reason: str | None
-
-
 class ProgressReceived(msgspec.Struct, frozen=True):
     """Progress of request *id*."""
 
@@ -247,12 +249,6 @@ class RequestReceived(msgspec.Struct, frozen=True):
     about: frozenset[RequestId]
 
 
-class PingReceived(msgspec.Struct, frozen=True):
-    """The server sent a `ping`. The response to it is in the same list of outcomes."""
-
-    id: RequestId
-
-
 class ReceivedRequestCancelled(msgspec.Struct, frozen=True):
     """The server's request *id* needs no response any more.
 
@@ -288,11 +284,9 @@ Event = (
     | TaskCreated
     | RequestTimedOut
     | RequestFailed
-    | SubscriptionEnded
     | ProgressReceived
     | NotificationReceived
     | RequestReceived
-    | PingReceived
     | ReceivedRequestCancelled
     | MessageDropped
 )
