@@ -32,7 +32,7 @@ class ResultCache:
         max_entries: maximum number of results; the least recently used is evicted.
         clock: returns the time in seconds.
 
-    The key of a result is its method, and its cursor or URI; "" is the first page.
+    The key of a result is its method, and the URI of a resource or "".
     """
 
     def __init__(self, max_entries: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -57,11 +57,6 @@ class ResultCache:
             return None
         self._entries.move_to_end((method, key))
         return decoder_for(kind).decode(encoded)
-
-    def size(self, method: str, key: str = "") -> int:
-        """Return the size of the cached result as JSON, in bytes; 0 if there is none."""
-        entry = self._entries.get((method, key))
-        return 0 if entry is None else len(entry[2])
 
     def put(self, method: str, key: str, result: CacheableResult, generation: int) -> None:
         """Store *result* for its `ttlMs`, unless the cache was invalidated since *generation*.

@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
 
+import msgspec
 from msgspec import UNSET
 
 from genmcp.client.auth.base import Auth, check_auth
@@ -151,7 +153,7 @@ class Client:
         """Connect and negotiate a revision. Does nothing if the client is open.
 
         Raises:
-            ClientError: The server cannot be reached, or the client was closed meanwhile.
+            ClientError: the server cannot be reached, or the client was closed meanwhile.
         """
         closes = self._closes
         # Another task may be opening the client: wait for that attempt, and try again if it failed.
@@ -313,12 +315,12 @@ class Client:
                 `ClientOptions.idle_timeout`.
 
         Raises:
-            ServerError: The server responds with an error.
-            RequestTimeout: A timeout expired; the call and its task, if it has one, are cancelled.
-            TaskCancelled: The task of the call was cancelled by another client or the server.
-            OutcomeUnknown: The connection broke; the call may have been carried out.
-            ProtocolError: The result is invalid, or does not match the tool's `outputSchema`.
-            InputFailed: The handler did not answer an input request.
+            ServerError: the server responds with an error.
+            RequestTimeout: a timeout expired; the call and its task, if it has one, are cancelled.
+            TaskCancelled: the task of the call was cancelled by another client or the server.
+            OutcomeUnknown: the connection broke; the call may have been carried out.
+            ProtocolError: the result is invalid, or does not match the tool's `outputSchema`.
+            InputFailed: the handler did not answer an input request.
         """
         connection = self._connection
         deadline = connection.deadline(timeout, idle_timeout)
@@ -342,7 +344,7 @@ class Client:
         to `task`.
 
         Raises:
-            ClientError: As for `call`.
+            ClientError: as for `call`.
         """
         connection = self._connection
         deadline = connection.deadline(timeout, idle_timeout)
@@ -369,7 +371,7 @@ class Client:
                 client.
 
         Raises:
-            ClientError: The resource does not exist, or the request failed.
+            ClientError: the resource does not exist, or the request failed.
         """
         connection, method = self._connection, "resources/read"
         found: ReadResourceResult | None = connection.cache.get(method, uri)
@@ -395,7 +397,7 @@ class Client:
                 client.
 
         Raises:
-            ClientError: The prompt does not exist, or the request failed.
+            ClientError: the prompt does not exist, or the request failed.
         """
         connection, method = self._connection, "prompts/get"
         params = {"name": name, "arguments": arguments or {}}
@@ -473,7 +475,7 @@ class Client:
         Sends `ping`, or `server/discover` in 2026-07-28, which has no `ping`.
 
         Raises:
-            ClientError: The server does not respond.
+            ClientError: the server does not respond.
         """
         connection = self._connection
         method = "ping" if connection.supports("ping") else "server/discover"
@@ -594,19 +596,45 @@ class Client:
     async def _list(self, connection: Connection, method: str, member: str) -> list[Any]:
         """Return the items on all pages of a list; *member* is the attribute of a page with items.
 
+        The pages are cached together, for the shortest time that any of them is fresh.
+
         Raises:
-            ProtocolError: The list has too many pages, bytes or items, or a cursor is repeated.
-            ClientError: As for `Connection.request`.
+            ProtocolError: the list has too many pages, bytes or items, or a cursor is repeated.
+            ClientError: as for `Connection.request`.
         """
-        try:
-            return await _pages(connection, method, member)
-        except ServerError:
-            # The cursor of a cached page may have expired: read the list again (2026-07-28,
-            # caching, "Interaction with Pagination").
-            if connection.cache.get(method) is None:
-                raise
-            connection.cache.discard(method)
-            return await _pages(connection, method, member)
+        cache = connection.cache
+        if (cached := cache.get(method)) is not None:
+            whole: list[Any] = getattr(cached, member)
+            return whole
+        generation = cache.generation
+        found: list[Any] = []
+        cursors: set[str] = set()
+        params: dict[str, str] = {}
+        size, ttl = 0, math.inf
+        while True:
+            response = await connection.request(method, params)
+            page = connection.complete(method, response)
+            found += getattr(page, member)
+            size += len(response.raw) if isinstance(response, Answered) else 0
+            ttl = min(ttl, page.ttl_ms)
+            for count, limit, unit in (
+                (size, _MAX_LIST_BYTES, "bytes"),
+                (len(found), _MAX_LIST_ITEMS, "items"),
+            ):
+                if count > limit:
+                    text = f"the list of {method} has {count} {unit} or more, with a limit of"
+                    raise ProtocolError(f"{text} {limit}", connection.server_name)
+            if page.next_cursor is None:
+                break
+            if page.next_cursor in cursors or len(cursors) >= _MAX_PAGES:
+                text = f"the list of {method} does not end after {len(cursors) + 1} pages"
+                raise ProtocolError(text, connection.server_name)
+            cursors.add(page.next_cursor)
+            params = {"cursor": page.next_cursor}
+        cache.put(
+            method, "", msgspec.structs.replace(page, ttl_ms=ttl, **{member: found}), generation
+        )
+        return found
 
 
 def _unknown_option(name: str) -> str:
@@ -618,47 +646,3 @@ def _unknown_option(name: str) -> str:
     [found] = near
     write = f"options=ClientOptions({found}=...)" if found in settings else f"{found}=..."
     return f"Client has no argument {name!r}; write {write}"
-
-
-async def _pages(connection: Connection, method: str, member: str) -> list[Any]:
-    cache, name = connection.cache, connection.server_name
-    found: list[Any] = []
-    cursors: set[str | None] = {None}
-    cursor: str | None = None
-    total = 0
-    while True:
-        page, size = await _page(connection, method, cursor)
-        items = getattr(page, member)
-        found += items
-        total += size
-        for count, limit, unit in (
-            (total, _MAX_LIST_BYTES, "bytes"),
-            (len(found), _MAX_LIST_ITEMS, "items"),
-        ):
-            if count > limit:
-                cache.discard(method)
-                text = f"the list of {method} has {count} {unit} or more, with a limit of {limit}"
-                raise ProtocolError(text, name)
-        cursor = page.next_cursor
-        if cursor is None:
-            return found
-        if cursor in cursors or len(cursors) >= _MAX_PAGES:
-            cache.discard(method)
-            raise ProtocolError(
-                f"the list of {method} does not end after {len(cursors)} pages", name
-            )
-        cursors.add(cursor)
-
-
-async def _page(connection: Connection, method: str, cursor: str | None) -> tuple[Any, int]:
-    """Return a page, from the cache or the server, and its size in bytes."""
-    key, cache = cursor or "", connection.cache
-    page, size = cache.get(method, key), cache.size(method, key)
-    if page is None:
-        generation = cache.generation
-        response = await connection.request(method, {} if cursor is None else {"cursor": cursor})
-        page = connection.complete(method, response)
-        size = len(response.raw) if isinstance(response, Answered) else 0
-        if size <= _MAX_LIST_BYTES:
-            cache.put(method, key, page, generation)
-    return page, size

@@ -126,7 +126,7 @@ class Deadline:
         """Limit the time of a block: at the deadline it is cancelled, and *what* has timed out.
 
         Raises:
-            RequestTimeout: The deadline has passed.
+            RequestTimeout: the deadline has passed.
         """
         try:
             async with asyncio.timeout_at(self._until):
@@ -269,7 +269,7 @@ class Connection:
         """The connected server.
 
         Raises:
-            ClientClosed: The connection is not open.
+            ClientClosed: the connection is not open.
         """
         if (server := self._machine.server) is None:
             raise ClientClosed(self.server_name)
@@ -294,7 +294,7 @@ class Connection:
         """Connect and run the handshake.
 
         Raises:
-            ClientError: The server cannot be reached, the handshake failed, or `close` was called.
+            ClientError: the server cannot be reached, the handshake failed, or `close` was called.
         """
         self._loop = asyncio.get_running_loop()
         self._opener = asyncio.current_task()
@@ -401,7 +401,7 @@ class Connection:
         """Wait until requests can be sent.
 
         Raises:
-            ClientError: The connection is closed or has failed.
+            ClientError: the connection is closed or has failed.
         """
         # A loop: each wait may end with another state, such as a new session.
         while (connected := self._connected) is not None:
@@ -458,10 +458,10 @@ class Connection:
             on_id: called with the id of the request before it is sent.
 
         Raises:
-            ServerError: The server responded with an error, or the revision lacks the method.
-            RequestTimeout: A timeout expired.
-            OutcomeUnknown: The connection broke after the request was sent.
-            ClientError: The request was not sent, or the response is invalid.
+            ServerError: the server responded with an error, or the revision lacks the method.
+            RequestTimeout: a timeout expired.
+            OutcomeUnknown: the connection broke after the request was sent.
+            ClientError: the request was not sent, or the response is invalid.
         """
         while True:
             await self._ready()
@@ -521,7 +521,7 @@ class Connection:
         """Send a request that needs no input, and return its result.
 
         Raises:
-            ClientError: As for `request`.
+            ClientError: as for `request`.
         """
         return self.complete(method, await self.request(method, params, timeouts=timeouts))
 
@@ -529,7 +529,7 @@ class Connection:
         """Return the result in *response*.
 
         Raises:
-            ProtocolError: The response is a task or an input request, which *method* must not have.
+            ProtocolError: the response is a task or an input request, which *method* must not have.
         """
         if isinstance(response, events.Answered):
             return response.result
@@ -551,9 +551,9 @@ class Connection:
         number of responses that needed input.
 
         Raises:
-            ProtocolError: The server asked for input too often.
-            InputFailed: The handler did not answer.
-            ClientError: As for `request`.
+            ProtocolError: the server asked for input too often.
+            InputFailed: the handler did not answer.
+            ClientError: as for `request`.
         """
         answers: Mapping[str, Any] = {}
         for rounds in range(_MAX_INPUT_ROUNDS + 1):
@@ -593,7 +593,7 @@ class Connection:
         """Return the answers to *requests*; see `HandlerRunner.answer_all`.
 
         Raises:
-            InputFailed: The handler refused or failed.
+            InputFailed: the handler refused or failed.
         """
         try:
             return await self.handler.answer_all(requests)
@@ -604,7 +604,7 @@ class Connection:
         """Send a notification. Does nothing if the negotiated revision does not have *method*.
 
         Raises:
-            ClientError: The notification could not be delivered.
+            ClientError: the notification could not be delivered.
         """
         await self._ready()
         for message in self._machine.notify(method, params):
@@ -614,7 +614,7 @@ class Connection:
         """Set the log level of the server.
 
         Raises:
-            ClientError: As for `request`.
+            ClientError: as for `request`.
         """
         await self._ready()
         if self.supports("logging/setLevel"):

@@ -94,7 +94,7 @@ class HandlerRunner:
         max_asked: maximum number of unanswered requests of the server.
 
     Raises:
-        ConfigurationError: A hook of the handler is a generator.
+        ConfigurationError: a hook of the handler is a generator.
     """
 
     def __init__(
@@ -130,11 +130,11 @@ class HandlerRunner:
         """Return the answer to one request; *params* is its decoded value of 2026-07-28.
 
         Raises:
-            Denied: The user rejected it.
-            MethodNotFound: Its capability was not declared.
-            InvalidParams: It is not supported in this form.
-            Overloaded: Too many requests wait already.
-            McpError: The hook refused; or it failed, and the error refers to the log.
+            Denied: the user rejected it.
+            MethodNotFound: its capability was not declared.
+            InvalidParams: it is not supported in this form.
+            Overloaded: too many requests wait already.
+            McpError: the hook refused; or it failed, and the error refers to the log.
         """
         # A forwarded request waits for a person: it would occupy a slot that a request of another
         # caller needs.
@@ -156,7 +156,7 @@ class HandlerRunner:
         """Return the answers to *requests*, which are answered concurrently, under their keys.
 
         Raises:
-            McpError: As for `answer`, for the first that fails; the others are cancelled.
+            McpError: as for `answer`, for the first that fails; the others are cancelled.
         """
         loop = asyncio.get_running_loop()
         tasks = [
@@ -225,7 +225,7 @@ class HandlerRunner:
         """Call the hook *name*, and return what it returns.
 
         Raises:
-            Exception: As raised by the hook.
+            Exception: as raised by the hook.
         """
         hook = getattr(self._handler, name)
         try:
@@ -257,9 +257,9 @@ class HandlerRunner:
         """Return the answer of the hook for *method*.
 
         Raises:
-            McpError: The request is not supported, or the hook refused.
-            ContractError: The hook returned an invalid value.
-            Exception: As raised by the hook.
+            McpError: the request is not supported, or the hook refused.
+            ContractError: the hook returned an invalid value.
+            Exception: as raised by the hook.
         """
         declared = self.capabilities
         match method:
@@ -377,7 +377,7 @@ def _read(hook: str, value: Any, kind: Any) -> Any:
     """Return *value*, which *hook* has returned, as a *kind*.
 
     Raises:
-        ContractError: It cannot be converted.
+        ContractError: it cannot be converted.
     """
     try:
         return decoder_for(kind).decode(msgspec.json.encode(value))

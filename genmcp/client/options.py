@@ -49,7 +49,7 @@ class Command(msgspec.Struct, frozen=True):
         cwd: the working directory; None for that of this process.
 
     Raises:
-        ConfigurationError: The command is empty, or `args` is a string.
+        ConfigurationError: the command is empty, or `args` is a string.
     """
 
     command: str
@@ -109,7 +109,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
             such as an `OpenTelemetryClient` of `genmcp.telemetry.otel_client`. Default: None.
 
     Raises:
-        ConfigurationError: A setting is out of its range or of the wrong type.
+        ConfigurationError: a setting is out of its range or of the wrong type.
     """
 
     info: Implementation = Implementation("genmcp", __version__)
@@ -157,7 +157,7 @@ def check_seconds(name: str, value: object) -> None:
     """Check that the timeout *name* is a positive number.
 
     Raises:
-        ConfigurationError: It is not.
+        ConfigurationError: it is not.
     """
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise ConfigurationError(f"{name} must be a positive number of seconds, not {value!r}")
@@ -167,7 +167,7 @@ def check_headers(headers: object) -> None:
     """Check the HTTP headers of the user.
 
     Raises:
-        ConfigurationError: One of them has a name or value that HTTP does not allow.
+        ConfigurationError: one of them has a name or value that HTTP does not allow.
     """
     if not isinstance(headers, Mapping):
         raise ConfigurationError(

@@ -61,7 +61,7 @@ class _Loop:
         """Check that the caller can wait for the loop.
 
         Raises:
-            RuntimeError: This is the thread of the loop, or a forked process.
+            RuntimeError: this is the thread of the loop, or a forked process.
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError(

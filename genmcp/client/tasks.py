@@ -86,8 +86,8 @@ class TaskHandle:
         """Get the state of the task from the server.
 
         Raises:
-            ServerError: The server does not know the task.
-            ClientError: The server could not be asked, or there is no task, since the call was
+            ServerError: the server does not know the task.
+            ClientError: the server could not be asked, or there is no task, since the call was
                 answered at once.
         """
         task: DetailedTask = await self._send("tasks/get", {})
@@ -108,12 +108,12 @@ class TaskHandle:
             timeout: seconds; None: no limit. Default: that of the client.
 
         Raises:
-            ServerError: The task failed with this error.
-            TaskCancelled: The task was cancelled.
-            RequestTimeout: The timeout expired.
-            InputFailed: The handler did not answer an input request.
-            ProtocolError: The result does not match the `outputSchema` of its tool.
-            OutcomeUnknown, ClientError: The server could not be asked. The task continues; `task`
+            ServerError: the task failed with this error.
+            TaskCancelled: the task was cancelled.
+            RequestTimeout: the timeout expired.
+            InputFailed: the handler did not answer an input request.
+            ProtocolError: the result does not match the `outputSchema` of its tool.
+            OutcomeUnknown, ClientError: the server could not be asked. The task continues; `task`
                 of the error is its id.
         """
         deadline = self._connection.deadline(timeout)
@@ -140,8 +140,8 @@ class TaskHandle:
         """Answer input requests of the task; *answers* has the keys of the requests.
 
         Raises:
-            ServerError: The server does not know the task, or rejects the answers.
-            ClientError: The server could not be reached.
+            ServerError: the server does not know the task, or rejects the answers.
+            ClientError: the server could not be reached.
         """
         await self._send("tasks/update", {"inputResponses": answers})
         self._answered.update(answers)
@@ -150,8 +150,8 @@ class TaskHandle:
         """Ask the server to cancel the task; `status` shows when it is cancelled.
 
         Raises:
-            ServerError: The server does not know the task.
-            ClientError: The server could not be reached.
+            ServerError: the server does not know the task.
+            ClientError: the server could not be reached.
         """
         await self._send("tasks/cancel", {})
 
@@ -278,7 +278,7 @@ async def _repeated(request: Callable[[], Awaitable[R]]) -> R:
     """Send a request until it succeeds, or fails for good. Only for requests without side effects.
 
     Raises:
-        ClientError: The last attempt failed, or an error is not transient.
+        ClientError: the last attempt failed, or an error is not transient.
     """
     for failures in range(1, _MAX_POLL_FAILURES):
         try:

@@ -121,29 +121,6 @@ async def test_client_ends_a_list_that_does_not(cursors: str) -> None:
                 await client.tools()
 
 
-async def test_client_reads_a_list_anew_whose_cursor_is_stale() -> None:
-    """A cursor of a page that was kept may not be taken any more: the list is read again."""
-    cursors = iter("abc")
-    good = "a"
-
-    def answer(method: str, params: dict[str, Any]) -> Any:
-        nonlocal good
-        if method == "tools/list":
-            cursor = params.get("cursor")
-            if cursor is None:
-                good = next(cursors)
-                return page(good, nextCursor=good, ttlMs=60_000)
-            return page("last") if cursor == good else McpError("stale", code=-32602)
-        return None
-
-    async with scripted(answer) as (client, server):
-        assert [each.name for each in await client.tools()] == ["a", "last"]
-        assert [each.name for each in await client.tools()] == ["a", "last"]
-        assert server.asked.count("tools/list") == 3
-        good = "gone"
-        assert [each.name for each in await client.tools()] == ["b", "last"]
-
-
 async def test_client_raises_the_error_of_a_list_that_is_not_kept() -> None:
     """An error of the first page is the server's."""
     async with scripted(lambda method, _: McpError("no") if method == "tools/list" else None) as (

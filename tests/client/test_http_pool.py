@@ -450,22 +450,24 @@ async def test_connection_with_unread_input_is_not_reused() -> None:
 
 
 async def test_idle_connections_are_closed() -> None:
-    """After four seconds, without another request."""
+    """After four seconds, with the next request."""
     connected = asyncio.Barrier(3)
-    ended = [asyncio.Event() for _ in range(3)]
+    ended = [asyncio.Event() for _ in range(4)]
     waiting = iter(ended)
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         end = next(waiting)
-        await connected.wait()
+        if end is not ended[3]:
+            await connected.wait()
         writer.write(RESPONSE)
         with suppress(ConnectionError):
             await reader.read()
         end.set()
 
-    async with listening(respond) as url, pooled(url, keepalive_timeout=0.05) as pool:
-        await asyncio.gather(*(get(pool) for _ in ended))
-        for each in ended:
+    async with listening(respond) as url, pooled(url, keepalive_timeout=0.0) as pool:
+        await asyncio.gather(*(get(pool) for _ in range(3)))
+        await get(pool)
+        for each in ended[:3]:
             await each.wait()
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.client.errors import ConnectError
+from genmcp.client.errors import ConnectError, ConnectionLost
 from genmcp.client.options import ClientOptions
 from genmcp.composite.errors import UnknownServer
 from genmcp.core.client.events import SendMessage

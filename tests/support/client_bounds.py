@@ -13,7 +13,6 @@ _CONSTANTS: Final[Mapping[str, Sequence[str]]] = {
     "connect_timeout": [
         f"{_TRANSPORTS}.http_pool.CONNECT_TIMEOUT",
         f"{_TRANSPORTS}.httpx_adapter.CONNECT_TIMEOUT",
-        f"{_TRANSPORTS}.sse._OPEN_TIMEOUT",
     ],
     "exit_timeout": [f"{_TRANSPORTS}.stdio._EXIT_TIMEOUT"],
     "first_delay": [f"{_TRANSPORTS}.sse._FIRST_DELAY"],

@@ -230,7 +230,7 @@ class HttpTransport(Transport):
             Whether a part of it is left unread.
 
         Raises:
-            ClientError: The request was not answered.
+            ClientError: the request was not answered.
         """
         if message.method == "initialize":
             self._session = self._session_of(response)
@@ -258,8 +258,8 @@ class HttpTransport(Transport):
             Whether a part of *response* is left unread.
 
         Raises:
-            ConnectionLost: The stream ended without the answer and cannot be resumed.
-            OutcomeUnknown: Resuming it failed.
+            ConnectionLost: the stream ended without the answer and cannot be resumed.
+            OutcomeUnknown: resuming it failed.
         """
         cursor = SseCursor()
         cause: ClientError
@@ -283,7 +283,7 @@ class HttpTransport(Transport):
         2025-11-25, transports, "Resumability and Redelivery".
 
         Raises:
-            OutcomeUnknown: All attempts failed. The server has received the request.
+            OutcomeUnknown: all attempts failed. The server has received the request.
         """
         failures = 0
         while failures < RESUME_ATTEMPTS:
@@ -318,7 +318,7 @@ class HttpTransport(Transport):
             Whether the request was answered.
 
         Raises:
-            ClientError: The stream could not be opened, or broke.
+            ClientError: the stream could not be opened, or broke.
         """
         session = self._session
         headers = [*self._get_headers, *version_header(revision)]
@@ -343,7 +343,7 @@ class HttpTransport(Transport):
         """Return the session id in the response to `initialize`; None without a session.
 
         Raises:
-            ProtocolError: The id contains forbidden characters.
+            ProtocolError: the id contains forbidden characters.
         """
         session = response.headers.get("mcp-session-id")
         # 2025-11-25, transports, "Session Management": visible ASCII characters only.

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import Context
-from functools import partial
 from typing import Final
 from urllib.parse import SplitResult
 
@@ -20,7 +19,6 @@ from genmcp.client.errors import (
     ConnectionLost,
     HttpStatusError,
     ProtocolError,
-    RequestTimeout,
     SessionEnded,
     lost_response_error,
 )
@@ -56,7 +54,6 @@ _FIRST_DELAY, _MAX_DELAY = 0.5, 30.0
 _MIN_RETRY, _MAX_RETRY = 0.1, 300.0  # bounds of the delay that a server sends as `retry`
 
 RESUME_ATTEMPTS = 5  # failures in a row; after them a request fails
-_OPEN_TIMEOUT = 10.0  # seconds until the first event of HTTP+SSE
 _LASTED = 5.0  # seconds after which a stream that ends is not a failure
 
 FollowStream = Callable[
@@ -108,8 +105,8 @@ class SseCursor:
             Whether the request was answered; the rest of the stream is unread then.
 
         Raises:
-            ConnectionLost: The connection was closed.
-            ProtocolError: The response is not valid HTTP.
+            ConnectionLost: the connection was closed.
+            ProtocolError: the response is not valid HTTP.
         """
         reader = EventReader(MAX_MESSAGE)
         while chunk := await response.chunk():
@@ -239,29 +236,25 @@ class SseTransport(Transport):
         """Open the stream and wait for the event that names the endpoint.
 
         Raises:
-            ClientError: The URL does not respond with such a stream.
+            ClientError: the URL does not respond with such a stream.
         """
         self._sink = sink
+        response = await self._requester.request(
+            "GET",
+            request_path(self._url),
+            [EVENT_STREAM, *self._headers],
+            counts_against_limit=False,
+            on_wait=self._on_wait,
+        )
         try:
-            async with asyncio.timeout(_OPEN_TIMEOUT) as limit:
-                response = await self._requester.request(
-                    "GET",
-                    request_path(self._url),
-                    [EVENT_STREAM, *self._headers],
-                    counts_against_limit=False,
-                    on_wait=partial(self._on_opening_wait, limit),
-                )
-                try:
-                    if response.status != 200 or response.media_type != "text/event-stream":
-                        kind = status_error_class(response.status)
-                        raise kind(self.server_name, response.status, b"", response.headers)
-                    events = self._events(response)
-                    self._path = self._endpoint_path(await anext(events, None))
-                except BaseException:
-                    await response.close()
-                    raise
-        except TimeoutError:
-            raise RequestTimeout("the endpoint event", self.server_name, _OPEN_TIMEOUT) from None
+            if response.status != 200 or response.media_type != "text/event-stream":
+                kind = status_error_class(response.status)
+                raise kind(self.server_name, response.status, b"", response.headers)
+            events = self._events(response)
+            self._path = self._endpoint_path(await anext(events, None))
+        except BaseException:
+            await response.close()
+            raise
         self._reading = asyncio.create_task(self._read(response, events), context=Context())
 
     async def send(self, message: SendMessage) -> None:
@@ -282,12 +275,6 @@ class SseTransport(Transport):
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
-
-    def _on_opening_wait(self, limit: asyncio.Timeout, waiting: bool) -> None:
-        now = asyncio.get_running_loop().time()
-        limit.reschedule(None if waiting else now + _OPEN_TIMEOUT)
-        if self._on_wait is not None:
-            self._on_wait(waiting)
 
     def _endpoint_path(self, event: SseEvent | OversizedMessage | None) -> str:
         """Return the path of the endpoint that the first event names."""

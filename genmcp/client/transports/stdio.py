@@ -78,7 +78,7 @@ class StdioTransport(Transport):
         """Start the process. If an earlier process has exited, start another one.
 
         Raises:
-            ConnectError: The command cannot be started.
+            ConnectError: the command cannot be started.
             ClientClosed: `close` was called before, or while the process started.
         """
         if self._closed:
@@ -99,9 +99,9 @@ class StdioTransport(Transport):
         notification that cancels it.
 
         Raises:
-            RequestTimeout: The server did not read for 30 seconds. Raised only for notifications
+            RequestTimeout: the server did not read for 30 seconds. Raised only for notifications
                 and responses; a request has its own timeout.
-            ClientError: The process has exited, or the transport is closed.
+            ClientError: the process has exited, or the transport is closed.
         """
         if self._error is not None:
             raise self._error

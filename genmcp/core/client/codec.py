@@ -163,7 +163,7 @@ def decode_result(request: Pending, raw: msgspec.Raw, *, tasks: bool) -> Outcome
         tasks: whether the client has declared tasks, so that the result may be a task.
 
     Raises:
-        PeerFault: The result does not conform to the specification.
+        PeerFault: the result does not conform to the specification.
     """
     try:
         kind = _type_of(request, raw)

@@ -160,8 +160,8 @@ class ClientDispatch:
         headers, which repeat arguments of a tool call.
 
         Raises:
-            LocalIllegalTransition: The state is not READY. The cause of the exception is `reason`.
-            MethodNotFound: The method belongs to another revision than the negotiated one.
+            LocalIllegalTransition: the state is not READY. The cause of the exception is `reason`.
+            MethodNotFound: the method belongs to another revision than the negotiated one.
             TypeError: *params* cannot be encoded as JSON.
         """
         self._lifecycle.take(ConnectionStep.PING if method == "ping" else ConnectionStep.REQUEST)
@@ -183,7 +183,7 @@ class ClientDispatch:
         """Return the action that sends a notification; none if only other revisions have *method*.
 
         Raises:
-            LocalIllegalTransition: The state is not READY.
+            LocalIllegalTransition: the state is not READY.
         """
         self._lifecycle.take(ConnectionStep.NOTIFY)
         if self._is_foreign(method):

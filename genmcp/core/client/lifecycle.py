@@ -174,8 +174,8 @@ class Lifecycle:
         If the new state is CLOSED or FAILED, store *reason*, unless an earlier reason is stored.
 
         Raises:
-            LocalIllegalTransition: The client may not take this step now.
-            PeerIllegalTransition: The server may not take this step now.
+            LocalIllegalTransition: the client may not take this step now.
+            PeerIllegalTransition: the server may not take this step now.
 
         The cause of either exception is the stored `reason`.
         """
