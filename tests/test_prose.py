@@ -44,7 +44,8 @@ def test_prose_reports_entries_with_a_capital(tmp_path: Path) -> None:
     page = tmp_path / "page.py"
     page.write_text(
         '"""Wait.\n\nArgs:\n    timeout: Seconds to wait.\n    url: HTTP or HTTPS.\n'
-        '    most: None: no limit.\n\nReturns:\n    text: A line.\n\nRaises:\n    OSError: It is late.\n"""\n# A reason.\nVALUE = 1\n'
+        "    most: None: no limit.\n\nReturns:\n    text: A line.\n\n"
+        'Raises:\n    OSError: It is late.\n"""\n# A reason.\nVALUE = 1\n'
     )
 
     result = checked(page)

@@ -536,22 +536,20 @@ class Client:
             except ClientError:
                 tools.listed = True  # not tried again: calls are sent without such headers
         params = {"name": name, "arguments": arguments}
-        try:
+        for attempt in range(2):
             headers = tools.headers(name, arguments)
-            response, _ = await connection.with_input(
-                method, params, deadline, on_progress, headers
-            )
-        except ServerError as error:
-            # 2026-07-28, Streamable HTTP, "Client Behavior": the tool may have changed since it was
-            # listed. The call was rejected for its headers, so that it has not run.
-            if error.code != HeaderMismatch.code or not tools.mirrors:
-                raise
+            try:
+                response, _ = await connection.with_input(
+                    method, params, deadline, on_progress, headers
+                )
+                break
+            except ServerError as error:
+                # 2026-07-28, Streamable HTTP, "Client Behavior": the tool may have changed since it
+                # was listed. The call was rejected for its headers, so that it has not run.
+                if attempt or error.code != HeaderMismatch.code or not tools.mirrors:
+                    raise
             connection.cache.discard(_LIST)
             await self._list_tools(connection, deadline)
-            headers = tools.headers(name, arguments)
-            response, _ = await connection.with_input(
-                method, params, deadline, on_progress, headers
-            )
         if isinstance(response, TaskCreated):
             return response
         result: CallToolResult = response.result

@@ -86,15 +86,6 @@ _MAX_ABANDONED: Final = 1000  # calls that were given up and not answered
 _MAX_BACKGROUND = 1000  # messages that are being sent, and that no caller waits for
 #: Requests during which a server may ask the client for input.
 _CALLS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
-_FINAL: Final = frozenset(
-    {
-        events.Answered,
-        events.RequestRejected,
-        events.RequestFailed,
-        events.InputNeeded,
-        events.TaskCreated,
-    }
-)
 
 
 class Deadline:
@@ -177,15 +168,6 @@ class _PendingResponse:
         self.scope: CancelScope | None = None
         #: The error with which a question of the server about this call was answered.
         self.refusal: McpError | None = None
-
-    @property
-    def was_abandoned(self) -> bool:
-        """Whether the caller gave up before the response: cancelled, or timed out."""
-        future = self.future
-        if not future.done() or future.cancelled():
-            return True
-        # `exception()` also marks the error as retrieved: no warning when the future is dropped.
-        return isinstance(future.exception(), RequestTimeout)
 
 
 class Connection:
@@ -504,18 +486,18 @@ class Connection:
                     self.on_failure(id, error)
             response.scope = None
             return await response.future
-        except BaseException:
+        except BaseException as error:
             response.scope = None  # its block has been left
             self.perform(self._machine.cancel(id))
+            answered = response.future.done() and not response.future.cancelled()
+            if answered:
+                response.future.exception()  # retrieved: no warning when the future is dropped
+            gave_up = not answered or isinstance(error, RequestTimeout)
+            if gave_up and response.method in _CALLS and len(self.abandoned) < _MAX_ABANDONED:
+                self.abandoned.add(id)
             raise
         finally:
             del self._pending[id]
-            # Evaluated for every request, and not only for calls: `was_abandoned` also marks the
-            # error of the future as retrieved.
-            abandoned = response.was_abandoned
-            room = len(self.abandoned) < _MAX_ABANDONED
-            if abandoned and room and response.method in _CALLS:
-                self.abandoned.add(id)
 
     async def result(self, method: str, params: Params, timeouts: Timeouts | None = None) -> Any:
         """Send a request that needs no input, and return its result.
@@ -625,13 +607,13 @@ class Connection:
     def on_message(self, message: bytes, request_id: RequestId | None = None) -> bool:
         """Handle a message of the server; see `TransportSink`."""
         now = self._loop.time()
-        self._received(self._machine.received(message, now, about=request_id), request_id)
+        self.perform(self._machine.received(message, now, about=request_id))
         return request_id is None or not self._machine.is_pending(request_id)
 
     def on_oversized(self, size: int, head: bytes, request_id: RequestId | None = None) -> bool:
         """Handle a message that was too long to be read; see `TransportSink`."""
         now = self._loop.time()
-        self._received(self._machine.too_long(size, head, now=now, about=request_id), request_id)
+        self.perform(self._machine.too_long(size, head, now=now, about=request_id))
         return not self._machine.is_pending(request_id)
 
     def on_failure(self, request_id: RequestId | None, error: ClientError) -> None:
@@ -690,14 +672,6 @@ class Connection:
                 self._handle(outcome)
         if stale and self._connected is not None:
             self._set_timer(self._machine.next_check)
-
-    def _received(self, outcomes: Sequence[Any], request_id: RequestId | None) -> None:
-        self.perform(outcomes)
-        # A server may answer a request in the HTTP response of another request, or on the
-        # notification stream. The response of the answered request may then never end: close it.
-        for outcome in outcomes:
-            if type(outcome) in _FINAL and outcome.id != request_id:
-                self._close_response(outcome.id)
 
     def _handle(self, outcome: Any) -> None:
         """Handle an outcome that belongs to a request, or a message of the server."""

@@ -2,7 +2,6 @@
 
     ClientError               `server_name`; `sent`: the message may have reached the server
     ├── ConnectError          no connection could be opened; nothing was sent
-    │   └── ConnectionRefused ... the port is closed
     ├── HttpStatusError       an HTTP error status, with its headers and body
     │   ├── Unauthorized      401: authentication is required
     │   ├── Forbidden         403: `scopes` are needed, or access is denied for another reason
@@ -68,13 +67,6 @@ class ConnectError(ClientError):
     def __init__(self, server_name: str, reason: str) -> None:
         super().__init__(f"cannot reach {server_name}: {reason}", server_name)
         self.reason = reason
-
-
-class ConnectionRefused(ConnectError):
-    """The port of the server is closed."""
-
-    def __init__(self, server_name: str, reason: str = "connection refused") -> None:
-        super().__init__(server_name, f"{reason}; is the server running, and is the port right?")
 
 
 class HttpStatusError(ClientError):

@@ -26,7 +26,6 @@ from genmcp.client.hooks import ProgressCallback
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.core.backoff import backoff
 from genmcp.core.client.lifecycle import Timeouts
-from genmcp.errors import GenmcpError
 from genmcp.protocol.client_features import InputRequest
 from genmcp.protocol.resources import SubscriptionFilter
 from genmcp.protocol.tasks import PROGRESS, DetailedTask
@@ -209,12 +208,12 @@ class TaskHandle:
     ) -> DetailedTask:
         """Answer the input requests of *task* or wait for a change; return the next state."""
         requests = {
-            key: raw
+            key: self._decoded(InputRequest, raw, "an input request")
             for key, raw in (task.input_requests or {}).items()
             if key not in self._answered
         }
         if requests:
-            answers = await self._connection.answers(self._decode_requests(requests))
+            answers = await self._connection.answers(requests)
             # SEP-2663, "Task Update Requests": a server ignores answers that it does not need any
             # more, so that a repetition does no harm.
             sent = {"inputResponses": answers}
@@ -237,27 +236,21 @@ class TaskHandle:
                         return update
         return await self._poll(deadline)
 
-    def _decode_requests(self, requests: Mapping[str, msgspec.Raw]) -> dict[str, InputRequest]:
-        try:
-            return {key: decoder_for(InputRequest).decode(raw) for key, raw in requests.items()}
-        except msgspec.MsgspecError as error:
-            raise ProtocolError(f"an input request of a task: {error}", self._server_name) from None
-
     async def _completed(self, task: DetailedTask) -> CallToolResult:
-        try:
-            result: CallToolResult = decoder_for(CallToolResult).decode(task.result)
-        except msgspec.MsgspecError as error:
-            raise ProtocolError(f"the result of a task: {error}", self._server_name) from None
+        result: CallToolResult = self._decoded(CallToolResult, task.result, "the result")
         if self._check is not None:
             await self._check(result)
         return result
 
-    def _failed(self, task: DetailedTask) -> GenmcpError:
-        try:
-            body: ErrorBody = decoder_for(ErrorBody).decode(task.error)
-        except msgspec.MsgspecError as error:
-            return ProtocolError(f"the error of a task: {error}", self._server_name)
+    def _failed(self, task: DetailedTask) -> ServerError:
+        body: ErrorBody = self._decoded(ErrorBody, task.error, "the error")
         return ServerError(body.code, body.message, body.data, server_name=self._server_name)
+
+    def _decoded(self, kind: Any, raw: Any, what: str) -> Any:
+        try:
+            return decoder_for(kind).decode(raw)
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(f"{what} of a task: {error}", self._server_name) from None
 
 
 class _TaskProgress(Value):

@@ -123,28 +123,6 @@ async def test_in_time_a_list_that_hangs_counts() -> None:
                 await client.call("t", timeout=0.3)
 
 
-async def test_in_time_an_answer_that_comes_another_way_counts() -> None:
-    """The request returns, although its own response never ends."""
-    stream = asyncio.Queue[str]()
-
-    async def script(asked: Asked) -> None:
-        if asked.method == "GET":
-            await asked.stream(": hello\n\n", more=True)
-            await asked.write(await stream.get())
-            await asked.receive()
-        elif asked.rpc == "tools/call":
-            await asked.stream(": hello\n\n", more=True)
-            message = json.loads(asked.body)
-            result = {"jsonrpc": "2.0", "id": message["id"], "result": {"content": []}}
-            stream.put_nowait(event(result))
-            await asked.receive()
-        else:
-            await older(asked)
-
-    async with served(script) as url, Client(url) as client, asyncio.timeout(10):
-        assert not (await client.call("t")).content
-
-
 @pytest.mark.parametrize("said", [True, [], {}, {"progress": "far"}, {"total": 3}])
 async def test_in_time_progress_of_a_task_that_is_none_is_ignored(said: object) -> None:
     """The task continues."""

@@ -11,7 +11,7 @@ import pytest
 from genmcp import Accepted, Channel, Endpoint, Resource, Suite, Tool, ToolRequest, tool
 from genmcp.client.client import Client
 from genmcp.client.errors import (
-    ConnectionRefused,
+    ConnectError,
     NotFound,
     ServerError,
     SessionEnded,
@@ -196,7 +196,7 @@ async def test_subscription_ends_with_the_session_that_kept_it() -> None:
 
 async def test_client_says_that_nobody_listens(free_port: int) -> None:
     """A refused connection is an error of its own."""
-    with pytest.raises(ConnectionRefused, match="is the server running"):
+    with pytest.raises(ConnectError, match="is the server running"):
         async with connected(f"http://127.0.0.1:{free_port}/mcp"):
             pass
 

@@ -27,7 +27,6 @@ from genmcp.client.errors import (
     ClientClosed,
     ClientError,
     ConnectError,
-    ConnectionRefused,
     OutcomeUnknown,
     ProtocolError,
 )
@@ -95,7 +94,7 @@ async def test_refused_connection_names_the_address(free_port: int) -> None:
     async with opened(f"http://127.0.0.1:{free_port}/mcp") as (transport, recorder):
         await transport.send(request(1))
 
-    assert isinstance(recorder.failure, ConnectionRefused)
+    assert isinstance(recorder.failure, ConnectError)
     text = f"cannot reach http://127.0.0.1:{free_port}/mcp: connection refused"
     assert text in str(recorder.failure)
     assert not recorder.failure.sent

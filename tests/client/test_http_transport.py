@@ -14,7 +14,6 @@ from genmcp.client.errors import (
     ClientClosed,
     ConnectError,
     ConnectionLost,
-    ConnectionRefused,
     Forbidden,
     HttpStatusError,
     NotFound,
@@ -403,4 +402,4 @@ async def test_httpx_client_of_the_user_sends_the_requests(free_port: int) -> No
     assert seen == ["mine"] * 3
     assert recorder.request_ids == [1, 1, 2]
     assert isinstance(recorder.failure, OutcomeUnknown)
-    assert isinstance(nobody.failure, ConnectionRefused)
+    assert isinstance(nobody.failure, ConnectError)

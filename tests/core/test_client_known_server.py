@@ -101,13 +101,13 @@ def test_client_known_server_lost_session_is_renewed_once() -> None:
 
     failed, reset, send = client.failed(id, gone, 0)
 
-    assert not failed.may_have_run  # type: ignore[union-attr]
+    assert not failed.may_have_run  # type: ignore[attr-defined]
     assert SessionReset(why) == reset
     assert is_initialize([send])
     assert ConnectionState.INITIALIZING is client.state
     # Another request of the lost session: it did not run either.
     (failed,) = client.failed(other, gone, 0)
-    assert not failed.may_have_run  # type: ignore[union-attr]
+    assert not failed.may_have_run  # type: ignore[attr-defined]
 
     client.received(result(4, WELCOME), 0)
     id, _ = client.request("tools/list", now=0)
@@ -136,7 +136,7 @@ def test_client_known_server_lost_session_keeps_open_responses() -> None:
 
     (answered,) = client.received(result(open_, {"tools": []}), 0, about=open_)
 
-    assert open_ == answered.id  # type: ignore[union-attr]
+    assert open_ == answered.id  # type: ignore[attr-defined]
 
 
 def test_client_known_server_session_in_use_may_end_many_times() -> None:

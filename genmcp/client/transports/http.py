@@ -328,9 +328,7 @@ class HttpTransport(Transport):
         answered = False
         try:
             if response.status >= 300:
-                raise await self._status_error(
-                    response, session, _DRAIN_TIMEOUT, resumed=bool(cursor.last_id)
-                )
+                raise await self._status_error(response, session, resumed=bool(cursor.last_id))
             if response.media_type != "text/event-stream":
                 raise HttpStatusError(self.server_name, response.status)
             on_open()
@@ -355,21 +353,19 @@ class HttpTransport(Transport):
         self,
         response: HttpResponse,
         session: str | None,
-        timeout: float | None = None,
         *,
         resumed: bool = False,
     ) -> ClientError:
         """Return the exception for a response with an error status.
 
         Args:
-            response: the response; its body is read.
+            response: the response; its body is read, for a second at most.
             session: the session id of the request.
-            timeout: seconds to read the body, which is ignored after that; None waits for it.
             resumed: whether the request had a `Last-Event-ID`, which status 400 may be about.
         """
         content = b""
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(_DRAIN_TIMEOUT):
                 content = await response.read(MAX_MESSAGE)
         kind = status_error_class(response.status)
         lost = response.status == 404 or (

@@ -24,7 +24,6 @@ from genmcp.client.errors import (
     ClientClosed,
     ConnectError,
     ConnectionLost,
-    ConnectionRefused,
     ProtocolError,
 )
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
@@ -136,7 +135,8 @@ class HttpPool(HttpRequester):
             reason = f"no connection within {timeout:g} s"
             raise ConnectError(self.server_name, reason) from None
         except ConnectionRefusedError:
-            raise ConnectionRefused(self.server_name) from None
+            reason = "connection refused; is the server running, and is the port right?"
+            raise ConnectError(self.server_name, reason) from None
         except (OSError, UnicodeError) as error:  # an unknown host, an invalid certificate, ...
             raise ConnectError(self.server_name, str(error) or type(error).__name__) from error
         if self._closed:  # while the connection was established
