@@ -137,7 +137,9 @@ class ProgressReports:
     """
 
     def __init__(self, callback: ProgressCallback | None, deadline: Deadline) -> None:
-        self._queue = callback and CallQueue(callback, MAX_REPORTS, "a progress callback")
+        self._queue = (
+            None if callback is None else CallQueue(callback, MAX_REPORTS, "a progress callback")
+        )
         self._deadline = deadline
 
     async def __aenter__(self) -> OnProgress | None:

@@ -40,7 +40,8 @@ class _Loop:
     def start(self) -> None:
         """Start the thread, unless it runs."""
         if self._runner is None:
-            runner = asyncio.Runner()
+            # With a factory, the loop does not become that of this thread as well.
+            runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
             runner.get_loop()  # made here, so that a failure is raised here
             # A daemon: a program that does not close its client can still exit.
             thread = threading.Thread(
