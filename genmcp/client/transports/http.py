@@ -67,6 +67,7 @@ _OPENING: Final = ("initialize", "server/discover")  # sent before there is a se
 _LISTEN: Final = "subscriptions/listen"
 _MAX_REDIRECTS: Final = 5  # for one request
 _END_TIMEOUT: Final = 2.0  # seconds to end the session when the client closes
+_ERROR_TIMEOUT: Final = 5.0  # seconds to read the body of an HTTP error
 _DRAIN_TIMEOUT: Final = 1.0  # seconds to read what is left of a response and not needed
 
 
@@ -359,13 +360,13 @@ class HttpTransport(Transport):
         """Return the exception for a response with an error status.
 
         Args:
-            response: the response; its body is read, for a second at most.
+            response: the response; its body is read, for five seconds at most.
             session: the session id of the request.
             resumed: whether the request had a `Last-Event-ID`, which status 400 may be about.
         """
         content = b""
         with suppress(TimeoutError):
-            async with asyncio.timeout(_DRAIN_TIMEOUT):
+            async with asyncio.timeout(_ERROR_TIMEOUT):
                 content = await response.read(MAX_MESSAGE)
         kind = status_error_class(response.status)
         lost = response.status == 404 or (
