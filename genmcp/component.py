@@ -341,7 +341,7 @@ def type_argument(cls: type, root: type, value: Any = Any) -> Any:
     A plain dict is `dict`, `dict[str, Any]` or `dict[str, value]`.
 
     Raises:
-        ConfigurationError: T is a string.
+        ConfigurationError: t is a string.
     """
     argument = _argument(cls, root)
     if argument is None or argument is Any or isinstance(argument, TypeVar):

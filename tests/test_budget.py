@@ -27,8 +27,8 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # Folders, and their lines of code. A module counts for the first row that its path begins with; the
 # leading underscore of a folder is left out.
 BUDGETS = {
-    "auth/ client/auth/ core/auth/": 3_800,
-    "client/ core/client/": 6_150,
+    "auth/ client/auth/ core/auth/": 3_780,
+    "client/ core/client/": 5_480,
     "tasks/": 3_660,
     "stores/": 3_200,
     "mux/": 3_150,

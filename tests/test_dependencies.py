@@ -27,8 +27,8 @@ from genmcp import (
     prompt,
     tool,
 )
-from genmcp.client import DefaultHandler
 from genmcp.testing import RecordingClient, connect, replace_dependency
+from tests.support.handlers import AcceptingHandler
 
 LOG: list[str] = []
 
@@ -285,7 +285,7 @@ class Book(Tool):
 async def test_hooks_of_a_class_get_their_dependencies() -> None:
     """`call`, `continue_` and the methods given to `then` each declare their own."""
     suite = Suite(name="test", version="1", tools=[Book])
-    async with connect(suite, handler=DefaultHandler(accept_defaults=True)) as client:
+    async with connect(suite, handler=AcceptingHandler()) as client:
         answered = await client.call("book", {"ask": True})
         waited = await client.call("book")
 
@@ -327,7 +327,7 @@ async def test_steps_and_prompts_and_resources_get_their_dependencies() -> None:
             return stock
 
     suite = Suite(name="test", version="1", tools=[ask], prompts=[greet, Review], resources=[Info])
-    async with connect(suite, handler=DefaultHandler(accept_defaults=True)) as client:
+    async with connect(suite, handler=AcceptingHandler()) as client:
         answered = await client.call("ask", {"name": "a"})
         greeted = await client.prompt("greet", {"name": "b"})
         reviewed = await client.prompt("review")

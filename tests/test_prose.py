@@ -40,15 +40,17 @@ def test_prose_skips_quotations(tmp_path: Path) -> None:
 
 
 def test_prose_reports_entries_with_a_capital(tmp_path: Path) -> None:
-    """One style of `Args:`: a lower-case letter, unless the entry begins with a name."""
+    """One style of entries: a lower-case letter, unless the entry begins with a name."""
     page = tmp_path / "page.py"
     page.write_text(
         '"""Wait.\n\nArgs:\n    timeout: Seconds to wait.\n    url: HTTP or HTTPS.\n'
-        '    most: None: no limit.\n\nReturns:\n    text: A line.\n"""\n# A reason.\nVALUE = 1\n'
+        "    most: None: no limit.\n\nReturns:\n    text: A line.\n\n"
+        'Raises:\n    OSError: It is late.\n"""\n# A reason.\nVALUE = 1\n'
     )
 
     result = checked(page)
 
     assert result.returncode == 1
     assert f"{page}:1: begins with a capital: timeout: Seconds to wait." in result.stdout
-    assert result.stdout.count("capital") == 1
+    assert "begins with a capital: OSError: It is late." in result.stdout
+    assert result.stdout.count("capital") == 2

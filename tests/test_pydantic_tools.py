@@ -11,9 +11,9 @@ import pytest
 from pydantic import AnyUrl, BaseModel, Field, computed_field
 
 from genmcp import Channel, ConfigurationError, Continue, Suite, elicit, tool
-from genmcp.client import DefaultHandler
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.testing import connect
+from tests.support.handlers import AcceptingHandler
 
 
 class Part(BaseModel):
@@ -313,7 +313,7 @@ async def test_step_gets_the_arguments_of_models() -> None:
         assert type(part) is Part
         return part if wish.sure else Part(name="none")
 
-    async with connect(suite(buy), handler=DefaultHandler(accept_defaults=True)) as client:
+    async with connect(suite(buy), handler=AcceptingHandler()) as client:
         result = await client.call("buy", {"part": {"name": "screw"}})
 
     assert result.structured_content == {"name": "screw", "count": 1}

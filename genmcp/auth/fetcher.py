@@ -148,7 +148,7 @@ async def _public_addresses(host: str, port: int) -> Sequence[str]:
     """Return addresses of *host*.
 
     Raises:
-        OSError: It has none, or one that is not public.
+        OSError: it has none, or one that is not public.
     """
     loop = asyncio.get_running_loop()
     found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)

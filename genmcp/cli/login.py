@@ -311,7 +311,7 @@ async def _probe(request: LoginRequest) -> RejectedAttempt | None:
     except (Unauthorized, Forbidden) as error:
         return RejectedAttempt(status=error.status, headers=[*error.headers.items()])
     finally:
-        await client.close()
+        await client.aclose()
     return None
 
 

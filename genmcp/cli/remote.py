@@ -285,7 +285,7 @@ def run_remote(
                 async with _show_after(status, notice, _CLOSE_DELAY):
                     opening.cancel()
                     await asyncio.wait([opening])
-                    await client.close()
+                    await client.aclose()
                 if isinstance(resolved.target, Mux):
                     await resolved.target.aclose()
 

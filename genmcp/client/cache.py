@@ -1,15 +1,13 @@
-"""Caches of a client: results of requests, and the revisions of servers."""
+"""The cache of a client: the results of requests that are fresh."""
 
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
-from genmcp.protocol.value import CacheableResult, Value, decoder_for
-
-V = TypeVar("V", bound=Value)
+from genmcp.protocol.value import CacheableResult, decoder_for
 
 #: The methods whose results each notification makes stale.
 _STALE: Final[Mapping[str, tuple[str, ...]]] = {
@@ -34,7 +32,7 @@ class ResultCache:
         max_entries: maximum number of results; the least recently used is evicted.
         clock: returns the time in seconds.
 
-    The key of a result is its method, and its cursor or URI; "" is the first page.
+    The key of a result is its method, and the URI of a resource or "".
     """
 
     def __init__(self, max_entries: int, clock: Callable[[], float] = time.monotonic) -> None:
@@ -59,11 +57,6 @@ class ResultCache:
             return None
         self._entries.move_to_end((method, key))
         return decoder_for(kind).decode(encoded)
-
-    def size(self, method: str, key: str = "") -> int:
-        """Return the size of the cached result as JSON, in bytes; 0 if there is none."""
-        entry = self._entries.get((method, key))
-        return 0 if entry is None else len(entry[2])
 
     def put(self, method: str, key: str, result: CacheableResult, generation: int) -> None:
         """Store *result* for its `ttlMs`, unless the cache was invalidated since *generation*.
@@ -102,59 +95,3 @@ class ResultCache:
         self._generation += 1
         for key in [key for key in self._entries if matches(key)]:
             del self._entries[key]
-
-
-class RevisionCache:
-    """The revisions of the servers that this process has connected to.
-
-    2026-07-28, basic/versioning, "Backward Compatibility". The next connection to a server need not
-    negotiate. An entry may be outdated: then the negotiation replaces it.
-
-    Args:
-        max_servers: maximum number of servers; the least recently used is evicted.
-        clock: returns the time in seconds.
-
-    A server is identified by its URL without the query, since one origin may have several, or by a
-    hash of its command.
-    """
-
-    def __init__(
-        self, max_servers: int = 1000, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._max_servers = max_servers
-        self._clock = clock
-        self._entries: OrderedDict[str, tuple[str, float]] = OrderedDict()
-
-    def get(self, server: str, ttl: float) -> str | None:
-        """Return the revision of *server*; None if it is unknown or was learned *ttl* seconds ago.
-
-        A server that was upgraded still accepts the handshake of earlier revisions, so that only a
-        new probe finds its current revision.
-        """
-        version, since = self._entries.get(server, (None, 0.0))
-        if self._clock() - since < ttl:
-            return version
-        self._entries.pop(server, None)
-        return None
-
-    def remember(self, server: str, version: str) -> None:
-        """Store the revision of *server*.
-
-        If *version* is already stored, the time of expiry stays: a connection that used the stored
-        revision is no evidence that this is still the newest revision of the server.
-        """
-        known, since = self._entries.get(server, (None, 0.0))
-        self._entries[server] = version, since if known == version else self._clock()
-        self._entries.move_to_end(server)
-        if len(self._entries) > self._max_servers:
-            self._entries.popitem(last=False)
-
-
-#: Shared by all clients of the process.
-REVISION_CACHE: Final = RevisionCache()
-
-
-def copied(value: V) -> V:
-    """Return a deep copy of *value*, which the caller may change."""
-    copy: V = decoder_for(type(value)).decode(msgspec.json.encode(value))
-    return copy

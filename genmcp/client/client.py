@@ -2,37 +2,37 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+import math
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Never, NoReturn, Self
 
+import msgspec
 from msgspec import UNSET, ValidationError
 
 from genmcp.client.auth.base import Auth, check_auth
-from genmcp.client.cache import REVISION_CACHE, copied
-from genmcp.client.connection import Connection, Deadline, Timeout
+from genmcp.client.connection import Connection, Deadline, OnProgress, ProgressReports, Timeout
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
-    ListTooLong,
     ProtocolError,
     RequestTimeout,
     ServerError,
 )
 from genmcp.client.handler import ClientHandler
 from genmcp.client.handler_runner import HandlerRunner
-from genmcp.client.hooks import ProgressCallback, ProgressReporter
+from genmcp.client.hooks import ProgressCallback
 from genmcp.client.options import ClientOptions, check_headers, check_seconds
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tasks import TaskHandle
 from genmcp.client.transports.base import Transport
 from genmcp.client.transports.http_messages import NO_HEADERS
-from genmcp.client.transports.targets import Target, server_key, target_name, transport_to
+from genmcp.client.transports.targets import Target, target_name, transport_to
 from genmcp.core.client.events import Answered, TaskCreated
-from genmcp.errors import ConfigurationError, HeaderMismatch, MethodNotFound
-from genmcp.protocol.capabilities import DiscoverResult, Implementation, ServerCapabilities
+from genmcp.errors import ConfigurationError, HeaderMismatch
+from genmcp.protocol.capabilities import TASKS, DiscoverResult, Implementation, ServerCapabilities
 from genmcp.protocol.content import ResourceDefinition
 from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.prompts import (
@@ -66,8 +66,6 @@ _MAX_PAGES = 1000
 _MAX_LIST_BYTES = 8 * 1024 * 1024
 _MAX_LIST_ITEMS = 10_000
 _TASK_CANCEL_TIMEOUT: Final = 2.0  # seconds to cancel the task of a call that was given up
-# Seconds after which the revision of a server is negotiated anew: it may have been upgraded.
-_REVISION_TTL = 600.0
 _HOW_TO_ENTER: Final = (
     "a Client is entered with `async with Client(...) as client`; a program without asyncio uses "
     "`with SyncClient(...) as client`"
@@ -84,11 +82,10 @@ _OTHER_NAMES: Final = {
     "set_logging_level": "log_level",
     "initialize": "open",
     "connect": "open",
+    "close": "aclose",
+    "disconnect": "aclose",
 }
 _ARGUMENTS: Final = ("headers", "timeout", "auth", "handler", "extensions", "options")
-_LEGACY_TASKS: Final = (
-    "the tool may require a task of 2025-11-25, which this client does not support"
-)
 
 
 class Client:
@@ -168,7 +165,7 @@ class Client:
         """Connect and negotiate a revision. Does nothing if the client is open.
 
         Raises:
-            ClientError: The server cannot be reached, or the client was closed meanwhile.
+            ClientError: the server cannot be reached, or the client was closed meanwhile.
         """
         closes = self._closes
         # Another task may be opening the client: wait for that attempt, and try again if it failed.
@@ -182,15 +179,10 @@ class Client:
             if self._current is connection:
                 break  # otherwise a third task has begun another attempt
         transport = transport_to(self._target, self._headers, self._auth, self._options)
-        key = server_key(self._target, transport.server_name)
-        connection = self._current = self._connection_over(transport, key)
+        connection = self._current = self._connection_over(transport)
         await connection.open()
-        # Do not remember a revision that `ClientOptions.revision` dictates: the server may support
-        # a newer one, which the next client should use.
-        if key and self._options.revision is None:
-            REVISION_CACHE.remember(key, connection.server.revision)
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Disconnect, and wait until the connection is closed.
 
         Pending requests fail with `ClientClosed`. May be called repeatedly. If the caller is
@@ -207,8 +199,8 @@ class Client:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Disconnect; see `close`."""
-        await self.close()
+        """Disconnect; see `aclose`."""
+        await self.aclose()
 
     def __await__(self) -> NoReturn:
         raise TypeError(_HOW_TO_ENTER)
@@ -241,7 +233,7 @@ class Client:
         return 0 if self._current is None else len(self._current.abandoned)
 
     async def ended(self) -> ClientError | None:
-        """Wait until the connection ends; return the error that ended it, None after `close`."""
+        """Wait until the connection ends; return the error that ended it, None after `aclose`."""
         return await self._connection.ended()
 
     @property
@@ -252,13 +244,12 @@ class Client:
     @property
     def server_info(self) -> Implementation | None:
         """Name and version of the server; None if it does not send them."""
-        server = self._connection.server.server
-        return None if server is None else copied(server)
+        return self._connection.server.server
 
     @property
     def capabilities(self) -> ServerCapabilities:
         """The capabilities of the server."""
-        return copied(self._connection.server.capabilities)
+        return self._connection.server.capabilities
 
     @property
     def instructions(self) -> str | None:
@@ -275,22 +266,23 @@ class Client:
             raise ClientClosed(target_name(self._target))
         return connection
 
-    def _connection_over(self, transport: Transport, key: str) -> Connection:
+    def _connection_over(self, transport: Transport) -> Connection:
         options = self._options
         extension, added = getattr(self._auth, "extension", None), self._extensions
-        declared: dict[str, Any] = {extension: {}} if extension else {}
+        declared: dict[str, Any] = {TASKS: {}} if options.tasks else {}
+        if extension:
+            declared[extension] = {}
         if added is None:
             handler = HandlerRunner(self._handler, declared)
         else:
             declared |= added.settings
             handler = HandlerRunner(self._handler, declared, added.notification)
-        remembered = REVISION_CACHE.get(key, _REVISION_TTL)
         if options.telemetry is None:
-            return Connection(transport, handler, options, self._timeout, remembered)
+            return Connection(transport, handler, options, self._timeout)
         # Imported here, since most clients have no telemetry.
         from genmcp.client.observed import ObservedConnection
 
-        return ObservedConnection(transport, handler, options, self._timeout, remembered)
+        return ObservedConnection(transport, handler, options, self._timeout)
 
     async def tools(self) -> Sequence[ToolDefinition]:
         """Return the tools of the server: all pages of the list together.
@@ -359,27 +351,20 @@ class Client:
                 `ClientOptions.idle_timeout`.
 
         Raises:
-            ServerError: The server responds with an error.
-            RequestTimeout: A timeout expired; the call and its task, if it has one, are cancelled.
-            TaskCancelled: The task of the call was cancelled by another client or the server.
-            OutcomeUnknown: The connection broke; the call may have been carried out.
-            ProtocolError: The result is invalid, or does not match the tool's `outputSchema`.
-            InputFailed: The handler did not answer an input request.
+            ServerError: the server responds with an error.
+            RequestTimeout: a timeout expired; the call and its task, if it has one, are cancelled.
+            TaskCancelled: the task of the call was cancelled by another client or the server.
+            OutcomeUnknown: the connection broke; the call may have been carried out.
+            ProtocolError: the result is invalid, or does not match the tool's `outputSchema`.
+            InputFailed: the handler did not answer an input request.
         """
         connection = self._connection
         deadline = connection.deadline(timeout, idle_timeout)
-        reporter = None if progress is None else ProgressReporter(progress)
-        try:
-            result = await self._call(connection, name, arguments or {}, deadline, reporter)
+        async with ProgressReports(progress, deadline) as on_progress:
+            result = await self._call(connection, name, arguments or {}, deadline, on_progress)
             if isinstance(result, TaskCreated):
-                result = await self._wait_for_task(connection, name, result, deadline, reporter)
-        except BaseException:
-            if reporter is not None:
-                await reporter.cancel()
-            raise
-        if reporter is not None:
-            await _finish_reports(connection, reporter, deadline)
-        return result
+                return await self._wait_for_task(connection, name, result, deadline, on_progress)
+            return result
 
     async def call_task(
         self,
@@ -395,7 +380,7 @@ class Client:
         to `task`.
 
         Raises:
-            ClientError: As for `call`.
+            ClientError: as for `call`.
         """
         connection = self._connection
         deadline = connection.deadline(timeout, idle_timeout)
@@ -422,7 +407,7 @@ class Client:
                 client.
 
         Raises:
-            ClientError: The resource does not exist, or the request failed.
+            ClientError: the resource does not exist, or the request failed.
         """
         connection, method = self._connection, "resources/read"
         found: ReadResourceResult | None = connection.cache.get(method, uri)
@@ -448,7 +433,7 @@ class Client:
                 client.
 
         Raises:
-            ClientError: The prompt does not exist, or the request failed.
+            ClientError: the prompt does not exist, or the request failed.
         """
         connection, method = self._connection, "prompts/get"
         params = {"name": name, "arguments": arguments or {}}
@@ -526,7 +511,7 @@ class Client:
         Sends `ping`, or `server/discover` in 2026-07-28, which has no `ping`.
 
         Raises:
-            ClientError: The server does not respond.
+            ClientError: the server does not respond.
         """
         connection = self._connection
         method = "ping" if connection.supports("ping") else "server/discover"
@@ -545,7 +530,7 @@ class Client:
                 ttl_ms=0,
                 cache_scope="private",
                 supported_versions=[server.revision],
-                capabilities=copied(server.capabilities),
+                capabilities=server.capabilities,
                 instructions=server.instructions,
             )
         found: DiscoverResult | None = connection.cache.get(method)
@@ -585,32 +570,38 @@ class Client:
         name: str,
         arguments: Mapping[str, Any],
         deadline: Deadline,
-        reporter: ProgressReporter | None = None,
+        on_progress: OnProgress | None = None,
     ) -> CallToolResult | TaskCreated:
         """Call a tool, and return its checked result or the task it became."""
         tools, method = connection.tools, "tools/call"
         # Only the listed definition of a tool says which arguments the headers repeat.
-        if tools.mirrors and not tools.has(name):
-            await self._list_once(connection, deadline)
-        params = {"name": name, "arguments": arguments}
-        try:
-            headers = tools.headers(name, arguments)
-            response, _ = await connection.with_input(method, params, deadline, reporter, headers)
-        except ServerError as error:
-            _explain_legacy_task(connection, error)
-            # 2026-07-28, Streamable HTTP, "Client Behavior": the tool may have changed since it was
-            # listed. The call was rejected for its headers, so that it has not run.
-            if error.code != HeaderMismatch.code or not tools.mirrors:
+        if tools.mirrors and not tools.listed:
+            try:
+                await self._list_tools(connection, deadline)
+            except RequestTimeout:
                 raise
-            connection.cache.discard(_LIST)
-            async with _limit(connection, deadline):
-                await self._list_tools(connection)
+            except ClientError:
+                tools.listed = True  # not tried again: calls are sent without such headers
+        params = {"name": name, "arguments": arguments}
+        for attempt in range(2):
             headers = tools.headers(name, arguments)
-            response, _ = await connection.with_input(method, params, deadline, reporter, headers)
+            try:
+                response, _ = await connection.with_input(
+                    method, params, deadline, on_progress, headers
+                )
+                break
+            except ServerError as error:
+                # 2026-07-28, Streamable HTTP, "Client Behavior": the tool may have changed since it
+                # was listed. The call was rejected for its headers, so that it has not run.
+                if attempt or error.code != HeaderMismatch.code or not tools.mirrors:
+                    raise
+            connection.cache.discard(_LIST)
+            await self._list_tools(connection, deadline)
         if isinstance(response, TaskCreated):
             return response
         result: CallToolResult = response.result
-        await self._check(connection, name, result, deadline)
+        if connection.options.check_output:
+            await tools.check(name, result)
         return result
 
     async def _wait_for_task(
@@ -619,11 +610,11 @@ class Client:
         name: str,
         created: TaskCreated,
         deadline: Deadline,
-        reporter: ProgressReporter | None,
+        on_progress: OnProgress | None,
     ) -> CallToolResult:
         handle = self._handle_of(connection, created.task.task_id, name)
         try:
-            return await handle.wait_until(deadline, reporter)
+            return await handle.wait_until(deadline, on_progress)
         except BaseException as error:
             # The caller has no handle: a call that was given up cancels its task. A task that
             # cannot be polled is in the error, and can be resumed.
@@ -634,57 +625,61 @@ class Client:
             raise
 
     def _handle_of(self, connection: Connection, id: str, tool: str | None) -> TaskHandle:
-        check = None if tool is None else partial(self._check, connection, tool)
+        check = None
+        if connection.options.check_output and tool is not None:
+            check = partial(connection.tools.check, tool)
         return TaskHandle(connection, check, id)
 
-    async def _check(
-        self,
-        connection: Connection,
-        name: str,
-        result: CallToolResult,
-        deadline: Deadline | None = None,
-    ) -> None:
-        """Check *result* against the `outputSchema` of its tool."""
-        if not connection.options.check_output:
-            return
-        if result.structured_content is not UNSET and not connection.tools.has(name):
-            # If listing the tools times out, the result is returned unchecked.
-            with suppress(RequestTimeout):
-                await self._list_once(connection, deadline)
-        await connection.tools.check(name, result)
-
-    async def _list_once(self, connection: Connection, deadline: Deadline | None) -> None:
-        """List the tools, unless that was tried before.
-
-        If listing fails, tools are called without headers, and their results are not checked.
-        """
-        if not connection.tools.listed:
-            async with _limit(connection, deadline):
-                with suppress(ClientError):
-                    await self._list_tools(connection)
-            connection.tools.listed = True
-
-    async def _list_tools(self, connection: Connection) -> list[ToolDefinition]:
+    async def _list_tools(
+        self, connection: Connection, deadline: Deadline | None = None
+    ) -> list[ToolDefinition]:
         """Return the tools of the server, except those with invalid annotations."""
-        return await connection.tools.update(await self._list(connection, _LIST, "tools"))
+        async with (deadline or connection.deadline(None)).limit(_LIST, connection.server_name):
+            tools = await self._list(connection, _LIST, "tools")
+        return await connection.tools.update(tools)
 
     async def _list(self, connection: Connection, method: str, member: str) -> list[Any]:
         """Return the items on all pages of a list; *member* is the attribute of a page with items.
 
+        The pages are cached together, for the shortest time that any of them is fresh.
+
         Raises:
-            ProtocolError: The list has too many pages, or a cursor is repeated.
-            ListTooLong: The list has too many bytes or items.
-            ClientError: As for `Connection.request`.
+            ProtocolError: the list has too many pages, bytes or items, or a cursor is repeated.
+            ClientError: as for `Connection.request`.
         """
-        try:
-            return await _pages(connection, method, member)
-        except ServerError:
-            # The cursor of a cached page may have expired: read the list again (2026-07-28,
-            # caching, "Interaction with Pagination").
-            if connection.cache.get(method) is None:
-                raise
-            connection.cache.discard(method)
-            return await _pages(connection, method, member)
+        cache = connection.cache
+        if (cached := cache.get(method)) is not None:
+            whole: list[Any] = getattr(cached, member)
+            return whole
+        generation = cache.generation
+        found: list[Any] = []
+        cursors: set[str] = set()
+        params: dict[str, str] = {}
+        size, ttl = 0, math.inf
+        while True:
+            response = await connection.request(method, params)
+            page = connection.complete(method, response)
+            found += getattr(page, member)
+            size += len(response.raw) if isinstance(response, Answered) else 0
+            ttl = min(ttl, page.ttl_ms)
+            for count, limit, unit in (
+                (size, _MAX_LIST_BYTES, "bytes"),
+                (len(found), _MAX_LIST_ITEMS, "items"),
+            ):
+                if count > limit:
+                    text = f"the list of {method} has {count} {unit} or more, with a limit of"
+                    raise ProtocolError(f"{text} {limit}", connection.server_name)
+            if page.next_cursor is None:
+                break
+            if page.next_cursor in cursors or len(cursors) >= _MAX_PAGES:
+                text = f"the list of {method} does not end after {len(cursors) + 1} pages"
+                raise ProtocolError(text, connection.server_name)
+            cursors.add(page.next_cursor)
+            params = {"cursor": page.next_cursor}
+        cache.put(
+            method, "", msgspec.structs.replace(page, ttl_ms=ttl, **{member: found}), generation
+        )
+        return found
 
 
 def _unknown_option(name: str) -> str:
@@ -696,85 +691,3 @@ def _unknown_option(name: str) -> str:
     [found] = near
     write = f"options=ClientOptions({found}=...)" if found in settings else f"{found}=..."
     return f"Client has no argument {name!r}; write {write}"
-
-
-async def _pages(connection: Connection, method: str, member: str) -> list[Any]:
-    cache, name = connection.cache, connection.server_name
-    found: list[Any] = []
-    cursors: set[str | None] = {None}
-    cursor: str | None = None
-    total = 0
-    while True:
-        page, size = await _page(connection, method, cursor)
-        items = getattr(page, member)
-        found += items
-        total += size
-        for count, limit, unit in (
-            (total, _MAX_LIST_BYTES, "bytes"),
-            (len(found), _MAX_LIST_ITEMS, "items"),
-        ):
-            if count > limit:
-                cache.discard(method)
-                raise ListTooLong(name, method, count, limit, unit)
-        cursor = page.next_cursor
-        if cursor is None:
-            return found
-        if cursor in cursors or len(cursors) >= _MAX_PAGES:
-            cache.discard(method)
-            raise ProtocolError(
-                f"the list of {method} does not end after {len(cursors)} pages", name
-            )
-        cursors.add(cursor)
-
-
-async def _page(connection: Connection, method: str, cursor: str | None) -> tuple[Any, int]:
-    """Return a page, from the cache or the server, and its size in bytes."""
-    key, cache = cursor or "", connection.cache
-    page, size = cache.get(method, key), cache.size(method, key)
-    if page is None:
-        generation = cache.generation
-        response = await connection.request(method, {} if cursor is None else {"cursor": cursor})
-        page = connection.complete(method, response)
-        size = len(response.raw) if isinstance(response, Answered) else 0
-        if size <= _MAX_LIST_BYTES:
-            cache.put(method, key, page, generation)
-    return page, size
-
-
-def _explain_legacy_task(connection: Connection, error: ServerError) -> None:
-    """Add advice to the rejection of a call without a required task.
-
-    2025-11-25, tasks, "Tool-Level Negotiation".
-    """
-    if error.code == MethodNotFound.code and connection.server.revision == "2025-11-25":
-        raise ServerError(
-            error.code,
-            error.message,
-            error.data,
-            server_name=error.server_name,
-            status=error.status,
-            advice=_LEGACY_TASKS,
-        ) from error
-
-
-@asynccontextmanager
-async def _limit(connection: Connection, deadline: Deadline | None) -> AsyncIterator[None]:
-    """Limit the listing of the tools before or after a call by the deadline of the call."""
-    try:
-        async with asyncio.timeout(None) if deadline is None else deadline.limit():
-            yield
-    except TimeoutError:
-        total = 0 if deadline is None else deadline.total or 0
-        raise RequestTimeout(_LIST, connection.server_name, total) from None
-
-
-async def _finish_reports(
-    connection: Connection, reporter: ProgressReporter, deadline: Deadline
-) -> None:
-    """Wait for the progress callback of a call that has returned, until the deadline."""
-    try:
-        async with _limit(connection, deadline):
-            await reporter.end()
-    except RequestTimeout:
-        logger.warning("a progress callback exceeds the timeout of its call: it is cancelled")
-        await reporter.cancel()

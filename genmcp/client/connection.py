@@ -9,12 +9,12 @@ the waits: of requests for their responses, of all requests for the handshake, o
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from contextvars import Context
 from functools import partial
 from typing import Any, Final, TypeAlias
 
-import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
@@ -35,7 +35,8 @@ from genmcp.client.errors import (
     error_after_first_response,
     transport_failure,
 )
-from genmcp.client.handler_runner import Answer, HandlerRunner, declared_capabilities
+from genmcp.client.handler_runner import Answer, HandlerRunner
+from genmcp.client.hooks import MAX_REPORTS, CallQueue, ProgressCallback
 from genmcp.client.options import ClientOptions
 from genmcp.client.tool_catalog import ToolCatalog
 from genmcp.client.transports.base import Transport
@@ -82,17 +83,9 @@ _PROBE_TIMEOUT = 5.0
 _INITIALIZED_TIMEOUT = 5.0
 _MAX_INPUT_ROUNDS: Final = 10  # of one call
 _MAX_ABANDONED: Final = 1000  # calls that were given up and not answered
+_MAX_BACKGROUND = 1000  # messages that are being sent, and that no caller waits for
 #: Requests during which a server may ask the client for input.
 _CALLS: Final = frozenset({"tools/call", "prompts/get", "resources/read"})
-_FINAL: Final = frozenset(
-    {
-        events.Answered,
-        events.RequestRejected,
-        events.RequestFailed,
-        events.InputNeeded,
-        events.TaskCreated,
-    }
-)
 
 
 class Deadline:
@@ -119,9 +112,47 @@ class Deadline:
         # Never 0 or less: the request is sent and times out, so the caller gets RequestTimeout.
         return Timeouts(idle=self.idle, total=max(remaining, 0.001), whole=self.total)
 
-    def limit(self) -> asyncio.Timeout:
-        """Return a context manager that raises TimeoutError at the deadline."""
-        return asyncio.timeout_at(self._until)
+    @asynccontextmanager
+    async def limit(self, what: str, server_name: str) -> AsyncIterator[None]:
+        """Limit the time of a block: at the deadline it is cancelled, and *what* has timed out.
+
+        Raises:
+            RequestTimeout: the deadline has passed.
+        """
+        try:
+            async with asyncio.timeout_at(self._until):
+                yield
+        except TimeoutError:
+            raise RequestTimeout(what, server_name, self.total or 0) from None
+
+
+class ProgressReports:
+    """Passes the progress of a call to the callback of its caller, while the block runs.
+
+    Leaving the block waits for the callback, until the deadline of the call.
+
+    Args:
+        callback: the callback; None: no progress is requested, and the block gets None.
+        deadline: the deadline of the call.
+    """
+
+    def __init__(self, callback: ProgressCallback | None, deadline: Deadline) -> None:
+        self._queue = (
+            None if callback is None else CallQueue(callback, MAX_REPORTS, "a progress callback")
+        )
+        self._deadline = deadline
+
+    async def __aenter__(self) -> OnProgress | None:
+        return None if self._queue is None else self._queue.put
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if self._queue is None:
+            return
+        try:
+            if kind is None:
+                await self._queue.end(self._deadline.timeouts.total)
+        finally:
+            await self._queue.cancel()
 
 
 class _PendingResponse:
@@ -140,15 +171,6 @@ class _PendingResponse:
         #: The error with which a question of the server about this call was answered.
         self.refusal: McpError | None = None
 
-    @property
-    def was_abandoned(self) -> bool:
-        """Whether the caller gave up before the response: cancelled, or timed out."""
-        future = self.future
-        if not future.done() or future.cancelled():
-            return True
-        # `exception()` also marks the error as retrieved: no warning when the future is dropped.
-        return isinstance(future.exception(), RequestTimeout)
-
 
 class Connection:
     """The connection of a client to one server. Owned by a `Client`, used in one event loop.
@@ -161,7 +183,6 @@ class Connection:
         handler: answers the requests of the server.
         options: the options of the client.
         timeout: the default of the total timeout of a call, in seconds.
-        remembered: the revision of the last connection to this server, if known.
 
     Attributes:
         cache: the results that are fresh.
@@ -180,7 +201,6 @@ class Connection:
         handler: HandlerRunner,
         options: ClientOptions,
         timeout: float | None,
-        remembered: str | None = None,
     ) -> None:
         self.server_name = transport.server_name
         self.handler = handler
@@ -196,11 +216,10 @@ class Connection:
         self.transport = transport
         self._machine = ClientDispatch(
             options.info,
-            declared_capabilities(handler, tasks=options.tasks),
+            handler.capabilities,
             per_message=transport.per_message,
             options=DispatchOptions(
                 revision=options.revision,
-                remembered=remembered,
                 probe_timeout=_PROBE_TIMEOUT,
                 connect_timeout=options.open_timeout,
                 max_asked=handler.max_asked,
@@ -213,7 +232,6 @@ class Connection:
         # Faults of the server: the first of each kind is a warning, the others are logged at DEBUG.
         # A server that writes log lines to stdout would otherwise cause one warning a line.
         self._warned: set[type[Exception]] = set()
-        self._faults_not_warned = 0
         # The handshake: requests wait for `_connected`, which is None unless the connection is
         # open, and then for the sending of `notifications/initialized`.
         self._connected: asyncio.Future[None] | None = None
@@ -223,11 +241,9 @@ class Connection:
         self._due: float | None = None
         self._timer: asyncio.TimerHandle | None = None
         # Opening and closing.
-        self._opening: asyncio.Timeout | None = None
+        self._opening: CancelScope | None = None
         self._opener: asyncio.Task[Any] | None = None
         self._opened = asyncio.Event()  # opening has ended, with or without success
-        self._logins = 0  # requests that wait for the user
-        self._time_left: float | None = None  # of `_opening`, while it is paused
         self._closing: asyncio.Task[None] | None = None
         self._ended = asyncio.Event()
         self._reason: ClientError | None = None  # why it has ended; None if it was closed
@@ -237,7 +253,7 @@ class Connection:
         """The connected server.
 
         Raises:
-            ClientClosed: The connection is not open.
+            ClientClosed: the connection is not open.
         """
         if (server := self._machine.server) is None:
             raise ClientClosed(self.server_name)
@@ -262,7 +278,7 @@ class Connection:
         """Connect and run the handshake.
 
         Raises:
-            ClientError: The server cannot be reached, the handshake failed, or `close` was called.
+            ClientError: the server cannot be reached, the handshake failed, or `close` was called.
         """
         self._loop = asyncio.get_running_loop()
         self._opener = asyncio.current_task()
@@ -302,8 +318,8 @@ class Connection:
             self.perform(self._machine.close())
             self._stop_timer()
             self._closing = self._loop.create_task(self._close(reason))
-            if self._opening is not None and not self._opening.expired():
-                self._opening.reschedule(0)  # it interrupts `open`
+            if self._opening is not None:
+                self._opening.cancel()  # it interrupts `open`
         caller = asyncio.current_task()
         if self._closing is None or caller is None or caller in (self._closing, self._opener):
             return
@@ -312,14 +328,10 @@ class Connection:
 
     async def _open(self) -> None:
         try:
-            async with asyncio.timeout(self.options.open_timeout) as self._opening:
+            with CancelScope() as self._opening:
                 await self._connect()
                 if self.options.log_level is not None:
                     await self._set_first_log_level(self.options.log_level)
-        except TimeoutError:
-            if self._closing is None:
-                seconds = self.options.open_timeout
-                raise RequestTimeout("connecting", self.server_name, seconds) from None
         finally:
             self._opening = None
         if self._closing is not None:
@@ -368,18 +380,12 @@ class Connection:
                 for task in self._background:
                     task.cancel()
                 await asyncio.gather(*self._background, return_exceptions=True)
-                if self._faults_not_warned:
-                    logger.warning(
-                        "%s: %d more of such faults (at DEBUG)",
-                        self.server_name,
-                        self._faults_not_warned,
-                    )
 
     async def _ready(self) -> None:
         """Wait until requests can be sent.
 
         Raises:
-            ClientError: The connection is closed or has failed.
+            ClientError: the connection is closed or has failed.
         """
         # A loop: each wait may end with another state, such as a new session.
         while (connected := self._connected) is not None:
@@ -436,10 +442,10 @@ class Connection:
             on_id: called with the id of the request before it is sent.
 
         Raises:
-            ServerError: The server responded with an error, or the revision lacks the method.
-            RequestTimeout: A timeout expired.
-            OutcomeUnknown: The connection broke after the request was sent.
-            ClientError: The request was not sent, or the response is invalid.
+            ServerError: the server responded with an error, or the revision lacks the method.
+            RequestTimeout: a timeout expired.
+            OutcomeUnknown: the connection broke after the request was sent.
+            ClientError: the request was not sent, or the response is invalid.
         """
         while True:
             await self._ready()
@@ -482,24 +488,24 @@ class Connection:
                     self.on_failure(id, error)
             response.scope = None
             return await response.future
-        except BaseException:
+        except BaseException as error:
             response.scope = None  # its block has been left
             self.perform(self._machine.cancel(id))
+            answered = response.future.done() and not response.future.cancelled()
+            if answered:
+                response.future.exception()  # retrieved: no warning when the future is dropped
+            gave_up = not answered or isinstance(error, RequestTimeout)
+            if gave_up and response.method in _CALLS and len(self.abandoned) < _MAX_ABANDONED:
+                self.abandoned.add(id)
             raise
         finally:
             del self._pending[id]
-            # Evaluated for every request, and not only for calls: `was_abandoned` also marks the
-            # error of the future as retrieved.
-            abandoned = response.was_abandoned
-            room = len(self.abandoned) < _MAX_ABANDONED
-            if abandoned and room and response.method in _CALLS:
-                self.abandoned.add(id)
 
     async def result(self, method: str, params: Params, timeouts: Timeouts | None = None) -> Any:
         """Send a request that needs no input, and return its result.
 
         Raises:
-            ClientError: As for `request`.
+            ClientError: as for `request`.
         """
         return self.complete(method, await self.request(method, params, timeouts=timeouts))
 
@@ -507,7 +513,7 @@ class Connection:
         """Return the result in *response*.
 
         Raises:
-            ProtocolError: The response is a task or an input request, which *method* must not have.
+            ProtocolError: the response is a task or an input request, which *method* must not have.
         """
         if isinstance(response, events.Answered):
             return response.result
@@ -529,9 +535,9 @@ class Connection:
         number of responses that needed input.
 
         Raises:
-            ProtocolError: The server asked for input too often.
-            InputFailed: The handler did not answer.
-            ClientError: As for `request`.
+            ProtocolError: the server asked for input too often.
+            InputFailed: the handler did not answer.
+            ClientError: as for `request`.
         """
         answers: Mapping[str, Any] = {}
         for rounds in range(_MAX_INPUT_ROUNDS + 1):
@@ -560,13 +566,9 @@ class Connection:
     ) -> Mapping[str, Any]:
         """Return the additional params of the next round: the answers and the state."""
         params: dict[str, Any] = {}
-        try:
-            async with deadline.limit():
-                if asked := needed.requests:
-                    params["inputResponses"] = await self.answers(asked)
-        except TimeoutError:
-            what = f"{method}, including its input requests,"
-            raise RequestTimeout(what, self.server_name, deadline.total or 0) from None
+        if asked := needed.requests:
+            async with deadline.limit(f"{method}, including its input requests,", self.server_name):
+                params["inputResponses"] = await self.answers(asked)
         if needed.state is not None:
             params["requestState"] = needed.state
         return params
@@ -575,7 +577,7 @@ class Connection:
         """Return the answers to *requests*; see `HandlerRunner.answer_all`.
 
         Raises:
-            InputFailed: The handler refused or failed.
+            InputFailed: the handler refused or failed.
         """
         try:
             return await self.handler.answer_all(requests)
@@ -586,7 +588,7 @@ class Connection:
         """Send a notification. Does nothing if the negotiated revision does not have *method*.
 
         Raises:
-            ClientError: The notification could not be delivered.
+            ClientError: the notification could not be delivered.
         """
         await self._ready()
         for message in self._machine.notify(method, params):
@@ -596,24 +598,24 @@ class Connection:
         """Set the log level of the server.
 
         Raises:
-            ClientError: As for `request`.
+            ClientError: as for `request`.
         """
         await self._ready()
         if self.supports("logging/setLevel"):
             await self.request("logging/setLevel", {"level": level})
         else:
-            self._machine.log_level(level, now=self._loop.time())
+            self._machine.set_log_level(level)
 
     def on_message(self, message: bytes, request_id: RequestId | None = None) -> bool:
         """Handle a message of the server; see `TransportSink`."""
         now = self._loop.time()
-        self._received(self._machine.received(message, now, about=request_id), request_id)
+        self.perform(self._machine.received(message, now, about=request_id))
         return request_id is None or not self._machine.is_pending(request_id)
 
     def on_oversized(self, size: int, head: bytes, request_id: RequestId | None = None) -> bool:
         """Handle a message that was too long to be read; see `TransportSink`."""
         now = self._loop.time()
-        self._received(self._machine.too_long(size, head, now=now, about=request_id), request_id)
+        self.perform(self._machine.too_long(size, head, now=now, about=request_id))
         return not self._machine.is_pending(request_id)
 
     def on_failure(self, request_id: RequestId | None, error: ClientError) -> None:
@@ -643,25 +645,13 @@ class Connection:
         self.perform(self._machine.failed(request_id, failure, self._loop.time()))
 
     def on_wait(self, request_id: RequestId, *, waiting: bool) -> None:
-        """Pause or continue the timeouts of a request; see `TransportSink`.
-
-        The timeout of the whole opening is paused as well, and begins again after all logins.
-        """
-        now, limit = self._loop.time(), self._opening
-        if self._closing is not None:
-            limit = None  # it has been shortened, to interrupt the opening
-        self._logins += 1 if waiting else -1
+        """Pause or continue the timeouts of a request; see `TransportSink`."""
+        now = self._loop.time()
         if waiting:
             self._machine.pause(request_id, now)
-            if limit is not None and (due := limit.when()) is not None and due > now:
-                self._time_left = due - now
-                limit.reschedule(None)
-            return
-        self._machine.resume(request_id, now)
-        self._set_timer(self._machine.next_check)
-        if limit is not None and self._time_left is not None and not self._logins:
-            limit.reschedule(now + self._time_left)
-            self._time_left = None
+        else:
+            self._machine.resume(request_id, now)
+            self._set_timer(self._machine.next_check)
 
     def on_lost_notifications(self) -> None:
         """Handle a gap in the server's notifications; see `TransportSink`."""
@@ -685,14 +675,6 @@ class Connection:
         if stale and self._connected is not None:
             self._set_timer(self._machine.next_check)
 
-    def _received(self, outcomes: Sequence[Any], request_id: RequestId | None) -> None:
-        self.perform(outcomes)
-        # A server may answer a request in the HTTP response of another request, or on the
-        # notification stream. The response of the answered request may then never end: close it.
-        for outcome in outcomes:
-            if type(outcome) in _FINAL and outcome.id != request_id:
-                self._close_response(outcome.id)
-
     def _handle(self, outcome: Any) -> None:
         """Handle an outcome that belongs to a request, or a message of the server."""
         match outcome:
@@ -713,8 +695,6 @@ class Connection:
                 )
                 # If the server does not read, `send` still waits, and so does the caller: end it.
                 self._close_response(outcome.id)
-            case events.SubscriptionEnded():
-                self._settle(outcome.id, events.Answered(outcome.id, None, msgspec.Raw()))
             case events.CloseResponse():
                 self._close_response(outcome.id)
             case events.ProgressReceived(id, progress, total, message):
@@ -798,17 +778,16 @@ class Connection:
             response.scope.cancel()
 
     def _drop(self, dropped: events.MessageDropped) -> None:
-        if dropped.id in self.abandoned:
+        if isinstance(dropped.fault, events.LateAnswer):
             # A late response to a cancelled call: the server no longer processes the call.
-            if isinstance(dropped.fault, events.LateAnswer):
-                self.abandoned.discard(dropped.id)
-        else:
+            self.abandoned.discard(dropped.id)
+            logger.debug("%s: %s", self.server_name, dropped.fault)
+        elif dropped.id not in self.abandoned:
             self._warn(dropped.fault, f"{self.server_name}: {dropped.fault}")
 
     def _warn(self, fault: Exception, text: str) -> None:
         first = type(fault) not in self._warned
         self._warned.add(type(fault))
-        self._faults_not_warned += not first
         logger.log(logging.WARNING if first else logging.DEBUG, "%s", text)
 
     async def _reply(self, request: events.RequestReceived, answer: Any) -> None:
@@ -828,6 +807,9 @@ class Connection:
 
     def _send_in_background(self, message: events.SendMessage) -> None:
         """Send a message that no caller waits for, such as a cancellation."""
+        if len(self._background) >= _MAX_BACKGROUND:  # the server does not read
+            logger.debug("%s was not sent: %d messages wait", message.method, _MAX_BACKGROUND)
+            return
         # An empty context: hooks that the response starts must not see the context variables of
         # the code that runs now.
         task = self._loop.create_task(self._send(message), context=Context())

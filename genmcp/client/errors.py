@@ -2,7 +2,6 @@
 
     ClientError               `server_name`; `sent`: the message may have reached the server
     ├── ConnectError          no connection could be opened; nothing was sent
-    │   └── ConnectionRefused ... the port is closed
     ├── HttpStatusError       an HTTP error status, with its headers and body
     │   ├── Unauthorized      401: authentication is required
     │   ├── Forbidden         403: `scopes` are needed, or access is denied for another reason
@@ -18,9 +17,7 @@
     ├── RequestTimeout        a timeout expired
     ├── UnsupportedRevision   the server supports no revision that the client may use
     ├── InputFailed           the handler did not answer an input request of the server
-    ├── ProtocolError         the server violated the protocol
-    │   ├── MessageTooLarge   ... or sent a message larger than the client's limit
-    │   └── ListTooLong       ... or a list larger than the client's limits
+    ├── ProtocolError         the server violated the protocol, or a limit of the client
     ├── ServerError           a JSON-RPC error: the server's code, message and data
     ├── ProcessExited         the server's process has exited
     ├── TaskCancelled         the task of a call was cancelled, by this client or another
@@ -31,13 +28,12 @@ Each message names the cause, the server, and where possible the remedy. These e
 singly, and never within an exception group.
 """
 
-import signal
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from genmcp.core.auth.challenges import parse_challenges, scopes_of
 from genmcp.core.auth.steps import Failure, FlowFailed
-from genmcp.core.client.events import NoCommonRevision, SendMessage
+from genmcp.core.client.events import HandshakeTimeout, NoCommonRevision, SendMessage
 from genmcp.core.client.lifecycle import TransportFailure
 from genmcp.errors import GenmcpError, McpError
 
@@ -71,13 +67,6 @@ class ConnectError(ClientError):
     def __init__(self, server_name: str, reason: str) -> None:
         super().__init__(f"cannot reach {server_name}: {reason}", server_name)
         self.reason = reason
-
-
-class ConnectionRefused(ConnectError):
-    """The port of the server is closed."""
-
-    def __init__(self, server_name: str, reason: str = "connection refused") -> None:
-        super().__init__(server_name, f"{reason}; is the server running, and is the port right?")
 
 
 class HttpStatusError(ClientError):
@@ -264,31 +253,10 @@ class InputFailed(ClientError):
 
 
 class ProtocolError(ClientError):
-    """The server violated the protocol; the message describes the violation."""
+    """The server violated the protocol, or a limit of the client; the message describes how."""
 
     def __init__(self, what: str, server_name: str) -> None:
         super().__init__(f"{server_name} broke the protocol: {what}", server_name)
-
-
-class MessageTooLarge(ProtocolError):
-    """The server sent a message of more than `limit` bytes; `size` bytes of it were received."""
-
-    def __init__(self, server_name: str, size: int, limit: int) -> None:
-        super().__init__(f"a message of {size} bytes or more, with a limit of {limit}", server_name)
-        self.size = size
-        self.limit = limit
-
-
-class ListTooLong(ProtocolError):
-    """The pages of a list have more than `limit` bytes or items."""
-
-    def __init__(self, server_name: str, method: str, size: int, limit: int, unit: str) -> None:
-        super().__init__(
-            f"the list of {method} has {size} {unit} or more, with a limit of {limit}", server_name
-        )
-        self.method = method
-        self.size = size
-        self.limit = limit
 
 
 class ServerError(ClientError):
@@ -311,10 +279,8 @@ class ServerError(ClientError):
         *,
         server_name: str = "",
         status: int = 200,
-        advice: str = "",
     ) -> None:
-        hint = f"; {advice}" if advice else ""
-        super().__init__(f"{message} ({code}){hint}", server_name)
+        super().__init__(f"{message} ({code})", server_name)
         self.code = code
         self.message = message
         self.data = data
@@ -402,6 +368,8 @@ def as_client_error(
             return error
         case ClientError():
             return OutcomeUnknown(what, server_name, error)
+        case HandshakeTimeout():
+            return RequestTimeout("connecting", server_name, error.seconds)
         case NoCommonRevision():
             return UnsupportedRevision(str(error), server_name, error.supported)
         case McpError():
@@ -475,7 +443,4 @@ def _exit(status: int | None) -> str:
         return "with unknown exit status"
     if status >= 0:
         return f"with exit status {status}"
-    try:
-        return f"by {signal.Signals(-status).name}"
-    except ValueError:
-        return f"by signal {-status}"
+    return f"by signal {-status}"

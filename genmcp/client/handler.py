@@ -7,37 +7,24 @@ class Desk(ClientHandler):
 Client(url, handler=Desk())
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
-from functools import partial
 from inspect import isfunction, signature
-from pathlib import Path
 from typing import Any
 
-import msgspec
-
-from genmcp._schema.limits import FOREIGN_LIMITS
-from genmcp._schema.schema import Schema
-from genmcp.client.tool_catalog import read_schemas
 from genmcp.errors import ConfigurationError, McpError, MethodNotFound
-from genmcp.protocol.capabilities import (
-    ClientCapabilities,
-    ElicitationCapability,
-    SamplingCapability,
-)
-from genmcp.protocol.client_features import CreateMessageRequestParams, CreateMessageResult, Root
+from genmcp.protocol.capabilities import ClientCapabilities
+from genmcp.protocol.client_features import CreateMessageRequestParams, CreateMessageResult
 from genmcp.protocol.params import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
 )
 from genmcp.protocol.tasks import TaskStatusNotificationParams
-from genmcp.question.elicitation import check_schemes
-from genmcp.question.question import Accepted, Declined
+from genmcp.question.question import Declined
+from genmcp.question.urls import check_schemes
 
 Sampled = CreateMessageRequestParams | CreateMessageResult
 """The subject of `approve`: a sampling request, and then the result of the model."""
-
-Model = Callable[[CreateMessageRequestParams], Any | Awaitable[Any]]
 
 
 class Denied(McpError):
@@ -106,10 +93,6 @@ class ClientHandler:
                     f"The hooks are {', '.join(hooks)}"
                 )
 
-    def handle_ping(self) -> Any:
-        """Return the answer to a `ping`: an empty mapping."""
-        return {}
-
     def handle_list_roots(self) -> Any:
         """Return a list or tuple of the folders that the server may use.
 
@@ -137,9 +120,6 @@ class ClientHandler:
         `Accepted(content)`, `Declined()` or `Cancelled()`; or an ElicitResult, or a mapping of that
         form. Missing members of *content* get the defaults of *schema*; content that does not match
         *schema* is not sent.
-
-        Without `handle_url_elicitation` it is called for URLs as well, if *capabilities* declare
-        them: *schema* is then `{"mode": "url", "url": ...}`.
         """
         return Declined()
 
@@ -156,7 +136,7 @@ class ClientHandler:
         raise MethodNotFound(method)
 
     def handle_task_status(self, task: TaskStatusNotificationParams) -> Any:
-        """Receive the status of a task: `notifications/tasks`, or `.../status` of 2025-11-25."""
+        """Receive the status of a task: `notifications/tasks`."""
         return None
 
     def handle_progress(self, progress: ProgressNotificationParams) -> Any:
@@ -172,71 +152,5 @@ class ClientHandler:
         return None
 
     def terminate(self, reason: BaseException | None) -> Any:
-        """Called when the connection has ended; *reason* is None after `Client.close`."""
+        """Called when the connection has ended; *reason* is None after `Client.aclose`."""
         return None
-
-
-class DefaultHandler(ClientHandler):
-    """A handler made of functions and values, without a class of its own.
-
-    Args:
-        roots: the folders that servers may use, as `handle_list_roots` returns them; None: roots
-            are not declared.
-        accept_defaults: whether to accept forms whose defaults are a complete answer. All other
-            forms are declined.
-        model: called for each sampling request, as `handle_create_message`; None: sampling is not
-            declared. It is a `def`, which runs in a thread, or an `async def`.
-        approve: called before *model*, and again with its result, as `ClientHandler.approve`.
-            Required with *model*; `lambda subject: True` approves every request.
-        tools: whether *model* supports requests with tools.
-
-    Raises:
-        ConfigurationError: There is a *model* without *approve*.
-    """
-
-    def __init__(
-        self,
-        *,
-        roots: Sequence[Root | Mapping[str, Any] | Path] | None = None,
-        accept_defaults: bool = False,
-        model: Model | None = None,
-        approve: Callable[[Sampled], Any] | None = None,
-        tools: bool = False,
-    ) -> None:
-        if model is not None and approve is None:
-            raise ConfigurationError(
-                "DefaultHandler: a model needs approve=, which is asked before and after it"
-            )
-        self._roots = roots
-        self._accept_defaults = accept_defaults
-        self._model = model
-        self._approve = approve
-        self.capabilities = ClientCapabilities(
-            roots=None if roots is None else {},
-            sampling=None if model is None else SamplingCapability(tools={} if tools else None),
-            elicitation=ElicitationCapability(form={}),
-        )
-
-    async def handle_list_roots(self) -> Any:
-        """Return the given roots."""
-        return list(self._roots or ())
-
-    def approve(self, subject: Sampled) -> Any:
-        """Call the given *approve*."""
-        assert self._approve is not None  # sampling is declared with a model only, which needs it
-        return self._approve(subject)
-
-    def handle_create_message(self, params: CreateMessageRequestParams) -> Any:
-        """Call the given model."""
-        assert self._model is not None
-        return self._model(params)
-
-    async def handle_elicitation_create(self, message: str, schema: Mapping[str, Any]) -> Any:
-        """Decline, or accept the defaults of the form."""
-        if self._accept_defaults:
-            read = partial(Schema, schema, origin="requestedSchema", limits=FOREIGN_LIMITS)
-            form = await read_schemas([msgspec.json.encode(schema)], read)
-            filled = form.fill({})
-            if not form.check(filled):
-                return Accepted(filled)
-        return Declined()

@@ -6,7 +6,10 @@ The hooks see values of 2026-07-28 in either case.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
 from functools import partial
+from inspect import isasyncgenfunction, isawaitable, iscoroutinefunction, isgeneratorfunction
 from pathlib import Path
 from secrets import token_hex
 from typing import Any, Final, TypeVar
@@ -15,10 +18,10 @@ import msgspec
 
 from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp._schema.schema import Schema
-from genmcp.cancellation import cancel_and_wait
+from genmcp.cancellation import cancel_and_wait, cancel_requested
 from genmcp.client.errors import ClientClosed, ProcessExited
 from genmcp.client.handler import ClientHandler, Denied
-from genmcp.client.hooks import HookRunner, NotificationQueue
+from genmcp.client.hooks import CallQueue
 from genmcp.client.tool_catalog import read_schemas
 from genmcp.errors import (
     ConfigurationError,
@@ -30,7 +33,6 @@ from genmcp.errors import (
     Overloaded,
 )
 from genmcp.protocol.capabilities import (
-    TASKS,
     ClientCapabilities,
     ElicitationCapability,
     SamplingCapability,
@@ -46,8 +48,8 @@ from genmcp.protocol.client_features import (
 )
 from genmcp.protocol.params import RequestId
 from genmcp.protocol.value import decoder_for
-from genmcp.question.elicitation import check_url
 from genmcp.question.question import Accepted, Cancelled, Declined
+from genmcp.question.urls import check_url
 
 logger = logging.getLogger("genmcp.client")
 
@@ -61,6 +63,7 @@ Reply = Callable[[Answer | McpError], Awaitable[None]]
 
 _CONCURRENCY = 8  # input requests that are answered at once
 _MAX_QUEUED = 64  # input requests that wait for that; more are rejected
+_MAX_NOTIFICATIONS = 1024  # that wait for hooks
 _CLOSE_TIMEOUT = 5.0  # seconds that hooks have to finish when the client closes
 _MAX_ASKED: Final = 64  # unanswered requests of the server; `ClientHandler.most_open` overrides it
 
@@ -68,21 +71,31 @@ _FORM = "handle_elicitation_create"
 _URL = "handle_url_elicitation"
 _SAMPLE = "handle_create_message"
 _ROOTS = "handle_list_roots"
+_NOTIFICATION: Final = "handle_notification"
+_NOTIFICATIONS: Final = {
+    "notifications/tasks": "handle_task_status",
+    "notifications/progress": "handle_progress",
+    "notifications/message": "handle_log",
+}
 
 
 class HandlerRunner:
     """Answers the requests of one server with the hooks of a handler. Owned by a `Connection`.
 
-    `max_asked` is the maximum number of unanswered requests of the server. `capabilities` are those
-    that the client declares: those of the handler, or those that follow from its hooks.
+    An `async def` runs in the event loop, a `def` in a thread.
 
     Args:
         handler: the handler; None: only `ping` is answered.
-        extensions: extensions to declare with their settings, besides those of the capabilities.
+        extensions: extensions to declare with their settings, besides those of the handler.
         decode: returns the params of a notification as the type that an extension gives.
 
+    Attributes:
+        capabilities: those that the client declares: those of the handler, or those that follow
+            from its hooks, with the extensions.
+        max_asked: maximum number of unanswered requests of the server.
+
     Raises:
-        ConfigurationError: *handler* is not a handler.
+        ConfigurationError: a hook of the handler is a generator.
     """
 
     def __init__(
@@ -91,36 +104,45 @@ class HandlerRunner:
         extensions: Mapping[str, Any] | None = None,
         decode: Callable[[str, Any], Any] | None = None,
     ) -> None:
-        self.extensions = extensions or {}
+        self._handler = handler = ClientHandler() if handler is None else handler
         self._decode = decode
-        handler = ClientHandler() if handler is None else handler
-        # Two more threads than input requests: for a ping, and for one notification at a time.
-        self._hooks = HookRunner(handler, max_threads=_CONCURRENCY + 2, max_queued=_MAX_QUEUED)
-        self._notifications = NotificationQueue(self._hooks)
-        self.capabilities = handler.capabilities or _implemented(handler, self._hooks)
-        self._url_schemes = handler.url_schemes
+        for name in vars(ClientHandler):
+            hook = getattr(handler, name)
+            if isgeneratorfunction(hook) or isasyncgenfunction(hook):
+                raise ConfigurationError(
+                    f"{type(handler).__name__}.{name} yields; a hook returns one answer"
+                )
+        declared = handler.capabilities or self._implemented()
+        self.capabilities = msgspec.structs.replace(
+            declared, extensions={**(extensions or {}), **(declared.extensions or {})} or None
+        )
+        # Two more threads than input requests: for a notification, and for `terminate`.
+        self._threads = ThreadPoolExecutor(_CONCURRENCY + 2, "genmcp-hook")
+        name = type(handler).__name__
+        self._notifications = CallQueue(self._call, _MAX_NOTIFICATIONS, f"a hook of {name}")
         self._slots = asyncio.Semaphore(_CONCURRENCY)
         self._queued = 0
         self._running: dict[RequestId, asyncio.Task[None]] = {}
         self._forwards = handler.most_open is not None
         self._max_running = handler.most_open or 2 * (_CONCURRENCY + _MAX_QUEUED)
         self.max_asked = handler.most_open or _MAX_ASKED
-        self._warned = False  # of requests that are dropped
-        self._warned_of_urls = False
+
+    def __repr__(self) -> str:
+        return f"<HandlerRunner of {type(self._handler).__name__}>"
 
     async def answer(self, method: str, params: Any) -> Answer:
         """Return the answer to one request; *params* is its decoded value of 2026-07-28.
 
         Raises:
-            Denied: The user rejected it.
-            MethodNotFound: Its capability was not declared.
-            InvalidParams: It is not supported in this form.
-            Overloaded: Too many requests wait already.
-            McpError: The hook refused; or it failed, and the error refers to the log.
+            Denied: the user rejected it.
+            MethodNotFound: its capability was not declared.
+            InvalidParams: it is not supported in this form.
+            Overloaded: too many requests wait already.
+            McpError: the hook refused; or it failed, and the error refers to the log.
         """
-        # A ping is answered regardless of the queue. A forwarded request waits for a person, and
-        # would occupy a slot that another caller's request needs.
-        if method == "ping" or self._forwards:
+        # A forwarded request waits for a person: it would occupy a slot that a request of another
+        # caller needs.
+        if self._forwards:
             return await self._answer(method, params)
         if self._slots.locked() and self._queued >= _MAX_QUEUED:
             raise Overloaded(f"Too many input requests wait already: {_MAX_QUEUED}")
@@ -138,7 +160,7 @@ class HandlerRunner:
         """Return the answers to *requests*, which are answered concurrently, under their keys.
 
         Raises:
-            McpError: As for `answer`, for the first that fails; the others are cancelled.
+            McpError: as for `answer`, for the first that fails; the others are cancelled.
         """
         loop = asyncio.get_running_loop()
         tasks = [
@@ -157,11 +179,8 @@ class HandlerRunner:
         the answers must not fill the memory.
         """
         if len(self._running) >= self._max_running:
-            if not self._warned:
-                logger.warning("requests of the server are dropped: %d are open", self._max_running)
-                self._warned = True
+            logger.debug("a request of the server is dropped: %d are open", self._max_running)
             return
-        self._warned = False
         task = asyncio.get_running_loop().create_task(self._serve(method, params, reply))
         self.cancel(id)  # an id that is used twice gets one answer
         self._running[id] = task
@@ -174,14 +193,18 @@ class HandlerRunner:
             task.cancel()
 
     def notify(self, method: str, params: Any) -> None:
-        """Queue a notification for its hook, and return at once."""
+        """Queue a notification for its hook, if the handler has one, and return at once."""
         if self._decode is not None:
             try:
                 params = self._decode(method, params)
             except msgspec.ValidationError as error:
                 logger.warning("%s is dropped: %s", method, error)
                 return
-        self._notifications.put(method, params)
+        name = _NOTIFICATIONS.get(method)
+        if name is None and self._has(_NOTIFICATION):
+            self._notifications.put(_NOTIFICATION, method, params)
+        elif name is not None and self._has(name):
+            self._notifications.put(name, params)
 
     def runs_in(self, task: "asyncio.Task[Any]") -> bool:
         """Return whether *task* is one that calls hooks."""
@@ -194,13 +217,39 @@ class HandlerRunner:
         """
         try:
             await cancel_and_wait(*self._running.values(), timeout=_CLOSE_TIMEOUT)
-            await self._notifications.close(_CLOSE_TIMEOUT)
+            await self._notifications.end(_CLOSE_TIMEOUT)
+            await self._notifications.cancel()
             async with asyncio.timeout(_CLOSE_TIMEOUT):
-                await self._hooks.call("terminate", reason)
+                await self._call("terminate", reason)
         except Exception:
-            logger.exception("%r failed in terminate", self._hooks)
+            logger.exception("%r failed in terminate", self)
         finally:
-            self._hooks.close()
+            self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _has(self, name: str) -> bool:
+        """Return whether the handler overrides the hook *name*."""
+        hook = getattr(self._handler, name)
+        return getattr(hook, "__func__", None) is not vars(ClientHandler)[name]
+
+    async def _call(self, name: str, *arguments: Any) -> Any:
+        """Call the hook *name*, and return what it returns.
+
+        Raises:
+            Exception: as raised by the hook.
+        """
+        hook = getattr(self._handler, name)
+        try:
+            if iscoroutinefunction(hook):
+                return await hook(*arguments)
+            if not self._has(name):
+                return hook(*arguments)  # the default of ClientHandler does not block
+            loop, run = asyncio.get_running_loop(), copy_context().run
+            returned = await loop.run_in_executor(self._threads, run, _called, hook, *arguments)
+            return await returned if isawaitable(returned) else returned
+        except asyncio.CancelledError as error:
+            if cancel_requested():
+                raise
+            raise RuntimeError(f"{name} waited for something that was cancelled") from error
 
     async def _answer(self, method: str, params: Any) -> Answer:
         try:
@@ -209,7 +258,7 @@ class HandlerRunner:
             raise
         except Exception as error:
             reference = token_hex(8)
-            logger.exception("%r failed with %s (reference %s)", self._hooks, method, reference)
+            logger.exception("%r failed with %s (reference %s)", self, method, reference)
             raise InternalError(
                 f"The client failed to answer (reference {reference})", reference=reference
             ) from error
@@ -218,30 +267,24 @@ class HandlerRunner:
         """Return the answer of the hook for *method*.
 
         Raises:
-            McpError: The request is not supported, or the hook refused.
-            ContractError: The hook returned an invalid value.
-            Exception: As raised by the hook.
+            McpError: the request is not supported, or the hook refused.
+            ContractError: the hook returned an invalid value.
+            Exception: as raised by the hook.
         """
         declared = self.capabilities
         match method:
             case "roots/list" if declared.roots is not None:
-                return ListRootsResult(_roots(await self._hooks.call(_ROOTS)))
+                return ListRootsResult(_roots(await self._call(_ROOTS)))
             case "sampling/createMessage" if declared.sampling is not None:
                 return await self._sample(params, declared.sampling)
             case "elicitation/create" if declared.elicitation is not None:
                 return await self._elicit(params, declared.elicitation)
             case "roots/list" | "sampling/createMessage" | "elicitation/create":
                 raise MethodNotFound(method)
-            case "ping":
-                return await self._call_for_mapping("handle_ping")
             case _:
-                return await self._call_for_mapping("handle_request", method, params)
-
-    async def _call_for_mapping(self, hook: str, *arguments: Any) -> Answer:
-        result: dict[str, Any] = _read(
-            hook, await self._hooks.call(hook, *arguments), dict[str, Any]
-        )
-        return result
+                hook = "handle_request"
+                result: Answer = _read(hook, await self._call(hook, method, params), dict[str, Any])
+                return result
 
     async def _sample(
         self, params: CreateMessageRequestParams, declared: SamplingCapability
@@ -253,11 +296,11 @@ class HandlerRunner:
         if declared.tools is None and (params.tools is not None or params.tool_choice is not None):
             raise InvalidParams("The client did not declare sampling.tools")
         params = await self._approve(params, CreateMessageRequestParams)
-        result = _read(_SAMPLE, await self._hooks.call(_SAMPLE, params), CreateMessageResult)
+        result = _read(_SAMPLE, await self._call(_SAMPLE, params), CreateMessageResult)
         return await self._approve(result, CreateMessageResult)
 
     async def _approve(self, subject: V, kind: type[V]) -> V:
-        agreed = await self._hooks.call("approve", subject)
+        agreed = await self._call("approve", subject)
         if agreed is False:
             raise Denied("User rejected sampling request")
         return subject if agreed is True else _read("approve", agreed, kind)
@@ -274,19 +317,17 @@ class HandlerRunner:
             raise InvalidParams(f"The client did not declare elicitation.{mode}")
         if params.url is not None:
             try:
-                check_url(params.url, self._url_schemes)
+                check_url(params.url, self._handler.url_schemes)
             except ConfigurationError as error:
-                logger.warning(
-                    "%r: a server asks for a URL that is refused: %s", self._hooks, error
-                )
+                logger.warning("%r: a server asks for a URL that is refused: %s", self, error)
                 raise InvalidParams(f"url: {error}") from None
-            answer = await self._elicit_url(params.message, params.url)
+            answer = _elicit_result(_URL, await self._call(_URL, params.message, params.url))
             return ElicitResult(answer.action)
         try:
             form = await self._form(params.requested_schema or {})
         except ConfigurationError as error:
             raise InvalidParams(str(error)) from None
-        answer = _elicit_result(_FORM, await self._hooks.call(_FORM, params.message, form.document))
+        answer = _elicit_result(_FORM, await self._call(_FORM, params.message, form.document))
         if answer.action != "accept":
             return ElicitResult(answer.action)
         content = form.fill(dict(answer.content or {}))
@@ -299,16 +340,6 @@ class HandlerRunner:
     async def _form(self, schema: Mapping[str, Any]) -> Schema:
         read = partial(Schema, schema, origin="requestedSchema", limits=FOREIGN_LIMITS)
         return await read_schemas([msgspec.json.encode(schema)], read)
-
-    async def _elicit_url(self, message: str, url: str) -> ElicitResult:
-        if self._hooks.has(_URL) or not self._hooks.has(_FORM):
-            return _elicit_result(_URL, await self._hooks.call(_URL, message, url))
-        if not self._warned_of_urls:
-            self._warned_of_urls = True
-            logger.warning("%r has no %s: %s is asked about URLs", self._hooks, _URL, _FORM)
-        return _elicit_result(
-            _FORM, await self._hooks.call(_FORM, message, {"mode": "url", "url": url})
-        )
 
     async def _serve(self, method: str, params: Any, reply: Reply) -> None:
         answer: Answer | McpError
@@ -323,30 +354,40 @@ class HandlerRunner:
         except Exception as error:
             logger.warning("the answer to %s could not be sent: %s", method, error)
 
+    def _implemented(self) -> ClientCapabilities:
+        """Return the capabilities that follow from the hooks."""
+        has, handler = self._has, self._handler
+        sampling = elicitation = None
+        if has(_SAMPLE):
+            sampling = SamplingCapability(
+                context={} if handler.sampling_context else None,
+                tools={} if handler.sampling_tools else None,
+            )
+        if has(_FORM) or has(_URL):
+            elicitation = ElicitationCapability(
+                form={} if has(_FORM) else None, url={} if has(_URL) else None
+            )
+        roots: Mapping[str, Any] | None = {} if has(_ROOTS) else None
+        return ClientCapabilities(roots=roots, sampling=sampling, elicitation=elicitation)
+
     def _forget(self, id: RequestId, task: "asyncio.Task[None]") -> None:
         if self._running.get(id) is task:
             del self._running[id]
 
 
-def _implemented(handler: ClientHandler, hooks: HookRunner) -> ClientCapabilities:
-    roots: Mapping[str, Any] | None = {} if hooks.has(_ROOTS) else None
-    sampling = elicitation = None
-    if hooks.has(_SAMPLE):
-        sampling = SamplingCapability(
-            context={} if handler.sampling_context else None,
-            tools={} if handler.sampling_tools else None,
-        )
-    form, url = hooks.has(_FORM), hooks.has(_URL)
-    if form or url:
-        elicitation = ElicitationCapability(form={} if form else None, url={} if url else None)
-    return ClientCapabilities(roots=roots, sampling=sampling, elicitation=elicitation)
+def _called(hook: Callable[..., Any], *arguments: Any) -> Any:
+    try:
+        return hook(*arguments)
+    except StopIteration as error:
+        # A future cannot have it as its error: the caller would wait for ever.
+        raise RuntimeError("a hook raised StopIteration") from error
 
 
 def _read(hook: str, value: Any, kind: Any) -> Any:
     """Return *value*, which *hook* has returned, as a *kind*.
 
     Raises:
-        ContractError: It cannot be converted.
+        ContractError: it cannot be converted.
     """
     try:
         return decoder_for(kind).decode(msgspec.json.encode(value))
@@ -382,16 +423,3 @@ def _roots(given: Any) -> Sequence[Root]:
         if not root.uri.startswith("file://"):
             raise ContractError(f"{_ROOTS} returned {root.uri!r}: a root is a file:// URI")
     return roots
-
-
-def declared_capabilities(handler: HandlerRunner, *, tasks: bool) -> ClientCapabilities:
-    """Return the capabilities that the client declares in the handshake.
-
-    These are those of the handler, and the extensions: that of tasks, unless *tasks* is false, and
-    that of the authorization.
-    """
-    added = {**({TASKS: {}} if tasks else {}), **handler.extensions}
-    if not added:
-        return handler.capabilities
-    extensions = {**added, **(handler.capabilities.extensions or {})}
-    return msgspec.structs.replace(handler.capabilities, extensions=extensions)

@@ -30,38 +30,12 @@ _HEADER_VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
 
 # The variables that a program needs to run at all. The others stay here: an environment holds keys
 # and tokens, which are none of a server's business.
-_INHERITED: Final = (
-    (
-        "APPDATA",
-        "COMSPEC",
-        "HOMEDRIVE",
-        "HOMEPATH",
-        "LOCALAPPDATA",
-        "PATH",
-        "PATHEXT",
-        "PROCESSOR_ARCHITECTURE",
-        "PROGRAMFILES",
-        "SYSTEMDRIVE",
-        "SYSTEMROOT",
-        "TEMP",
-        "TMP",
-        "USERNAME",
-        "USERPROFILE",
-    )
-    if sys.platform == "win32"
-    else (
-        "HOME",
-        "LANG",
-        "LC_ALL",
-        "LC_CTYPE",
-        "LOGNAME",
-        "PATH",
-        "SHELL",
-        "TERM",
-        "TMPDIR",
-        "USER",
-    )
+_WINDOWS: Final = (
+    "APPDATA COMSPEC HOMEDRIVE HOMEPATH LOCALAPPDATA PATH PATHEXT PROCESSOR_ARCHITECTURE "
+    "PROGRAMFILES SYSTEMDRIVE SYSTEMROOT TEMP TMP USERNAME USERPROFILE"
 )
+_POSIX: Final = "HOME LANG LC_ALL LC_CTYPE LOGNAME PATH SHELL TERM TMPDIR USER"
+_INHERITED: Final = (_WINDOWS if sys.platform == "win32" else _POSIX).split()
 
 
 class Command(msgspec.Struct, frozen=True):
@@ -75,7 +49,7 @@ class Command(msgspec.Struct, frozen=True):
         cwd: the working directory; None for that of this process.
 
     Raises:
-        ConfigurationError: The command is empty, or `args` is a string.
+        ConfigurationError: the command is empty, or `args` is a string.
     """
 
     command: str
@@ -116,13 +90,13 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         info: name and version of the client, as servers see them.
         revision: the only revision to negotiate; None (default): the newest common one.
         idle_timeout: time without progress of a request; None: no limit. Default: 60.
-        open_timeout: time to connect. Default: 30.
+        open_timeout: time for each message of the handshake. Default: 30.
         log_level: least severe log message to receive; None: none (2026-07-28), or as the server
             decides (before).
         cache_size: number of cached results; 0: no cache. Default: 256.
         tasks: whether a server may answer a call with a task. Default: True.
-        check_output: whether structured results are checked against the tool's `outputSchema`.
-            Default: True.
+        check_output: whether structured results are checked against the `outputSchema` of the tool,
+            if `Client.tools` has listed it. Default: True.
         tls: the TLS context; None (default) trusts the certificates of the system and, if it is
             installed, of certifi.
         http_client: an `httpx.AsyncClient` that sends the requests instead of the client's own
@@ -135,7 +109,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
             such as an `OpenTelemetryClient` of `genmcp.telemetry.otel_client`. Default: None.
 
     Raises:
-        ConfigurationError: A setting is out of its range or of the wrong type.
+        ConfigurationError: a setting is out of its range or of the wrong type.
     """
 
     info: Implementation = Implementation("genmcp", __version__)
@@ -183,7 +157,7 @@ def check_seconds(name: str, value: object) -> None:
     """Check that the timeout *name* is a positive number.
 
     Raises:
-        ConfigurationError: It is not.
+        ConfigurationError: it is not.
     """
     if not isinstance(value, int | float) or isinstance(value, bool) or not value > 0:
         raise ConfigurationError(f"{name} must be a positive number of seconds, not {value!r}")
@@ -193,7 +167,7 @@ def check_headers(headers: object) -> None:
     """Check the HTTP headers of the user.
 
     Raises:
-        ConfigurationError: One of them has a name or value that HTTP does not allow.
+        ConfigurationError: one of them has a name or value that HTTP does not allow.
     """
     if not isinstance(headers, Mapping):
         raise ConfigurationError(

@@ -67,8 +67,8 @@ class ChangeStream:
         """Open the stream.
 
         Raises:
-            RequestTimeout: The server does not acknowledge it.
-            ClientError: The server rejects it.
+            RequestTimeout: the server does not acknowledge it.
+            ClientError: the server rejects it.
         """
         self._connection.listeners.append(self._handle)
         try:

@@ -4,7 +4,6 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from concurrent.futures import Future
 from functools import wraps
 from typing import (
     TYPE_CHECKING,
@@ -23,7 +22,7 @@ from msgspec import UNSET
 from genmcp.client.auth.base import Auth
 from genmcp.client.client import Client
 from genmcp.client.connection import Timeout
-from genmcp.client.errors import ClientClosed, ConnectError
+from genmcp.client.errors import ClientClosed
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
 from genmcp.client.subscriptions import ChangeStream, Notification
@@ -48,42 +47,36 @@ class _Loop:
 
     def __init__(self, server_name: str) -> None:
         self._server_name = server_name
-        self._loop: asyncio.AbstractEventLoop | None = None
+        self._runner: asyncio.Runner | None = None
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
-        self._error: BaseException | None = None
-        self._stop: asyncio.Event
 
     def start(self) -> None:
-        """Start the thread.
-
-        Raises:
-            ConnectError: No event loop can be created, such as with too many open files.
-        """
-        started = threading.Event()
-        # A daemon: a program that does not close its client can still exit.
-        self._thread = threading.Thread(
-            target=self._main, args=(started,), name="genmcp-client", daemon=True
-        )
-        self._thread.start()
-        started.wait()
-        if self._loop is None:
-            self._thread.join()
-            reason = f"no event loop can be created: {self._error}"
-            raise ConnectError(self._server_name, reason) from self._error
+        """Start the thread, unless it runs."""
+        if self._runner is None:
+            # With a factory, the loop does not become that of this thread as well.
+            runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
+            runner.get_loop()  # made here, so that a failure is raised here
+            # A daemon: a program that does not close its client can still exit.
+            thread = threading.Thread(
+                target=_run, args=(runner,), name="genmcp-client", daemon=True
+            )
+            thread.start()
+            self._runner, self._thread = runner, thread
 
     def stop(self) -> None:
-        loop, thread = self._loop, self._thread
-        if loop is not None and thread is not None:
-            self._loop = self._thread = None
-            loop.call_soon_threadsafe(self._stop.set)
+        """End the loop and the thread."""
+        if self._runner is not None and self._thread is not None:
+            runner, thread, self._runner, self._thread = self._runner, self._thread, None, None
+            loop = runner.get_loop()
+            loop.call_soon_threadsafe(loop.stop)
             thread.join()
 
     def check(self) -> None:
         """Check that the caller can wait for the loop.
 
         Raises:
-            RuntimeError: This is the thread of the loop, or a forked process.
+            RuntimeError: this is the thread of the loop, or a forked process.
         """
         if threading.current_thread() is self._thread:
             raise RuntimeError(
@@ -104,9 +97,9 @@ class _Loop:
         """Run *work* in the loop and wait for it; an interrupt, such as Ctrl-C, cancels it."""
         try:
             self.check()
-            if self._loop is None:
+            if self._runner is None:
                 raise ClientClosed(self._server_name)
-            future: Future[T] = asyncio.run_coroutine_threadsafe(work, self._loop)
+            future = asyncio.run_coroutine_threadsafe(work, self._runner.get_loop())
         except BaseException:
             work.close()
             raise
@@ -116,24 +109,10 @@ class _Loop:
             future.cancel()
             raise
 
-    @property
-    def is_running(self) -> bool:
-        return self._loop is not None
 
-    def _main(self, started: threading.Event) -> None:
-        try:
-            with asyncio.Runner() as runner:
-                runner.run(self._serve(started))
-        except Exception as error:
-            self._error = error
-        finally:
-            started.set()
-
-    async def _serve(self, started: threading.Event) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._stop = asyncio.Event()
-        started.set()
-        await self._stop.wait()
+def _run(runner: asyncio.Runner) -> None:
+    with runner:  # its end cancels the tasks of the loop
+        runner.get_loop().run_forever()
 
 
 class _Bridge(Generic[A]):
@@ -195,8 +174,7 @@ class SyncClient(_Bridge[Client]):
         """Connect."""
         self._loop.check()
         with self._turn:
-            if not self._loop.is_running:
-                self._loop.start()
+            self._loop.start()
             try:
                 self._loop.run(self._target.open())
             except BaseException:
@@ -209,11 +187,12 @@ class SyncClient(_Bridge[Client]):
             return
         self._loop.check()
         with self._turn:
-            if self._loop.is_running:
-                try:
-                    self._loop.run(self._target.close())
-                finally:
-                    self._loop.stop()
+            try:
+                self._loop.run(self._target.aclose())
+            except ClientClosed:  # it was not open
+                pass
+            finally:
+                self._loop.stop()
 
     def __enter__(self) -> Self:
         """Connect; see `open`."""

@@ -2,19 +2,19 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
-from typing import Any, Final
+from contextlib import AsyncExitStack, suppress
+from typing import Any, Final, TypeVar
 
 import msgspec
 
-from genmcp.cancellation import cancel_and_wait
-from genmcp.client.backoff import Polling, is_transient, repeated
-from genmcp.client.cache import copied
-from genmcp.client.connection import Connection, Deadline, OnProgress, Timeout
+from genmcp.client.connection import Connection, Deadline, OnProgress, ProgressReports, Timeout
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
+    ConnectError,
+    ConnectionLost,
     HttpStatusError,
+    OutcomeUnknown,
     ProcessExited,
     ProtocolError,
     RequestTimeout,
@@ -22,10 +22,10 @@ from genmcp.client.errors import (
     TaskCancelled,
     as_task_error,
 )
-from genmcp.client.hooks import ProgressCallback, ProgressReporter
+from genmcp.client.hooks import ProgressCallback
 from genmcp.client.subscriptions import ChangeStream
+from genmcp.core.backoff import backoff
 from genmcp.core.client.lifecycle import Timeouts
-from genmcp.errors import GenmcpError
 from genmcp.protocol.client_features import InputRequest
 from genmcp.protocol.resources import SubscriptionFilter
 from genmcp.protocol.tasks import PROGRESS, DetailedTask
@@ -33,72 +33,27 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value, decoder_for
 from genmcp.wire.jsonrpc import ErrorBody
 
+R = TypeVar("R")
+
 _ACTIVE: Final = ("working", "input_required")
 #: Errors that tell nothing about the task, besides transient ones.
 _UNREACHABLE: Final = (ClientClosed, HttpStatusError, ProcessExited)
-#: Seconds that the first poll of a task waits for its change stream to open.
+_TRANSIENT: Final = (408, 425, 429)  # HTTP statuses, besides 500 and above
+#: Seconds to open the stream of notifications about a task; without it the task is polled.
 _STREAM_TIMEOUT: Final = 1.0
-# Failed polls in a row after which waiting fails. The pauses double from 0.5 to 30 seconds.
+# The most attempts at a poll, and the seconds between them, which double.
 _MAX_POLL_FAILURES = 8
+_FIRST_DELAY, _MAX_DELAY = 0.5, 30.0
+# Seconds between two polls. An interval of 5 s suits tasks that take minutes, but with it a task of
+# 0.1 s would take 5 s as well. So the pauses double up to the interval of the server: this costs
+# about eight more requests for each task.
+_FIRST_POLL: Final = 0.02
+_MIN_POLL_INTERVAL: Final = 0.01
+_POLL_INTERVAL: Final = 1.0  # if the server gives none
 # Seconds without a notification after which a task is polled although its server sends them.
 _CHECK_INTERVAL = 30.0
 
 Check = Callable[[CallToolResult], Awaitable[None]]
-
-
-class TaskUpdates:
-    """The notifications about one task. Owned by `TaskHandle.wait`, as an async context manager.
-
-    SEP-2663, "Task Status Notifications". Entering the context waits one second at most for the
-    change stream to open. Until the server acknowledges the stream, the task is polled.
-    """
-
-    def __init__(self, stream: ChangeStream, id: str) -> None:
-        self._stream = stream
-        self._id = id
-        self._opening: asyncio.Task[ChangeStream]
-        self._complete = False
-
-    async def __aenter__(self) -> "TaskUpdates":
-        opening = self._stream.__aenter__()
-        self._opening = asyncio.get_running_loop().create_task(opening)
-        try:
-            await asyncio.wait({self._opening}, timeout=_STREAM_TIMEOUT)
-        except BaseException:
-            await self.__aexit__()
-            raise
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await cancel_and_wait(self._opening)
-        if self._is_open:
-            await self._stream.__aexit__()
-
-    def before_poll(self) -> None:
-        """Record, before a poll, whether the stream reports every change after that poll."""
-        self._complete = self._is_open and self._id in (self._stream.honored.task_ids or ())
-
-    @property
-    def suffice(self) -> bool:
-        """Whether the server notifies of every change since the last poll.
-
-        True only if the stream was open before that poll. Otherwise a change between the poll and
-        the opening of the stream would be missed.
-        """
-        return self._complete and not self._stream.is_over
-
-    async def next(self) -> Any:
-        """Wait for the next notification, and return its params.
-
-        Raises:
-            StopAsyncIteration, ClientError: The stream has ended.
-        """
-        return (await anext(self._stream)).params
-
-    @property
-    def _is_open(self) -> bool:
-        opening = self._opening
-        return opening.done() and not opening.cancelled() and opening.exception() is None
 
 
 class TaskHandle:
@@ -118,7 +73,7 @@ class TaskHandle:
         self._server_name = connection.server_name
         self._check = check
         self._answered: set[str] = set()
-        self._polling = Polling()
+        self._polls = 0  # since the task began, or resumed after its input
         self._over = self._result is not None
 
     @property
@@ -130,8 +85,8 @@ class TaskHandle:
         """Get the state of the task from the server.
 
         Raises:
-            ServerError: The server does not know the task.
-            ClientError: The server could not be asked, or there is no task, since the call was
+            ServerError: the server does not know the task.
+            ClientError: the server could not be asked, or there is no task, since the call was
                 answered at once.
         """
         task: DetailedTask = await self._send("tasks/get", {})
@@ -152,105 +107,74 @@ class TaskHandle:
             timeout: seconds; None: no limit. Default: that of the client.
 
         Raises:
-            ServerError: The task failed with this error.
-            TaskCancelled: The task was cancelled.
-            RequestTimeout: The timeout expired.
-            InputFailed: The handler did not answer an input request.
-            ProtocolError: The result does not match the `outputSchema` of its tool.
-            OutcomeUnknown, ClientError: The server could not be asked. The task continues; `task`
+            ServerError: the task failed with this error.
+            TaskCancelled: the task was cancelled.
+            RequestTimeout: the timeout expired.
+            InputFailed: the handler did not answer an input request.
+            ProtocolError: the result does not match the `outputSchema` of its tool.
+            OutcomeUnknown, ClientError: the server could not be asked. The task continues; `task`
                 of the error is its id.
         """
         deadline = self._connection.deadline(timeout)
-        if progress is None:
-            return copied(await self.wait_until(deadline))
-        reporter = ProgressReporter(progress)
-        try:
-            result = await self.wait_until(deadline, reporter)
-        except BaseException:
-            await reporter.cancel()
-            raise
-        await reporter.end()
-        return copied(result)
+        async with ProgressReports(progress, deadline) as on_progress:
+            return await self.wait_until(deadline, on_progress)
 
     async def wait_until(
         self, deadline: Deadline, on_progress: OnProgress | None = None
     ) -> CallToolResult:
-        """Wait as `wait` does, until *deadline*; the result is not a copy."""
+        """Wait as `wait` does, until *deadline*."""
         if self._result is None:
             id = self.id or ""
-            try:
-                async with deadline.limit():
+            async with deadline.limit(f"the task {id}", self._server_name):
+                try:
                     self._result = await self._wait(deadline, on_progress)
-            except TimeoutError:
-                seconds = deadline.total or 0
-                raise RequestTimeout(f"the task {id}", self._server_name, seconds) from None
-            except ClientError as error:
-                if self._over or not (is_transient(error) or isinstance(error, _UNREACHABLE)):
-                    raise
-                unknown = as_task_error(error, id)
-                raise unknown from unknown.__cause__
+                except ClientError as error:
+                    if self._over or not (is_transient(error) or isinstance(error, _UNREACHABLE)):
+                        raise
+                    unknown = as_task_error(error, id)
+                    raise unknown from unknown.__cause__
         return self._result
 
     async def update(self, answers: Mapping[str, Any]) -> None:
         """Answer input requests of the task; *answers* has the keys of the requests.
 
         Raises:
-            ServerError: The server does not know the task, or rejects the answers.
-            ClientError: The server could not be reached.
+            ServerError: the server does not know the task, or rejects the answers.
+            ClientError: the server could not be reached.
         """
-        await self._update(answers)
+        await self._send("tasks/update", {"inputResponses": answers})
+        self._answered.update(answers)
 
     async def cancel(self) -> None:
         """Ask the server to cancel the task; `status` shows when it is cancelled.
 
         Raises:
-            ServerError: The server does not know the task.
-            ClientError: The server could not be reached.
+            ServerError: the server does not know the task.
+            ClientError: the server could not be reached.
         """
         await self._send("tasks/cancel", {})
 
     async def _send(
-        self, method: str, params: Mapping[str, Any], timeouts: Timeouts | None = None
+        self, method: str, params: Mapping[str, Any], deadline: Deadline | None = None
     ) -> Any:
+        """Send a request about the task. With a *deadline* of a wait, it has no other limit."""
         if self.id is None:
             raise ClientError("the call was answered at once: there is no task", self._server_name)
+        timeouts = None if deadline is None else Timeouts(idle=deadline.idle, total=None)
         return await self._connection.result(method, {"taskId": self.id, **params}, timeouts)
 
-    async def _poll(self, updates: TaskUpdates, deadline: Deadline) -> DetailedTask:
+    async def _poll(self, deadline: Deadline) -> DetailedTask:
         """Get the state of the task; a transient failure is retried."""
-        updates.before_poll()
-        # No total timeout: `wait_until` bounds the time of all polls together.
-        timeouts = Timeouts(idle=deadline.idle, total=None)
-        task: DetailedTask = await repeated(
-            lambda: self._send("tasks/get", {}, timeouts),
-            _MAX_POLL_FAILURES,
-        )
+        task: DetailedTask = await _repeated(lambda: self._send("tasks/get", {}, deadline))
         return task
-
-    async def _update(self, answers: Mapping[str, Any], timeouts: Timeouts | None = None) -> None:
-        # Marked before they are sent: a notification may repeat the input requests meanwhile.
-        self._answered.update(answers)
-        try:
-            await self._send("tasks/update", {"inputResponses": answers}, timeouts)
-        except BaseException:
-            self._answered.difference_update(answers)
-            raise
-
-    async def _answer(self, answers: Mapping[str, Any], deadline: Deadline) -> None:
-        """Send answers; a transient failure is retried.
-
-        SEP-2663, "Task Update Requests": a server ignores answers that it does not need any more,
-        so that a repetition does no harm.
-        """
-        timeouts = Timeouts(idle=deadline.idle, total=None)
-        await repeated(lambda: self._update(answers, timeouts), _MAX_POLL_FAILURES)
 
     async def _wait(self, deadline: Deadline, on_progress: OnProgress | None) -> CallToolResult:
         id = self.id or ""
         reported: _TaskProgress | None = None
-        stream = ChangeStream(self._connection, SubscriptionFilter(task_ids=[id]))
-        async with TaskUpdates(stream, id) as updates:
-            task = await self._poll(updates, deadline)
+        async with AsyncExitStack() as stack:
+            # Before the first poll: a change between the two would be missed otherwise.
+            changes = await self._open_changes(id, stack)
+            task = await self._poll(deadline)
             while True:
                 progress = _progress_of(task)
                 if on_progress is not None and progress is not None and progress != reported:
@@ -264,77 +188,69 @@ class TaskHandle:
                         raise self._failed(task)
                     case "cancelled":
                         raise TaskCancelled(id, self._server_name, task.status_message)
-                task = await self._next(task, updates, deadline)
+                task = await self._next(task, changes, deadline)
+
+    async def _open_changes(self, id: str, stack: AsyncExitStack) -> ChangeStream | None:
+        """Open the stream of notifications about the task; None if the server has none.
+
+        SEP-2663, "Task Status Notifications".
+        """
+        changes = ChangeStream(self._connection, SubscriptionFilter(task_ids=[id]))
+        with suppress(ClientError, TimeoutError):
+            async with asyncio.timeout(_STREAM_TIMEOUT):
+                await stack.enter_async_context(changes)
+            if id in (changes.honored.task_ids or ()):
+                return changes
+        return None
 
     async def _next(
-        self, task: DetailedTask, updates: TaskUpdates, deadline: Deadline
+        self, task: DetailedTask, changes: ChangeStream | None, deadline: Deadline
     ) -> DetailedTask:
-        """Answer the input requests of *task*, and return its next state."""
+        """Answer the input requests of *task* or wait for a change; return the next state."""
         requests = {
-            key: raw
+            key: self._decoded(InputRequest, raw, "an input request")
             for key, raw in (task.input_requests or {}).items()
             if key not in self._answered
         }
-        if not requests:
-            return await self._change(task, updates, deadline)
-        loop = asyncio.get_running_loop()
-        decoded = self._decode_requests(requests)
-        answering = loop.create_task(self._connection.answers(decoded))
-        try:
-            # While the user of this client thinks, another client may answer or cancel the task.
-            while task.status == "input_required" and not answering.done():
-                changing = loop.create_task(self._change(task, updates, deadline))
-                try:
-                    await asyncio.wait({answering, changing}, return_when="FIRST_COMPLETED")
-                    if changing.done():
-                        task = changing.result()
-                finally:
-                    await cancel_and_wait(changing)
-            if task.status == "input_required":
-                await self._answer(answering.result(), deadline)
-                self._polling.restart()
-                task = await self._poll(updates, deadline)
-            return task
-        finally:
-            await cancel_and_wait(answering)
-
-    def _decode_requests(self, requests: Mapping[str, msgspec.Raw]) -> dict[str, InputRequest]:
-        try:
-            return {key: decoder_for(InputRequest).decode(raw) for key, raw in requests.items()}
-        except msgspec.MsgspecError as error:
-            raise ProtocolError(f"an input request of a task: {error}", self._server_name) from None
-
-    async def _change(
-        self, task: DetailedTask, updates: TaskUpdates, deadline: Deadline
-    ) -> DetailedTask:
-        """Wait until the task may have changed, and return its state."""
-        if not updates.suffice:
-            await asyncio.sleep(self._polling.pause(task.poll_interval_ms))
+        if requests:
+            answers = await self._connection.answers(requests)
+            # SEP-2663, "Task Update Requests": a server ignores answers that it does not need any
+            # more, so that a repetition does no harm.
+            sent = {"inputResponses": answers}
+            await _repeated(lambda: self._send("tasks/update", sent, deadline))
+            self._answered.update(answers)
+            self._polls = 0
+        elif changes is None or changes.is_over:
+            interval = task.poll_interval_ms
+            limit = _POLL_INTERVAL if interval is None else interval / 1000
+            self._polls += 1
+            # SEP-2663, "Task Polling": never longer than the interval of the server.
+            await asyncio.sleep(backoff(self._polls, _FIRST_POLL, max(limit, _MIN_POLL_INTERVAL)))
         else:
             with suppress(ClientError, StopAsyncIteration, TimeoutError):
                 async with asyncio.timeout(_CHECK_INTERVAL):
-                    update = await updates.next()
+                    update = (await anext(changes)).params
                     # A final state is final. Any other notification may be older than the last
                     # poll, so that the task is polled again.
                     if isinstance(update, DetailedTask) and update.status not in _ACTIVE:
                         return update
-        return await self._poll(updates, deadline)
+        return await self._poll(deadline)
 
     async def _completed(self, task: DetailedTask) -> CallToolResult:
-        try:
-            result: CallToolResult = decoder_for(CallToolResult).decode(task.result)
-        except msgspec.MsgspecError as error:
-            raise ProtocolError(f"the result of a task: {error}", self._server_name) from None
+        result: CallToolResult = self._decoded(CallToolResult, task.result, "the result")
         if self._check is not None:
             await self._check(result)
         return result
 
-    def _failed(self, task: DetailedTask) -> GenmcpError:
-        try:
-            body: ErrorBody = decoder_for(ErrorBody).decode(task.error)
-        except msgspec.MsgspecError as error:
-            return ProtocolError(f"the error of a task: {error}", self._server_name)
+    def _failed(self, task: DetailedTask) -> ServerError:
+        body: ErrorBody = self._decoded(ErrorBody, task.error, "the error")
         return ServerError(body.code, body.message, body.data, server_name=self._server_name)
+
+    def _decoded(self, kind: Any, raw: Any, what: str) -> Any:
+        try:
+            return decoder_for(kind).decode(raw)
+        except msgspec.MsgspecError as error:
+            raise ProtocolError(f"{what} of a task: {error}", self._server_name) from None
 
 
 class _TaskProgress(Value):
@@ -349,3 +265,26 @@ def _progress_of(task: DetailedTask) -> _TaskProgress | None:
         return msgspec.convert((task.meta or {}).get(PROGRESS), _TaskProgress)
     except msgspec.ValidationError:
         return None
+
+
+async def _repeated(request: Callable[[], Awaitable[R]]) -> R:
+    """Send a request until it succeeds, or fails for good. Only for requests without side effects.
+
+    Raises:
+        ClientError: the last attempt failed, or an error is not transient.
+    """
+    for failures in range(1, _MAX_POLL_FAILURES):
+        try:
+            return await request()
+        except ClientError as error:
+            if not is_transient(error):
+                raise
+        await asyncio.sleep(backoff(failures, _FIRST_DELAY, _MAX_DELAY))
+    return await request()
+
+
+def is_transient(error: ClientError) -> bool:
+    """Return whether the same request may succeed later: the network or the server had trouble."""
+    if isinstance(error, HttpStatusError | ServerError):
+        return error.status in _TRANSIENT or error.status >= 500
+    return isinstance(error, ConnectionLost | OutcomeUnknown | RequestTimeout | ConnectError)

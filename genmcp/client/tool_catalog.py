@@ -3,11 +3,10 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from genmcp._schema.document import Document
 from genmcp._schema.limits import FOREIGN_LIMITS
@@ -46,32 +45,14 @@ class ToolHeaders(NamedTuple):
 _NO_HEADERS: Final = ToolHeaders()
 
 
-class _KnownTool:
-    """One listed tool. Owned by the `ToolCatalog`.
+class _KnownTool(NamedTuple):
+    """A listed tool: the headers of its calls, and its output schema as JSON.
 
-    *output* is the output schema as JSON, since the listed definition belongs to the caller, who
-    may change it. It is compiled when the first result is checked.
+    As JSON, since the listed definition belongs to the caller, who may change it.
     """
 
-    __slots__ = ("_schema", "headers", "output")
-
-    def __init__(self, headers: ToolHeaders, output: bytes | None) -> None:
-        self.headers = headers
-        self.output = output
-        self._schema: Schema | UnsetType | None = None if output is None else UNSET
-
-    async def schema(self, name: str) -> Schema | None:
-        """Return the output schema; None without, or if it exceeds `FOREIGN_LIMITS`."""
-        if self._schema is UNSET:
-            text = self.output or b""
-            try:
-                self._schema = await read_schemas([text], partial(_compile, text))
-            except ConfigurationError as error:
-                logger.warning(
-                    "results of the tool %r cannot be checked: %s", printable(name), error
-                )
-                self._schema = None
-        return self._schema
+    headers: ToolHeaders
+    output: bytes | None
 
 
 class ToolCatalog:
@@ -90,10 +71,8 @@ class ToolCatalog:
         self.listed = False
         self._server_name = server_name
         self._known: Mapping[str, _KnownTool] = {}
-
-    def has(self, name: str) -> bool:
-        """Return whether the tool is listed."""
-        return name in self._known
+        # By their JSON, when a first result is checked; None: it exceeds `FOREIGN_LIMITS`.
+        self._schemas: dict[bytes, Schema | None] = {}
 
     async def update(self, tools: Sequence[ToolDefinition]) -> list[ToolDefinition]:
         """Replace the catalog by *tools*; return those that can be called."""
@@ -101,10 +80,18 @@ class ToolCatalog:
         known: dict[str, _KnownTool] = {}
         usable: list[ToolDefinition] = []
         for tool in tools:
-            entry = self._entry(tool, headers.get(tool.name, _NO_HEADERS))
-            known[tool.name] = entry
-            if not entry.headers.fault:
+            found, output = headers.get(tool.name, _NO_HEADERS), tool.output_schema
+            encoded = None if output is None else msgspec.json.encode(output)
+            known[tool.name] = _KnownTool(found, encoded)
+            if found.fault:
+                name = printable(tool.name)
+                logger.warning(
+                    "%s: the tool %r is left out: %s", self._server_name, name, found.fault
+                )
+            else:
                 usable.append(tool)
+        outputs = {each.output for each in known.values()}
+        self._schemas = {text: self._schemas[text] for text in self._schemas if text in outputs}
         self._known = known
         self.listed = True
         return usable
@@ -113,7 +100,7 @@ class ToolCatalog:
         """Return the headers that repeat *arguments* of a call.
 
         Raises:
-            ProtocolError: The annotations of the tool are invalid.
+            ProtocolError: the annotations of the tool are invalid.
         """
         if (tool := self._known.get(name)) is None:
             return ()
@@ -131,12 +118,14 @@ class ToolCatalog:
         a client should check that.
 
         Raises:
-            ProtocolError: The structured content is missing or does not match.
+            ProtocolError: the structured content is missing or does not match.
         """
         tool = self._known.get(name)
         if tool is None or tool.output is None or result.is_error:
             return
-        if (schema := await tool.schema(name)) is None:
+        if tool.output not in self._schemas:
+            self._schemas[tool.output] = await _compiled(name, tool.output)
+        if (schema := self._schemas[tool.output]) is None:
             return
         if result.structured_content is UNSET:
             raise self._mismatch(name, ["there is no structured content"])
@@ -148,21 +137,6 @@ class ToolCatalog:
             f"the result of the tool {name!r} does not fit its outputSchema: {'; '.join(faults)}",
             self._server_name,
         )
-
-    def _entry(self, tool: ToolDefinition, headers: ToolHeaders) -> _KnownTool:
-        """Return the entry of *tool*: the previous one, with its compiled schema, if unchanged."""
-        if headers.fault:
-            logger.warning(
-                "%s: the tool %r is left out: %s",
-                self._server_name,
-                printable(tool.name),
-                headers.fault,
-            )
-        output = None if tool.output_schema is None else msgspec.json.encode(tool.output_schema)
-        known = self._known.get(tool.name)
-        if known is None or (known.headers, known.output) != (headers, output):
-            return _KnownTool(headers, output)
-        return known
 
 
 async def read_tool_headers(tools: Sequence[ToolDefinition]) -> Mapping[str, ToolHeaders]:
@@ -189,7 +163,16 @@ def _headers(tool: ToolDefinition) -> ToolHeaders:
         return ToolHeaders(fault=f"its schema cannot be read: {type(error).__name__}")
 
 
-def _compile(text: bytes) -> Schema:
-    # Formats are not checked: servers need not either, and the result would be lost.
-    document = msgspec.json.decode(text)
-    return Schema(document, formats=False, origin="outputSchema", limits=FOREIGN_LIMITS)
+async def _compiled(name: str, text: bytes) -> Schema | None:
+    """Return the output schema of the tool *name*; None if it exceeds `FOREIGN_LIMITS`."""
+
+    def read() -> Schema:
+        # Formats are not checked: servers need not either, and the result would be lost.
+        document = msgspec.json.decode(text)
+        return Schema(document, formats=False, origin="outputSchema", limits=FOREIGN_LIMITS)
+
+    try:
+        return await read_schemas([text], read)
+    except ConfigurationError as error:
+        logger.warning("results of the tool %r cannot be checked: %s", printable(name), error)
+        return None

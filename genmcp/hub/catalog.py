@@ -11,7 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError, ListTooLong, ServerError
+from genmcp.client.errors import ClientError, ProtocolError, ServerError
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.client.tool_catalog import read_tool_headers
 from genmcp.core.request import Policy
@@ -184,7 +184,7 @@ async def read_lists(
             except ServerError as error:
                 if getattr(catalog, name):
                     failure = error
-            except ListTooLong as error:  # other lists, and calls, still work
+            except ProtocolError as error:  # other lists, and calls, still work
                 logger.warning("%s: the list is left out: %s", name, error)
             except ClientError as error:  # the request itself failed: the others would fail too
                 return await _updated(catalog, lists), error

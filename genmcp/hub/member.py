@@ -334,7 +334,7 @@ class HubMember(Member):
                 handler=self._handler,
                 options=options,
             )
-            stack.push_async_callback(client.close)
+            stack.push_async_callback(client.aclose)
             await client.open()
             # The stream is opened before the lists are read, so that no change is missed.
             changes = None

@@ -79,11 +79,11 @@ class Slow(ClientHandler):
 
 
 async def test_closing_that_is_left_goes_on(pids: Path) -> None:
-    """Cancelling `close` leaves no process behind; another `close` waits for its end."""
+    """Cancelling `aclose` leaves no process behind; another `aclose` waits for its end."""
     handler = Slow()
     client = Client(command(pids), handler=handler)
     await client.open()
-    closing = asyncio.create_task(client.close())
+    closing = asyncio.create_task(client.aclose())
     await handler.ending.wait()
     closing.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -91,19 +91,19 @@ async def test_closing_that_is_left_goes_on(pids: Path) -> None:
     assert running(pids)
 
     handler.end.set()
-    await client.close()
+    await client.aclose()
 
     assert not running(pids)
 
 
 async def test_closing_twice_at_once_waits_twice(pids: Path) -> None:
-    """The second `close` returns after the end of the process."""
+    """The second `aclose` returns after the end of the process."""
     handler = Slow()
     client = Client(command(pids), handler=handler)
     await client.open()
-    first = asyncio.create_task(client.close())
+    first = asyncio.create_task(client.aclose())
     await handler.ending.wait()
-    second = asyncio.create_task(client.close())
+    second = asyncio.create_task(client.aclose())
     await asyncio.sleep(0)
     assert not second.done()
     handler.end.set()
@@ -119,7 +119,7 @@ async def test_closing_in_a_hook_does_not_wait_for_the_hook(pids: Path) -> None:
 
     class Closer(ClientHandler):
         async def handle_log(self, params: Any) -> None:
-            await client.close()
+            await client.aclose()
             closed.set()
 
     client = Client(command(pids), handler=Closer())
@@ -128,7 +128,7 @@ async def test_closing_in_a_hook_does_not_wait_for_the_hook(pids: Path) -> None:
         await client.call("t", timeout=8)
     async with asyncio.timeout(3):
         await closed.wait()
-        await client.close()
+        await client.aclose()
 
     assert not running(pids)
 
@@ -144,7 +144,7 @@ async def test_closing_survives_a_hook_that_awaits_a_cancelled_task(pids: Path) 
 
     client = Client(command(pids), handler=Broken())
     await client.open()
-    await client.close()
+    await client.aclose()
 
     assert not running(pids)
 
@@ -156,7 +156,7 @@ async def test_closing_while_it_is_opened_ends_both(pids: Path, turns: int) -> N
     opening = asyncio.create_task(client.open())
     for _ in range(turns):
         await asyncio.sleep(0)
-    await client.close()
+    await client.aclose()
     with pytest.raises(ClientClosed):
         await opening
 
@@ -185,7 +185,7 @@ async def test_closing_while_the_transport_opens_ends_it() -> None:
     opening = asyncio.create_task(client.open())
     await stuck.begun.wait()
     async with asyncio.timeout(5):
-        await client.close()
+        await client.aclose()
         with pytest.raises(ClientClosed):
             await opening
 
@@ -202,21 +202,21 @@ async def test_opening_twice_at_once_waits_twice() -> None:
     assert client.revision == "2026-07-28"
     await first
     assert late.opened == 1
-    await client.close()
+    await client.aclose()
 
 
 async def test_opening_anew_in_two_tasks_makes_one_connection() -> None:
     """After a close, too; and a close while one waits for the other closes both."""
     client = Client(Suite(name="s", version="1"))
     await client.open()
-    await client.close()
+    await client.aclose()
     await asyncio.gather(client.open(), client.open())
     assert client.is_open
-    await client.close()
+    await client.aclose()
 
     openings = [asyncio.create_task(client.open()) for _ in range(2)]
     await asyncio.sleep(0)
-    await client.close()
+    await client.aclose()
     for opening in openings:
         with pytest.raises(ClientClosed):
             await opening
@@ -242,7 +242,7 @@ async def test_closing_during_the_handshake_raises_closed() -> None:
         await greeted.wait()
         asking = asyncio.create_task(client.ping())
         await asyncio.sleep(0)
-        await client.close()
+        await client.aclose()
         for task in (opening, asking):
             with pytest.raises(ClientClosed):
                 await task

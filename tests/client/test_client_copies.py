@@ -29,13 +29,6 @@ class Weigh(Tool):
         return self.kept
 
 
-class Bake(Weigh):
-    """The same as a task."""
-
-    name = "bake"
-    task = "always"
-
-
 @asynccontextmanager
 async def kitchen(
     *tools: Any, revision: str | None = None, cache: int = 0
@@ -97,22 +90,3 @@ async def test_copies_a_result_is_the_callers(revision: str) -> None:
         spoil(await client.call("weigh"))
         assert weigh.kept == {"grams": 5, "of": ["flour"]}
         assert (await client.call("weigh")).structured == weigh.kept
-
-
-@pytest.mark.parametrize("revision", BOTH)
-async def test_copies_what_the_server_is_belongs_to_the_caller(revision: str) -> None:
-    """Each look at it is as good as the first."""
-    async with kitchen(Weigh(), revision=revision) as client:
-        expected = repr((client.capabilities, client.server_info, await client.discover()))
-        for value in (client.capabilities, client.server_info, await client.discover()):
-            spoil(value)
-        assert expected == repr((client.capabilities, client.server_info, await client.discover()))
-
-
-async def test_copies_the_result_of_a_task_is_the_callers() -> None:
-    """Waiting again returns the original result."""
-    async with kitchen(Bake()) as client:
-        task = await client.call_task("bake")
-        assert task.id is not None
-        spoil(await task.wait())
-        assert (await task.wait()).structured == {"grams": 5, "of": ["flour"]}

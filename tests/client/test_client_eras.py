@@ -1,4 +1,4 @@
-"""The client's memory of the eras of servers."""
+"""A server that was upgraded, and one that lacks the only allowed revision."""
 
 import asyncio
 import json
@@ -7,66 +7,18 @@ from typing import Any
 import pytest
 
 from genmcp import Endpoint, Suite, tool
-from genmcp.client.cache import REVISION_CACHE, RevisionCache
 from genmcp.client.client import Client
 from genmcp.client.errors import UnsupportedRevision
 from genmcp.client.options import ClientOptions
 from tests.client.scripted import Asked, app_of
 from tests.hub.far import NEW, OLD, Far
-from tests.support.client_bounds import bounds
-from tests.support.clock import Clock
 from tests.support.serving import serve
-
-TTL = 60.0
-
-
-def test_eras_are_remembered_until_found_otherwise() -> None:
-    """A server's revision is known until it speaks another."""
-    eras = RevisionCache()
-    eras.remember("http://a", "2025-06-18")
-    assert eras.get("http://a", TTL) == "2025-06-18"
-    eras.remember("http://a", "2026-07-28")
-    assert eras.get("http://a", TTL) == "2026-07-28"
-
-
-def test_eras_forget_the_server_met_longest_ago() -> None:
-    """The memory is bounded."""
-    eras = RevisionCache(2)
-    for server in ("a", "b", "a", "c"):
-        eras.remember(server, "2026-07-28")
-    assert [eras.get(server, TTL) is None for server in "abc"] == [False, True, False]
-
-
-def test_era_expires_however_often_it_is_used() -> None:
-    """Connections that rely on it do not confirm it: the server may have been upgraded."""
-    clock = Clock()
-    eras = RevisionCache(clock=clock)
-    eras.remember("a", "2025-06-18")
-    for clock.now in (30.0, 59.0):
-        assert eras.get("a", TTL) == "2025-06-18"
-        eras.remember("a", "2025-06-18")
-    clock.now = 60.0
-    assert eras.get("a", TTL) is None
-    eras.remember("a", "2025-06-18")  # found anew
-    clock.now = 119.0
-    assert eras.get("a", TTL) == "2025-06-18"
 
 
 @tool
 async def version() -> str:
     """Reports that the server is the new one."""
     return "new"
-
-
-@pytest.mark.parametrize(("ttl", "spoken"), [(0.0, "2026-07-28"), (TTL, "2025-11-25")])
-async def test_upgraded_server_is_probed_by_a_new_connection(ttl: float, spoken: str) -> None:
-    """Once the memory has expired; until then the handshake of the older revisions is sent."""
-    both = Endpoint(Suite(name="new", version="2", tools=[version]))
-    async with asyncio.timeout(20), serve(both) as url:
-        REVISION_CACHE.remember(url, "2025-06-18")
-        with bounds(revision_ttl=ttl):
-            async with Client(url) as client:
-                assert client.revision == spoken
 
 
 async def old(asked: Asked) -> None:

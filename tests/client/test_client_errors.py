@@ -40,7 +40,7 @@ def test_client_errors_are_one_tree() -> None:
         (ServerError(-32602, "Unknown tool: x", {"name": "x"}), "Unknown tool: x (-32602)"),
         (ProcessExited("server", None), "server has ended, with unknown exit status"),
         (ProcessExited("server", 0), "server has ended, with exit status 0"),
-        (ProcessExited("server", -15, "bye"), "by SIGTERM; last line of stderr: bye"),
+        (ProcessExited("server", -15, "bye"), "by signal 15; last line of stderr: bye"),
         (ProcessExited("server", -99), "server has ended, by signal 99"),
         (OutcomeUnknown("a call", "here", "it broke"), "not have been carried out: it broke"),
         (

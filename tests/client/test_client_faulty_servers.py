@@ -121,29 +121,6 @@ async def test_client_ends_a_list_that_does_not(cursors: str) -> None:
                 await client.tools()
 
 
-async def test_client_reads_a_list_anew_whose_cursor_is_stale() -> None:
-    """A cursor of a page that was kept may not be taken any more: the list is read again."""
-    cursors = iter("abc")
-    good = "a"
-
-    def answer(method: str, params: dict[str, Any]) -> Any:
-        nonlocal good
-        if method == "tools/list":
-            cursor = params.get("cursor")
-            if cursor is None:
-                good = next(cursors)
-                return page(good, nextCursor=good, ttlMs=60_000)
-            return page("last") if cursor == good else McpError("stale", code=-32602)
-        return None
-
-    async with scripted(answer) as (client, server):
-        assert [each.name for each in await client.tools()] == ["a", "last"]
-        assert [each.name for each in await client.tools()] == ["a", "last"]
-        assert server.asked.count("tools/list") == 3
-        good = "gone"
-        assert [each.name for each in await client.tools()] == ["b", "last"]
-
-
 async def test_client_raises_the_error_of_a_list_that_is_not_kept() -> None:
     """An error of the first page is the server's."""
     async with scripted(lambda method, _: McpError("no") if method == "tools/list" else None) as (
@@ -372,25 +349,3 @@ async def test_client_asks_nobody_twice() -> None:
     async with scripted(tasks(asks, asks, asks, done), Counting()) as (client, _):
         await client.call("t")
     assert asked == 1
-
-
-async def test_client_stops_asking_when_a_task_goes_on_without() -> None:
-    """A question that was answered elsewhere, or cancelled, needs no answer."""
-    question = {
-        "method": "elicitation/create",
-        "params": {"message": "?", "requestedSchema": {"type": "object", "properties": {}}},
-    }
-    left = asyncio.Event()
-
-    class Slow(ClientHandler):
-        async def handle_elicitation_create(self, *_: Any) -> Any:
-            try:
-                await asyncio.Event().wait()
-            finally:
-                left.set()
-
-    asks = {"status": "input_required", "inputRequests": {"q": question}}
-    done = {"status": "completed", "result": ANSWERED}
-    async with scripted(tasks(asks, done), Slow()) as (client, _):
-        assert (await client.call("t")).content == []
-        await left.wait()

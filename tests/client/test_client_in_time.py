@@ -7,11 +7,9 @@ from typing import Any
 
 import pytest
 
-from genmcp.client.cache import REVISION_CACHE
 from genmcp.client.client import Client
 from genmcp.client.errors import RequestTimeout
 from genmcp.client.handler import ClientHandler
-from genmcp.client.options import ClientOptions
 from genmcp.protocol.tasks import PROGRESS
 from tests.client.scripted import Asked, event, served
 
@@ -125,28 +123,6 @@ async def test_in_time_a_list_that_hangs_counts() -> None:
                 await client.call("t", timeout=0.3)
 
 
-async def test_in_time_an_answer_that_comes_another_way_counts() -> None:
-    """The request returns, although its own response never ends."""
-    stream = asyncio.Queue[str]()
-
-    async def script(asked: Asked) -> None:
-        if asked.method == "GET":
-            await asked.stream(": hello\n\n", more=True)
-            await asked.write(await stream.get())
-            await asked.receive()
-        elif asked.rpc == "tools/call":
-            await asked.stream(": hello\n\n", more=True)
-            message = json.loads(asked.body)
-            result = {"jsonrpc": "2.0", "id": message["id"], "result": {"content": []}}
-            stream.put_nowait(event(result))
-            await asked.receive()
-        else:
-            await older(asked)
-
-    async with served(script) as url, Client(url) as client, asyncio.timeout(10):
-        assert not (await client.call("t")).content
-
-
 @pytest.mark.parametrize("said", [True, [], {}, {"progress": "far"}, {"total": 3}])
 async def test_in_time_progress_of_a_task_that_is_none_is_ignored(said: object) -> None:
     """The task continues."""
@@ -171,12 +147,3 @@ async def test_in_time_what_is_kept_is_nobodys_to_change() -> None:
             read = await client.read("a:b")
             assert len(read.contents) == 1
             read.contents.clear()  # type: ignore[attr-defined]
-
-
-async def test_in_time_revision_option_applies_to_its_client_only() -> None:
-    """The next client of the server, without an era, negotiates by itself."""
-    async with served(older) as url:
-        async with Client(url, options=ClientOptions(revision="2025-03-26")):
-            assert REVISION_CACHE.get(url, 60) is None
-        async with Client(url):
-            assert REVISION_CACHE.get(url, 60) == "2025-06-18"

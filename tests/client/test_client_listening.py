@@ -133,7 +133,7 @@ async def test_listening_ends_with_its_connection(revision: str) -> None:
     async with board(revision) as (client, _), client.listen(tools=True) as changes:
         waiting = asyncio.create_task(anext(changes))
         await asyncio.sleep(0)
-        await client.close()
+        await client.aclose()
         with pytest.raises((ClientClosed, StopAsyncIteration)):
             await waiting
 

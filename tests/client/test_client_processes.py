@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from genmcp import Accepted, Client, ClientHandler, Command
-from genmcp.client.errors import ProcessExited, RequestTimeout, ServerError
+from genmcp.client.errors import ProcessExited, RequestTimeout
 from genmcp.client.options import ClientOptions
 
 pytestmark = pytest.mark.slow
@@ -126,7 +126,7 @@ class Thinking(ClientHandler):
 async def test_client_restarts_a_server_that_exits_on_the_probe(
     tmp_path: Path,
 ) -> None:
-    """It is initialized then; the next client of the same command knows that it is to be."""
+    """It is started once more, and initialized."""
     starts, handler = tmp_path / "starts", Thinking()
     picky = command(PICKY, str(starts))
 
@@ -135,10 +135,6 @@ async def test_client_restarts_a_server_that_exits_on_the_probe(
         assert (await client.call("t")).text == "here"
     assert len(starts.read_text().splitlines()) == 2
     assert handler.ended == 1
-
-    async with asyncio.timeout(20), Client(picky) as client:
-        assert (await client.call("t")).text == "here"
-    assert len(starts.read_text().splitlines()) == 3
 
 
 async def test_client_says_once_why_a_server_ends(caplog: pytest.LogCaptureFixture) -> None:
@@ -167,14 +163,13 @@ async def test_client_of_one_revision_does_not_start_a_server_again(tmp_path: Pa
 
 
 async def test_client_warns_once_of_what_is_no_message(caplog: pytest.LogCaptureFixture) -> None:
-    """A server that prints is reported by its first line, and by the number of further ones."""
+    """A server that prints is reported by its first line; the others are at DEBUG."""
     source = CURIOUS.replace("answers = []", "for _ in range(1000): print('Hello.')\nanswers = []")
     async with asyncio.timeout(20), Client(command(source)) as client:
         await client.call("answers")
 
-    first, rest = [each.getMessage() for each in caplog.records if each.levelno > logging.INFO]
+    [first] = [each.getMessage() for each in caplog.records if each.levelno > logging.INFO]
     assert "The body is not JSON" in first
-    assert "999 more" in rest
 
 
 async def test_client_keeps_what_a_server_writes_to_stderr(
@@ -220,21 +215,6 @@ async def test_client_cancels_many_calls_of_a_stuck_server_cleanly(
     assert {RequestTimeout} == {type(each) for each in failed}
     assert len(left) <= 2  # those whose request was written, if not read
     assert [each for each in caplog.records if each.levelno > logging.INFO] == []
-
-
-async def test_client_error_explains_a_tool_that_requires_tasks() -> None:
-    """2025-11-25, tasks: a call without a task is rejected with -32601."""
-    source = """
-        for message in messages:
-            match message:
-                case {"method": "initialize", "id": id}:
-                    initialize_result(id, "2025-11-25")
-                case {"id": id}:
-                    say(id=id, error={"code": -32601, "message": "It requires a task"})
-    """
-    async with asyncio.timeout(20), Client(command(source)) as client:
-        with pytest.raises(ServerError, match=r"It requires .* \(-32601\); .*a task of 2025-11-25"):
-            await client.call("t")
 
 
 async def test_client_does_without_a_level_of_log_messages(

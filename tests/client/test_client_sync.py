@@ -7,8 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from genmcp import Channel, Resource, Suite, Tool, ToolRequest, prompt, tool
-from genmcp.client.client import Client
-from genmcp.client.errors import ClientClosed, ConnectError, ServerError
+from genmcp.client.errors import ClientClosed, ServerError
 from genmcp.client.sync import SyncClient
 from genmcp.protocol.prompts import PromptReference
 
@@ -164,30 +163,6 @@ def test_sync_client_is_refused_after_a_fork(monkeypatch: pytest.MonkeyPatch) ->
                     method()
             client.close()
         client.ping()
-
-
-def test_sync_client_says_that_no_loop_can_be_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is not waited for then; later it may be."""
-
-    def none() -> object:
-        raise OSError(24, "Too many open files")
-
-    client = SyncClient(suite())
-    with monkeypatch.context() as full:
-        full.setattr("asyncio.events.new_event_loop", none)
-        with pytest.raises(ConnectError, match="Too many open files"):
-            client.open()
-    with client:
-        client.ping()
-
-
-def test_sync_client_has_the_methods_of_the_client() -> None:
-    """A method that is added to one of them is added to the other."""
-
-    def public(kind: type) -> set[str]:
-        return {name for name in dir(kind) if not name.startswith("_")}
-
-    assert public(SyncClient) == public(Client)
 
 
 def test_sync_client_reports_the_end_of_its_connection() -> None:

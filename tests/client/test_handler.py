@@ -1,12 +1,13 @@
 """A server's requests reach the hooks, and their results reach the server."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from genmcp.client.handler import ClientHandler, DefaultHandler, Denied, Sampled
+from genmcp.client.client import Client
+from genmcp.client.handler import ClientHandler, Denied, Sampled
 from genmcp.client.handler_runner import HandlerRunner
 from genmcp.errors import (
     ConfigurationError,
@@ -73,23 +74,12 @@ async def answer(handler: ClientHandler | None, method: str, params: Any = None)
         await answering.close()
 
 
-async def test_handler_without_hooks_declares_nothing_and_pongs() -> None:
-    """A client without a handler gets no questions, but responds to pings."""
+async def test_handler_without_hooks_declares_nothing() -> None:
+    """A client without a handler gets no questions."""
     assert HandlerRunner().capabilities == ClientCapabilities()
-    assert await answer(None, "ping") == {}
     for method in ("roots/list", "sampling/createMessage", "elicitation/create", "what/ever"):
         with pytest.raises(MethodNotFound, match=method):
             await answer(None, method, SAMPLE)
-
-
-async def test_handler_ping_may_have_a_hook_of_its_own() -> None:
-    """Its return value is the result."""
-
-    class Handler(ClientHandler):
-        async def handle_ping(self) -> Any:
-            return {"_meta": {"up": True}}
-
-    assert await answer(Handler(), "ping") == {"_meta": {"up": True}}
 
 
 def test_handler_with_a_misspelt_hook_is_refused() -> None:
@@ -165,7 +155,7 @@ async def test_handler_may_say_what_it_declares() -> None:
             roots={}, sampling=SamplingCapability(), elicitation=ElicitationCapability()
         )
 
-    assert HandlerRunner(Handler()).capabilities is Handler.capabilities
+    assert HandlerRunner(Handler()).capabilities == Handler.capabilities
     assert await answer(Handler(), "roots/list") == ListRootsResult([])
     assert await answer(Handler(), "elicitation/create", ASKED) == ElicitResult("decline")
     with pytest.raises(InvalidParams, match=r"elicitation\.url"):
@@ -182,7 +172,7 @@ async def test_handler_may_declare_more_than_its_hooks() -> None:
     handler.capabilities = declared
     answering = HandlerRunner(handler)
 
-    assert answering.capabilities is declared
+    assert answering.capabilities == declared
     assert await answering.answer("elicitation/create", ASKED) == ElicitResult("decline")
 
 
@@ -295,23 +285,6 @@ async def test_handler_is_asked_only_in_modes_that_are_declared() -> None:
     assert await answer(Url(), "elicitation/create", SENT) == ElicitResult("accept")
 
 
-async def test_handler_without_url_hook_gets_urls_in_its_form_hook(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Where it declares URLs all the same; it is warned of once."""
-
-    class Handler(Form):
-        capabilities = ClientCapabilities(elicitation=ElicitationCapability(url={}))
-
-    form = Handler(Accepted())
-    answering = HandlerRunner(form)
-    for _ in range(2):
-        assert await answering.answer("elicitation/create", SENT) == ElicitResult("accept")
-
-    assert form.asked == [("Go there?", {"mode": "url", "url": SENT.url})] * 2
-    assert [each.levelname for each in caplog.records] == ["WARNING"]
-
-
 async def test_handler_samples_a_model() -> None:
     """Its result may be a mapping; the hook gets the server's params."""
 
@@ -385,42 +358,22 @@ async def test_handler_answers_all_input_requests() -> None:
         await answering.answer_all({**requests, "u": ElicitRequest(SENT)})
 
 
-async def test_default_handler_declares_what_it_is_given() -> None:
-    """Forms always, which it declines; roots and a model only where there are any."""
-    plain, full = (
-        DefaultHandler(),
-        DefaultHandler(
-            roots=[Path("/a")], model=lambda _: HELLO, approve=lambda _: True, tools=True
-        ),
-    )
+class Sampler(ClientHandler):
+    """Calls a model, with the approval of its user."""
 
-    assert HandlerRunner(plain).capabilities == ClientCapabilities(
-        elicitation=ElicitationCapability(form={})
-    )
-    assert await answer(plain, "elicitation/create", ASKED) == ElicitResult("decline")
-    assert HandlerRunner(full).capabilities == ClientCapabilities(
-        roots={},
-        sampling=SamplingCapability(tools={}),
-        elicitation=ElicitationCapability(form={}),
-    )
-    assert await answer(full, "roots/list") == ListRootsResult([Root("file:///a", "a")])
+    def __init__(self, model: Callable[[Any], Any], approve: Callable[[Any], Any]) -> None:
+        self.model = model
+        self.approving = approve
+
+    def approve(self, subject: Sampled) -> Any:
+        return self.approving(subject)
+
+    def handle_create_message(self, params: CreateMessageRequestParams) -> Any:
+        return self.model(params)
 
 
-async def test_default_handler_accepts_defaults_if_asked_to() -> None:
-    """As long as they make a whole answer."""
-    handler = DefaultHandler(accept_defaults=True)
-    lacking = {**FORM, "required": ["name", "age"]}
-
-    assert await answer(handler, "elicitation/create", ASKED) == ElicitResult(
-        "accept", {"name": "Ada"}
-    )
-    assert await answer(
-        handler, "elicitation/create", ElicitRequestParams("?", lacking)
-    ) == ElicitResult("decline")
-
-
-async def test_default_handler_asks_for_approval_before_and_after() -> None:
-    """And continues with the request, and the response, as edited by the user."""
+async def test_handler_asks_for_approval_before_and_after() -> None:
+    """It continues with the request, and the response, as edited by the user."""
     seen: list[Sampled] = []
 
     async def model(params: CreateMessageRequestParams) -> Any:
@@ -432,16 +385,14 @@ async def test_default_handler_asks_for_approval_before_and_after() -> None:
             return {"messages": [], "maxTokens": 5, "systemPrompt": "Be kind."}
         return CreateMessageResult("assistant", TextContent("Bye."), model=subject.model)
 
-    result = await answer(
-        DefaultHandler(model=model, approve=approve), "sampling/createMessage", SAMPLE
-    )
+    result = await answer(Sampler(model, approve), "sampling/createMessage", SAMPLE)
 
     assert [type(each) for each in seen] == [CreateMessageRequestParams, CreateMessageResult]
     assert result == CreateMessageResult("assistant", TextContent("Bye."), model="Be kind.")
 
 
 @pytest.mark.parametrize("denied", [CreateMessageRequestParams, CreateMessageResult])
-async def test_default_handler_denies_what_the_user_denies(denied: type) -> None:
+async def test_handler_denies_what_the_user_denies(denied: type) -> None:
     """With the specification's error, whether it is the request or the answer."""
     asked = []
 
@@ -449,7 +400,7 @@ async def test_default_handler_denies_what_the_user_denies(denied: type) -> None
         asked.append(params)
         return HELLO
 
-    handler = DefaultHandler(model=model, approve=lambda each: not isinstance(each, denied))
+    handler = Sampler(model, lambda each: not isinstance(each, denied))
     with pytest.raises(Denied, match="User rejected sampling request") as error:
         await answer(handler, "sampling/createMessage", SAMPLE)
 
@@ -457,30 +408,24 @@ async def test_default_handler_denies_what_the_user_denies(denied: type) -> None
     assert len(asked) == (denied is CreateMessageResult)
 
 
-async def test_default_handler_takes_no_answer_for_no_approval() -> None:
+async def test_handler_takes_no_answer_for_no_approval() -> None:
     """An approval hook that returns None has not approved."""
-    handler = DefaultHandler(model=lambda _: HELLO, approve=lambda _: None)
+    handler = Sampler(lambda _: HELLO, lambda _: None)
 
     with pytest.raises(InternalError):
         await answer(handler, "sampling/createMessage", SAMPLE)
-
-
-def test_default_handler_needs_somebody_who_approves() -> None:
-    """A model without approval has to be requested explicitly."""
-    with pytest.raises(ConfigurationError, match="approve="):
-        DefaultHandler(model=lambda _: HELLO)
 
 
 def test_handler_is_an_instance_and_its_hooks_return() -> None:
     """A class, something else, or a hook that yields is refused when the client is made."""
 
     class Yields(ClientHandler):
-        async def handle_ping(self) -> Any:
+        async def handle_list_roots(self) -> Any:
             yield {}
 
     with pytest.raises(ConfigurationError, match="instance of a ClientHandler"):
-        HandlerRunner(ClientHandler)  # type: ignore[arg-type]
-    with pytest.raises(ConfigurationError, match="handle_ping yields"):
+        Client("http://localhost/", handler=ClientHandler)  # type: ignore[arg-type]
+    with pytest.raises(ConfigurationError, match="handle_list_roots yields"):
         HandlerRunner(Yields())
 
 

@@ -8,7 +8,6 @@ import textwrap
 import time
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -155,7 +154,7 @@ async def test_killed_process_is_reported_with_its_signal() -> None:
 
     assert isinstance(recorder.failure, ProcessExited)
     assert recorder.failure.status == -signal.SIGKILL
-    assert "by SIGKILL" in str(recorder.failure)
+    assert "by signal 9" in str(recorder.failure)
 
 
 async def test_server_that_closes_stdout_is_ended() -> None:
@@ -224,7 +223,7 @@ async def test_request_cancelled_before_writing_is_not_written() -> None:
 
 
 async def test_notification_to_a_server_that_does_not_read_fails() -> None:
-    """After `write_timeout`, or at once beyond `max_pending_writes`."""
+    """After `write_timeout`."""
     source = "print('{}', flush=True)\ntime.sleep(60)"
     async with running(source, write_timeout=0.01, exit_timeout=0) as (
         transport,
@@ -234,11 +233,6 @@ async def test_notification_to_a_server_that_does_not_read_fails() -> None:
         await transport.send(request(1, text="x" * 5_000_000))
         with pytest.raises(RequestTimeout, match="notifications/x"):
             await transport.send(notification("notifications/x"))
-
-        many = [transport.send(notification("notifications/x")) for _ in range(1001)]
-        failed = await asyncio.gather(*many, return_exceptions=True)
-
-    assert {type(each) for each in failed} == {RequestTimeout, ConnectError}
 
 
 async def test_exited_server_can_be_started_again() -> None:
@@ -337,47 +331,6 @@ async def test_close_gives_up_a_process_it_cannot_signal(
     assert sent[:2] == [signal.SIGTERM, signal.SIGKILL]
     assert sent.count(signal.SIGTERM) == 1
     assert recorder.failures == []
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="PR_SET_PDEATHSIG is Linux's")
-@pytest.mark.parametrize("by", ["itself", "a launcher"])
-async def test_killed_parent_leaves_no_orphan(by: str) -> None:
-    """Also if the command only starts the server, as `npx` and `uv run` do."""
-    source = f"LAUNCHED = {by != 'itself'}\n" + textwrap.dedent("""
-        import asyncio
-        from genmcp.client.transports.stdio import StdioTransport
-        from genmcp.client.options import Command
-        from tests.client.sinks import Recorder
-
-        SERVER = "import time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\\n" \\
-            "import os; print('{\\"pid\\":%d}' % os.getpid(), flush=True); time.sleep(60)"
-        LAUNCHER = Command("sh", ["-c", '"$0" -c "$1"; true', sys.executable, SERVER])
-
-        async def main():
-            command = LAUNCHER if LAUNCHED else Command(sys.executable, ["-c", SERVER])
-            transport = StdioTransport(command)
-            recorder = Recorder()
-            await transport.open(recorder)
-            await recorder.until(messages=1)
-            print(recorder.decoded[0]["pid"], flush=True)
-            time.sleep(60)
-
-        asyncio.run(main())
-    """)
-    command = python(source)
-    parent = await asyncio.create_subprocess_exec(
-        command.command,
-        *command.args,
-        stdout=asyncio.subprocess.PIPE,
-        cwd=Path(__file__).parent.parent.parent,
-    )
-    assert parent.stdout is not None
-    async with asyncio.timeout(20):
-        server = int(await parent.stdout.readline())
-        os.kill(server, 0)
-        parent.kill()
-        await parent.wait()
-    await gone(server)
 
 
 async def test_stderr_is_passed_to_the_function() -> None:

@@ -114,7 +114,7 @@ def in_state(state: ConnectionState) -> ClientDispatch:
     if state is ConnectionState.CLOSED:
         client.closed()
     if state is ConnectionState.FAILED:
-        client.fail(ValueError("why"))
+        client.closed(ValueError("why"))
     assert state is client.state
     return client
 

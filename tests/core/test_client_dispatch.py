@@ -20,7 +20,6 @@ from genmcp.core.client.events import (
     RequestTimedOut,
     RestartTransport,
     SendMessage,
-    SubscriptionEnded,
     TaskCreated,
 )
 from genmcp.errors import (
@@ -59,7 +58,7 @@ def test_client_transport_failure_fails_its_request(
         id, TransportFailure(why, 500, sent=sent), 0
     )
     assert client.failed(id, TransportFailure(why), 0) == []
-    assert client.ready
+    assert client.state is ConnectionState.READY
 
 
 def test_client_answer_with_401_is_left_to_the_transport() -> None:
@@ -140,20 +139,6 @@ def test_client_close_ends_everything_in_every_state(state: ConnectionState) -> 
     assert ConnectionState.CLOSED is client.state
 
 
-@pytest.mark.parametrize("state", list(ConnectionState))
-def test_client_can_fail_in_every_state(state: ConnectionState) -> None:
-    """Every request fails with it."""
-    client, why = in_state(state), ValueError("why not")
-    id = called(client) if state is ConnectionState.READY else None
-
-    outcomes = client.fail(why)
-
-    assert [*([RequestFailed(id, why, True)] if id else []), ConnectionFailed(why)] == outcomes
-    assert ConnectionState.FAILED is client.state
-    assert client.reason is not None
-    assert client.pending == 0
-
-
 def test_client_repr_has_its_state() -> None:
     """For logs and debuggers."""
     client = modern()
@@ -182,7 +167,7 @@ bodies = st.sampled_from(
 @given(
     st.booleans(),
     st.sampled_from([None, "2026-07-28", "2025-11-25"]),
-    st.lists(bodies | st.sampled_from(["call", "wait", "lose", "close", "fail", "begin"])),
+    st.lists(bodies | st.sampled_from(["call", "wait", "lose", "close", "begin"])),
 )
 def test_client_request_ends_once_in_any_order_of_events(
     per_message: bool, revision: str | None, steps: list[bytes | str]
@@ -203,7 +188,6 @@ def test_client_request_ends_once_in_any_order_of_events(
             RequestTimedOut,
             InputNeeded,
             TaskCreated,
-            SubscriptionEnded,
         )
         ended.extend(each.id for each in outcomes if isinstance(each, ends))
 
@@ -224,8 +208,6 @@ def test_client_request_ends_once_in_any_order_of_events(
                     perform(client.closed())
                 case "close":
                     perform(client.close())
-                case "fail":
-                    perform(client.fail(ValueError("no")))
                 case _:
                     perform(client.begin(now))
         except LocalIllegalTransition:

@@ -22,43 +22,6 @@ from tests.core.client_lines import (
 )
 
 
-def test_client_known_server_cached_older_era_is_tried_first() -> None:
-    """The caller caches the era by the server's address, which saves the probe.
-
-    The newest revision of that era is proposed: the server may support it by now.
-    """
-    client = machine(remembered="2025-06-18")
-
-    assert is_initialize(client.begin(0), "2025-11-25")
-
-
-@pytest.mark.parametrize(
-    "refusal", [error(1, -32601), error(1, UNSUPPORTED, **versions("2026-07-28"))]
-)
-def test_client_known_server_wrong_cached_era_is_negotiated_anew(
-    refusal: bytes,
-) -> None:
-    """The client probes again if the cached era fails, and falls back at most once more."""
-    client = machine(remembered="2025-11-25")
-    client.begin(0)
-
-    (sent,) = said(client.received(refusal, 0))
-    assert sent["method"] == "server/discover"
-    assert ConnectionState.PROBING is client.state
-    assert is_initialize(client.received(error(2, -32601), 0))
-    (failed,) = client.received(error(3, -32601), 0)
-
-    assert isinstance(failed, ConnectionFailed)
-
-
-@pytest.mark.parametrize("remembered", ["2026-07-28", "1999-01-01"])
-def test_client_known_server_remembered_newer_version_is_probed(remembered: str) -> None:
-    """A session id that is unknown here counts as lost, too."""
-    (sent,) = said(machine(remembered=remembered).begin(0))
-
-    assert sent["method"] == "server/discover"
-
-
 def test_client_uses_the_one_version_of_a_known_server() -> None:
     """An older one is initialized and nothing else; a newer one never falls back."""
     client = machine(revision="2025-03-26")
@@ -138,13 +101,13 @@ def test_client_known_server_lost_session_is_renewed_once() -> None:
 
     failed, reset, send = client.failed(id, gone, 0)
 
-    assert not failed.may_have_run  # type: ignore[union-attr]
+    assert not failed.may_have_run  # type: ignore[attr-defined]
     assert SessionReset(why) == reset
     assert is_initialize([send])
     assert ConnectionState.INITIALIZING is client.state
     # Another request of the lost session: it did not run either.
     (failed,) = client.failed(other, gone, 0)
-    assert not failed.may_have_run  # type: ignore[union-attr]
+    assert not failed.may_have_run  # type: ignore[attr-defined]
 
     client.received(result(4, WELCOME), 0)
     id, _ = client.request("tools/list", now=0)
@@ -159,7 +122,7 @@ def test_client_known_server_used_session_may_be_renewed_again() -> None:
         client.request("tools/list", now=0)
         client.failed(id, gone, 0)
         client.received(result(id + 1, WELCOME), 0)
-        assert client.ready
+        assert client.state is ConnectionState.READY
         client.request("tools/list", now=0)
         client.received(result(id + 2, {"tools": []}), 0)
 
@@ -173,7 +136,7 @@ def test_client_known_server_lost_session_keeps_open_responses() -> None:
 
     (answered,) = client.received(result(open_, {"tools": []}), 0, about=open_)
 
-    assert open_ == answered.id  # type: ignore[union-attr]
+    assert open_ == answered.id  # type: ignore[attr-defined]
 
 
 def test_client_known_server_session_in_use_may_end_many_times() -> None:
@@ -185,7 +148,7 @@ def test_client_known_server_session_in_use_may_end_many_times() -> None:
         assert is_initialize([send])
         assert client.session_ended(why, 0) == []  # another is begun already
         client.received(result(id, WELCOME), 0)
-        assert client.ready
+        assert client.state is ConnectionState.READY
 
 
 def test_client_known_server_says_who_it_is_to_both_eras() -> None:

@@ -51,7 +51,7 @@ def test_client_notification_is_decoded(made: Callable[..., ClientDispatch]) -> 
     # One that only clients send has no meaning here, but is not lost.
     assert got("notifications/initialized") == {}
     (notified,) = client.received(message(method="com.example/told"), 0)
-    assert notified.params == {}  # type: ignore[union-attr]
+    assert notified.params == {}  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,8 @@ from genmcp.core.client.dispatch import ClientDispatch, ConnectionState, Transpo
 from genmcp.core.client.events import (
     Connected,
     ConnectionFailed,
+    HandshakeTimeout,
+    LateAnswer,
     MessageDropped,
     NoCommonRevision,
     PeerFault,
@@ -83,7 +85,7 @@ def test_client_opening_discover_result_connects() -> None:
     (connected,) = client.received(result(1, DISCOVERED), 0)
 
     assert Connected("2026-07-28", SERVED, TOOLS, "Be kind.") == connected == client.server
-    assert client.ready
+    assert client.state is ConnectionState.READY
     assert client.pending == 0
 
 
@@ -373,7 +375,7 @@ def test_client_opening_refused_or_silent_initialize_fails() -> None:
     client.received(error(1, -32601), 1)
     (failed,) = client.check_timeouts(31)
     assert isinstance(failed, ConnectionFailed)
-    assert isinstance(failed.error, TimeoutError)
+    assert isinstance(failed.error, HandshakeTimeout)
 
 
 def test_client_opening_initialize_that_cannot_be_sent_fails() -> None:
@@ -385,47 +387,37 @@ def test_client_opening_initialize_that_cannot_be_sent_fails() -> None:
     assert [ConnectionFailed(why)] == client.failed(2, TransportFailure(why, 404), 0)
 
 
-def test_client_opening_late_discovery_counts_without_initialize() -> None:
-    """A modern server that was slow to start answers both, in their order."""
+def test_client_opening_slow_modern_server_is_probed_again() -> None:
+    """A modern server that was slow to start rejects `initialize`, and answers the second probe."""
     client = machine()
     client.begin(0)
     client.check_timeouts(5)
 
-    assert client.received(result(1, DISCOVERED), 8) == []
-    assert ConnectionState.INITIALIZING is client.state
-    (connected,) = client.received(error(2, -32601), 8)
+    (late,) = client.received(result(1, DISCOVERED), 8)
+    assert isinstance(late, MessageDropped)
+    assert isinstance(late.fault, LateAnswer)
+    (sent,) = said(client.received(error(2, -32601), 8))
+    assert sent["method"] == "server/discover"
+    (connected,) = client.received(result(3, DISCOVERED), 8)
 
     assert isinstance(connected, Connected)
     assert connected.revision == "2026-07-28"
+    assert client.pending == 0
 
 
-@pytest.mark.parametrize(
-    "late", [error(1, -32601), result(1, {}), result(1, {"supportedVersions": []}), message(id=1)]
-)
-def test_client_opening_late_anything_else_counts_for_nothing(late: bytes) -> None:
+@pytest.mark.parametrize("late", [error(1, -32601), result(1, {}), message(id=1)])
+def test_client_opening_late_response_to_the_probe_is_dropped(late: bytes) -> None:
     """An older server that was slow to start answers both, too."""
     client = machine()
     client.begin(0)
     client.check_timeouts(5)
 
-    assert client.received(late, 8) == []
+    (dropped,) = client.received(late, 8)
     _, connected = client.received(result(2, WELCOME), 8)
 
+    assert isinstance(dropped, MessageDropped)
     assert isinstance(connected, Connected)
     assert connected.revision == "2025-11-25"
-
-
-def test_client_opening_late_response_to_the_probe_is_dropped() -> None:
-    """Once the connection is ready, the response to the probe is late."""
-    client = machine()
-    client.begin(0)
-    client.check_timeouts(5)
-    client.received(result(2, WELCOME), 8)
-
-    (dropped,) = client.received(result(1, DISCOVERED), 9)
-
-    assert isinstance(dropped, MessageDropped)
-    assert client.pending == 0
 
 
 def test_client_opening_modern_initialize_error_probes_again() -> None:
@@ -487,7 +479,6 @@ def test_client_opening_server_that_exits_twice_is_given_up(slow: bool) -> None:
     [
         ({"revision": "2026-07-28"}, ConnectionState.PROBING),
         ({"revision": "2025-11-25"}, ConnectionState.INITIALIZING),
-        ({"remembered": "2025-11-25"}, ConnectionState.INITIALIZING),
         ({"per_message": True}, ConnectionState.PROBING),
     ],
 )

@@ -157,14 +157,13 @@ def test_client_request_has_the_value_of_its_name_header(
     [
         RequestParams(meta=RequestMeta(traceparent="t")),
         {"_meta": {"traceparent": "t"}},
-        None,
     ],
 )
 @either_era
 def test_client_request_keeps_other_metadata(
     made: Callable[..., ClientDispatch], params: Any
 ) -> None:
-    """Both in the params and beside them; the progress token is the id."""
+    """The progress token is the id."""
     client = made()
 
     id, outcomes = client.request(
@@ -172,22 +171,20 @@ def test_client_request_keeps_other_metadata(
         params,
         now=0,
         progress=True,
-        meta={"com.example/a": 1, **({} if params else {"traceparent": "t"})},
     )
 
     meta = said(outcomes)[0]["params"]["_meta"]
     others = {
         key: value for key, value in meta.items() if not key.startswith("io.modelcontextprotocol/")
     }
-    assert {"traceparent": "t", "com.example/a": 1, "progressToken": id} == others
+    assert {"traceparent": "t", "progressToken": id} == others
     assert (len(meta) > len(others)) is (made is modern)
 
 
 def test_client_request_cannot_override_its_version() -> None:
     """The client itself sets the members that 2026-07-28 reserves."""
-    _, outcomes = modern().request(
-        "tools/list", now=0, meta={"io.modelcontextprotocol/protocolVersion": "1999-01-01"}
-    )
+    meta = {"io.modelcontextprotocol/protocolVersion": "1999-01-01"}
+    _, outcomes = modern().request("tools/list", {"_meta": meta}, now=0)
 
     meta = said(outcomes)[0]["params"]["_meta"]
     assert meta["io.modelcontextprotocol/protocolVersion"] == "2026-07-28"
@@ -203,12 +200,11 @@ def test_client_request_is_allowed_when_ready_only(state: ConnectionState) -> No
     for send in (
         lambda: client.request("tools/list", now=0),
         lambda: client.notify("notifications/roots/list_changed"),
-        lambda: client.log_level("info", now=0),
     ):
         with pytest.raises(LocalIllegalTransition) as caught:
             send()
         assert client.reason is caught.value.__cause__
-    assert not client.ready
+    assert client.state is not ConnectionState.READY
 
 
 @pytest.mark.parametrize("state", list(ConnectionState))
@@ -271,17 +267,13 @@ def test_client_notification_is_sent_where_it_is_defined() -> None:
     }
 
 
-def test_client_log_level_is_a_request_or_metadata() -> None:
-    """2025-11-25: logging/setLevel; 2026-07-28: a member of `_meta` from now on."""
-    id, outcomes = legacy().log_level("warning", now=0)
-    (sent,) = said(outcomes)
-    assert (id, sent["method"], sent["params"]) == (2, "logging/setLevel", {"level": "warning"})
-
+def test_client_log_level_is_metadata() -> None:
+    """2026-07-28: a member of `_meta` from now on."""
     client = modern()
     client.request("tools/list", now=0)
-    assert client.log_level("warning", now=0) == (None, [])
+    client.set_log_level("warning")
     for meta in ({}, {"io.modelcontextprotocol/logLevel": "debug", "a": 1}):
-        _, outcomes = client.request("tools/list", now=0, meta=meta)
+        _, outcomes = client.request("tools/list", {"_meta": meta}, now=0)
         got = said(outcomes)[0]["params"]["_meta"]["io.modelcontextprotocol/logLevel"]
         assert got == "warning"
 

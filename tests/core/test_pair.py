@@ -118,7 +118,7 @@ class Pair(RuleBasedStateMachine):
         self.hung: set[RequestId] = set()
         self.count = 0
         self.take(self.client.begin(self.now))
-        while opened and not self.client.ready:
+        while opened and self.client.state is not ConnectionState.READY:
             self.exchange()
 
     # The client's side.
@@ -155,7 +155,7 @@ class Pair(RuleBasedStateMachine):
         if request is not None and request.revision.modern:
             del self.running[id]  # 2026-07-28: a disconnect cancels
 
-    @precondition(lambda self: self.client.ready)
+    @precondition(lambda self: self.client.state is ConnectionState.READY)
     @rule(params=sampled_from([CALL, CALL, UNKNOWN, None]), progress=booleans(), quick=booleans())
     def request(self, params: dict[str, Any] | None, progress: bool, quick: bool) -> None:
         """Send a request; a quick one arrives before anything else happens."""
@@ -177,7 +177,7 @@ class Pair(RuleBasedStateMachine):
         self.take(outcomes)
 
     def speaks_ping(self) -> bool:
-        return self.client.ready and self.client.supports("ping")
+        return self.client.state is ConnectionState.READY and self.client.supports("ping")
 
     @precondition(lambda self: self.open())
     @rule(choice=data(), sure=booleans())
@@ -373,7 +373,7 @@ class Pair(RuleBasedStateMachine):
         while self.up or self.down or self.running or self.questions:
             self.exchange()
         assert not self.open(), f"{self.client}: {self.ends}"
-        if self.client.ready and not self.http:
+        if self.client.state is ConnectionState.READY and not self.http:
             assert not self.asked, "a question got no response"
         assert self.client.state is not ConnectionState.PROBING
         assert self.client.state is not ConnectionState.INITIALIZING

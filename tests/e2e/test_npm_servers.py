@@ -179,9 +179,9 @@ async def test_client_reports_that_a_server_was_killed(
         call = asyncio.create_task(operation)
         await reported.wait()
         pids.kill()
-        with pytest.raises(OutcomeUnknown, match="SIGKILL"):
+        with pytest.raises(OutcomeUnknown, match="signal 9"):
             await call
-        with pytest.raises(ProcessExited, match="SIGKILL"):
+        with pytest.raises(ProcessExited, match="signal 9"):
             await client.call("echo", {"message": "a"})
         await client.open()
         assert (await client.call("echo", {"message": "a"})).text == "Echo: a"
@@ -222,7 +222,7 @@ async def test_hub_works_with_servers_from_npm(
         )
         await hub.call("all/echo", {"message": "it is under way"})
         assert pids.kill() == 1
-        with pytest.raises(OutcomeUnknown, match="SIGKILL"):
+        with pytest.raises(OutcomeUnknown, match="signal 9"):
             await call
         await waiting.wait()
         listed = await hub.call("files/list_directory", {"path": str(tmp_path)})

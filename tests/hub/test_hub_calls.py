@@ -69,7 +69,7 @@ async def test_closed_client_fails_running_calls_as_sent() -> None:
         await client.open()
         slow = asyncio.ensure_future(client.call("slow"))
         await came.wait()
-        await client.close()
+        await client.aclose()
         go.set()
         with pytest.raises(ClientClosed, match="may or may not") as under_way:
             await slow

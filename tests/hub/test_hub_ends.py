@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from genmcp.client.errors import ConnectError, ProtocolError
+from genmcp.client.errors import ConnectError, ConnectionLost
 from genmcp.client.options import ClientOptions
 from genmcp.composite.errors import UnknownServer
 from genmcp.core.client.events import SendMessage
@@ -133,7 +133,7 @@ async def test_remove_waits_until_the_connection_is_closed(moment: str) -> None:
     async def tools(_: Far, message: SendMessage) -> Any:
         if again.is_set():
             assert message.id is not None
-            far.sink.on_failure(message.id, ProtocolError("bad", "far"))
+            far.sink.on_failure(message.id, ConnectionLost("far", "bad"))
         return {"resultType": "complete", "tools": []}
 
     far.answers["tools/list"] = tools

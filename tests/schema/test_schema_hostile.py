@@ -16,10 +16,10 @@ from genmcp import Client, Hub, Mux, ServerConfig, Suite, tool
 from genmcp._schema.limits import FOREIGN_LIMITS
 from genmcp._schema.schema import Schema
 from genmcp.client.errors import ClientError
-from genmcp.client.handler import DefaultHandler
 from genmcp.client.options import ClientOptions
 from genmcp.errors import ConfigurationError
 from tests.hub.far import OLD, TIME, Far, Piped, said
+from tests.support.handlers import AcceptingHandler
 from tests.support.held_loop import MAX_HELD, HeldLoop
 from tests.support.hostile_schemas import hostile_schema
 
@@ -173,7 +173,7 @@ async def test_client_of_a_server_with_hostile_schemas_works() -> None:
 async def test_client_with_hostile_forms_works() -> None:
     """A form is declined, filled with its defaults, or rejected."""
     far = Piped()
-    handler = DefaultHandler(accept_defaults=True)
+    handler = AcceptingHandler()
 
     async with (
         asyncio.timeout(10 * TIME),

@@ -55,7 +55,7 @@ class Workload(ServiceOptions):
         resource: as for `ServiceOptions`.
 
     Raises:
-        ConfigurationError: A value is invalid.
+        ConfigurationError: a value is invalid.
     """
 
     assertion: Supply = field(repr=False)
@@ -118,7 +118,7 @@ class Enterprise(ServiceOptions):
         resource: as for `ServiceOptions`.
 
     Raises:
-        ConfigurationError: A value is invalid.
+        ConfigurationError: a value is invalid.
     """
 
     extension: ClassVar[str | None] = "io.modelcontextprotocol/enterprise-managed-authorization"

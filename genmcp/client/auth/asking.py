@@ -91,7 +91,7 @@ class UserPrompt:
         """Wait for the other prompts, open the port of the redirect URI, and return the URI.
 
         Raises:
-            FlowFailed: The port is in use.
+            FlowFailed: the port is in use.
         """
         await self.close()
         await self._exits.enter_async_context(self._turn())
@@ -112,7 +112,7 @@ class UserPrompt:
         """Wait for the user to log in, and return the URL of the redirect.
 
         Raises:
-            FlowFailed: The user did not log in in time.
+            FlowFailed: the user did not log in in time.
         """
         try:
             async with asyncio.timeout(self._timeout):
@@ -197,7 +197,7 @@ class LoopbackListener:
         """Open the port.
 
         Raises:
-            OSError: The fixed port is in use.
+            OSError: the fixed port is in use.
         """
         parts = urlsplit(self.redirect_uri)
         earlier = urlsplit(self._preferred or "").port

@@ -67,7 +67,7 @@ class Authorization(ABC):
         """Return the headers that authorize the next request; renew a token that expires soon.
 
         Raises:
-            ClientError: No token can be had, and without one the request is not worth sending.
+            ClientError: no token can be had, and without one the request is not worth sending.
         """
 
     @abstractmethod
@@ -77,7 +77,7 @@ class Authorization(ABC):
         Otherwise the caller gets `Unauthorized` or `Forbidden`.
 
         Raises:
-            ClientError: Authorization failed.
+            ClientError: authorization failed.
         """
 
     def answered(self, url: str, headers: Mapping[str, str]) -> None:  # noqa: B027
@@ -102,7 +102,7 @@ class Authorizer(Protocol):
             tls: the TLS context of the connection, as for `ClientOptions`.
 
         Raises:
-            ConfigurationError: The server cannot be authorized for in this way.
+            ConfigurationError: the server cannot be authorized for in this way.
         """
         ...
 
@@ -164,7 +164,7 @@ def check_auth(auth: object) -> None:
     """Check the value of an option `auth=`.
 
     Raises:
-        ConfigurationError: It is neither a token, nor a function, nor an `Authorizer`.
+        ConfigurationError: it is neither a token, nor a function, nor an `Authorizer`.
     """
     if isinstance(auth, str):
         bearer_header(auth)

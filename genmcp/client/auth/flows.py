@@ -11,7 +11,7 @@ from genmcp.auth.shared import SingleFlight
 from genmcp.cancellation import run_to_completion
 from genmcp.client.auth.asking import UserPrompt
 from genmcp.client.auth.base import Authorization, RejectedRequest
-from genmcp.client.auth.tokens import TokenStorage, TokensUnavailable
+from genmcp.client.auth.tokens import TokenStorage
 from genmcp.core.auth import steps as step_types
 from genmcp.core.auth.challenges import parse_challenges
 from genmcp.core.auth.flow import RejectedAttempt, rejected, usable
@@ -54,8 +54,8 @@ class FlowRunner:
         An exception of a step is raised in the flow, which may handle it.
 
         Raises:
-            FlowFailed: The flow failed.
-            TokensUnavailable: The storage cannot be used.
+            FlowFailed: the flow failed.
+            TokensUnavailable: the storage cannot be used.
         """
         try:
             return await self._run(steps)
@@ -92,26 +92,11 @@ class FlowRunner:
             case step_types.Listen():
                 return await self._user().listen(step)
             case step_types.Ask():
-                return await self._ask(step)
+                return await self._user().ask(step)
             case step_types.Call():
                 result = step.function()
                 return await result if isawaitable(result) else result
         return None
-
-    async def _ask(self, step: step_types.Ask) -> str:
-        try:
-            return await self._user().ask(step)
-        except BaseException:
-            if step.forget is not None:
-                with suppress(TokensUnavailable):
-                    await run_to_completion(self._forget(step.forget))
-            raise
-
-    async def _forget(self, record: Record) -> None:
-        """Remove *record*, unless another flow has replaced it meanwhile."""
-        async with self._tokens.lock(self._key):
-            if await self._tokens.load(self._key) == record:
-                await self._tokens.save(self._key, None)
 
     def _user(self) -> UserPrompt:
         if self._prompt is None:

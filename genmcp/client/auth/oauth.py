@@ -62,7 +62,7 @@ class OAuth:
             in its metadata. Default: False.
 
     Raises:
-        ConfigurationError: A value is invalid, or two of them exclude each other.
+        ConfigurationError: a value is invalid, or two of them exclude each other.
     """
 
     name: str
@@ -211,7 +211,7 @@ class ClientCredentials(ServiceOptions):
         resource: as for `ServiceOptions`.
 
     Raises:
-        ConfigurationError: A value is invalid, *issuer* is missing, or not exactly one of *secret*
+        ConfigurationError: a value is invalid, *issuer* is missing, or not exactly one of *secret*
             and *key* is given.
     """
 
@@ -258,7 +258,7 @@ def signer(key: PrivateKey | None) -> Callable[[Mapping[str, Any]], str] | None:
     """Return the function that signs assertions with *key*, None without a key.
 
     Raises:
-        ConfigurationError: The extra `auth` is missing, or the key cannot sign.
+        ConfigurationError: the extra `auth` is missing, or the key cannot sign.
     """
     if key is None:
         return None
@@ -274,7 +274,7 @@ def check_text(option: str, value: object) -> None:
     """Check that the value of *option* is a text that is not empty.
 
     Raises:
-        ConfigurationError: It is not.
+        ConfigurationError: it is not.
     """
     if not isinstance(value, str) or not value.strip():
         raise ConfigurationError(f"{option} must be a text that is not empty, not {value!r}")
@@ -297,7 +297,7 @@ def check_issuer(name: str, issuer: str | None) -> None:
     2026-07-28, client registration, "Authorization Server Binding".
 
     Raises:
-        ConfigurationError: It is not.
+        ConfigurationError: it is not.
     """
     if issuer is None:
         raise ConfigurationError(
@@ -311,7 +311,7 @@ def check_scopes(name: str, scopes: object) -> None:
     """Check that the *scopes* of the class *name* are a list.
 
     Raises:
-        ConfigurationError: They are a string.
+        ConfigurationError: they are a string.
     """
     if isinstance(scopes, str):
         raise ConfigurationError(f"{name}.scopes must be a list of strings, not a string")

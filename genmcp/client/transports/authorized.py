@@ -69,7 +69,7 @@ class AuthorizedRequester(HttpRequester):
         it again is safe.
 
         Raises:
-            ClientError: As for `HttpRequester.request`, or authorization failed.
+            ClientError: as for `HttpRequester.request`, or authorization failed.
         """
         url, given = self._origin + path, [*headers]
         authorization = self._authorization

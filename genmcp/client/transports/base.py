@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
 from typing import ClassVar, Protocol, TypeAlias
 
-from genmcp.client.errors import ClientError, MessageTooLarge
+from genmcp.client.errors import ClientError, ProtocolError
 from genmcp.core.client.events import SendMessage
 from genmcp.wire.jsonrpc import RequestId
 
@@ -104,7 +104,7 @@ class Transport(ABC):
           transport that can be used only once raises `ClientClosed`, as those of genmcp do.
 
         Raises:
-            ClientError: The server cannot be reached, or the transport cannot be opened again.
+            ClientError: the server cannot be reached, or the transport cannot be opened again.
         """
 
     @abstractmethod
@@ -120,7 +120,7 @@ class Transport(ABC):
         dropped if that request was not written yet; the request must not be written then.
 
         Raises:
-            ClientError: A notification or a response could not be delivered. Or the transport is
+            ClientError: a notification or a response could not be delivered. Or the transport is
                 not open: the error is then that of the last `on_failure` for the whole transport,
                 or `ClientClosed`.
         """
@@ -165,8 +165,8 @@ class HttpResponse(ABC):
         """Wait for the next part of the body and return it; return `b""` at the end.
 
         Raises:
-            ConnectionLost: The connection was closed within the body.
-            ProtocolError: The response is not valid HTTP.
+            ConnectionLost: the connection was closed within the body.
+            ProtocolError: the response is not valid HTTP.
         """
 
     async def read(self, limit: int) -> bytes:
@@ -176,16 +176,15 @@ class HttpResponse(ABC):
             limit: maximum number of bytes.
 
         Raises:
-            MessageTooLarge: The body exceeds *limit*.
-            ConnectionLost: The connection was closed within the body.
-            ProtocolError: The response is not valid HTTP.
+            ConnectionLost: the connection was closed within the body.
+            ProtocolError: the response is not valid HTTP, or exceeds *limit*.
         """
         chunks = []
         size = 0
         while data := await self.chunk():
             size += len(data)
             if size > limit:
-                raise MessageTooLarge(self.server_name, size, limit)
+                raise ProtocolError(f"a message of more than {limit} bytes", self.server_name)
             chunks.append(data)
         return b"".join(chunks)
 
@@ -249,9 +248,9 @@ class HttpRequester(ABC):
                 no caller waits for the response, so that the user should not be asked.
 
         Raises:
-            ConnectError: The connection could not be established; nothing was sent.
-            ConnectionLost: The connection was closed before the head of the response.
-            ProtocolError: The response is not valid HTTP.
+            ConnectError: the connection could not be established; nothing was sent.
+            ConnectionLost: the connection was closed before the head of the response.
+            ProtocolError: the response is not valid HTTP.
         """
         slots = self._slots
         if slots is None or not counts_against_limit:

@@ -67,6 +67,7 @@ _OPENING: Final = ("initialize", "server/discover")  # sent before there is a se
 _LISTEN: Final = "subscriptions/listen"
 _MAX_REDIRECTS: Final = 5  # for one request
 _END_TIMEOUT: Final = 2.0  # seconds to end the session when the client closes
+_ERROR_TIMEOUT: Final = 5.0  # seconds to read the body of an HTTP error
 _DRAIN_TIMEOUT: Final = 1.0  # seconds to read what is left of a response and not needed
 
 
@@ -177,12 +178,11 @@ class HttpTransport(Transport):
     ) -> HttpResponse:
         """Send a request, following redirects that keep the method on the same origin.
 
-        RFC 9110, sections 15.4.8 and 15.4.9: 307 is temporary; 308 is permanent, so later requests
-        use its path at once.
+        RFC 9110, sections 15.4.8 and 15.4.9: 307 and 308.
         """
         if self._session is not None:
             headers.append((b"Mcp-Session-Id", self._session.encode("ascii")))
-        path, permanent = self._path, True
+        path = self._path
         for _ in range(_MAX_REDIRECTS):
             response = await self.requester.request(
                 method,
@@ -203,9 +203,6 @@ class HttpTransport(Transport):
                     reason = f"it has moved to {place}; use that URL"
                     raise ConnectError(self.server_name, reason)
                 path = request_path(target)
-                permanent = permanent and response.status == 308
-                if permanent:
-                    self._path = path
                 await response.read(MAX_MESSAGE)
             finally:
                 await response.close()
@@ -234,7 +231,7 @@ class HttpTransport(Transport):
             Whether a part of it is left unread.
 
         Raises:
-            ClientError: The request was not answered.
+            ClientError: the request was not answered.
         """
         if message.method == "initialize":
             self._session = self._session_of(response)
@@ -262,8 +259,8 @@ class HttpTransport(Transport):
             Whether a part of *response* is left unread.
 
         Raises:
-            ConnectionLost: The stream ended without the answer and cannot be resumed.
-            OutcomeUnknown: Resuming it failed.
+            ConnectionLost: the stream ended without the answer and cannot be resumed.
+            OutcomeUnknown: resuming it failed.
         """
         cursor = SseCursor()
         cause: ClientError
@@ -287,7 +284,7 @@ class HttpTransport(Transport):
         2025-11-25, transports, "Resumability and Redelivery".
 
         Raises:
-            OutcomeUnknown: All attempts failed. The server has received the request.
+            OutcomeUnknown: all attempts failed. The server has received the request.
         """
         failures = 0
         while failures < RESUME_ATTEMPTS:
@@ -322,7 +319,7 @@ class HttpTransport(Transport):
             Whether the request was answered.
 
         Raises:
-            ClientError: The stream could not be opened, or broke.
+            ClientError: the stream could not be opened, or broke.
         """
         session = self._session
         headers = [*self._get_headers, *version_header(revision)]
@@ -332,9 +329,7 @@ class HttpTransport(Transport):
         answered = False
         try:
             if response.status >= 300:
-                raise await self._status_error(
-                    response, session, _DRAIN_TIMEOUT, resumed=bool(cursor.last_id)
-                )
+                raise await self._status_error(response, session, resumed=bool(cursor.last_id))
             if response.media_type != "text/event-stream":
                 raise HttpStatusError(self.server_name, response.status)
             on_open()
@@ -347,7 +342,7 @@ class HttpTransport(Transport):
         """Return the session id in the response to `initialize`; None without a session.
 
         Raises:
-            ProtocolError: The id contains forbidden characters.
+            ProtocolError: the id contains forbidden characters.
         """
         session = response.headers.get("mcp-session-id")
         # 2025-11-25, transports, "Session Management": visible ASCII characters only.
@@ -359,21 +354,19 @@ class HttpTransport(Transport):
         self,
         response: HttpResponse,
         session: str | None,
-        timeout: float | None = None,
         *,
         resumed: bool = False,
     ) -> ClientError:
         """Return the exception for a response with an error status.
 
         Args:
-            response: the response; its body is read.
+            response: the response; its body is read, for five seconds at most.
             session: the session id of the request.
-            timeout: seconds to read the body, which is ignored after that; None waits for it.
             resumed: whether the request had a `Last-Event-ID`, which status 400 may be about.
         """
         content = b""
         with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
+            async with asyncio.timeout(_ERROR_TIMEOUT):
                 content = await response.read(MAX_MESSAGE)
         kind = status_error_class(response.status)
         lost = response.status == 404 or (

@@ -24,7 +24,6 @@ from genmcp.client.errors import (
     ClientClosed,
     ConnectError,
     ConnectionLost,
-    ConnectionRefused,
     ProtocolError,
 )
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
@@ -62,7 +61,6 @@ class HttpPool(HttpRequester):
         self._headers = [(b"Host", _host_header(url)), (b"Accept-Encoding", b"identity")]
         self._idle: list[_PooledConnection] = []  # the least recently used first
         self._busy: set[_PooledConnection] = set()
-        self._sweep_timer: asyncio.TimerHandle | None = None
         self._closed = False
 
     async def _send(
@@ -89,8 +87,6 @@ class HttpPool(HttpRequester):
         self._closed = True
         connections = [*self._idle, *self._busy]
         self._idle.clear()
-        if self._sweep_timer is not None:
-            self._sweep_timer.cancel()
         for connection in connections:
             connection.abort()
         for connection in connections:
@@ -104,27 +100,15 @@ class HttpPool(HttpRequester):
             return
         connection.idle_since = time.monotonic()
         self._idle.append(connection)
-        if self._sweep_timer is None:
-            self._sweep_after(KEEPALIVE_TIMEOUT)
-
-    def _sweep_after(self, seconds: float) -> None:
-        self._sweep_timer = asyncio.get_running_loop().call_later(seconds, self._sweep)
-
-    def _sweep(self) -> None:
-        """Close the connections that are idle for too long, and schedule the next sweep."""
-        limit = time.monotonic() - KEEPALIVE_TIMEOUT
-        while self._idle and self._idle[0].idle_since <= limit:
-            self._idle.pop(0).abort()
-        self._sweep_timer = None
-        if self._idle:
-            self._sweep_after(self._idle[0].idle_since - limit)
 
     def _reusable_connection(self) -> "_PooledConnection | None":
         limit = time.monotonic() - KEEPALIVE_TIMEOUT
+        while self._idle and self._idle[0].idle_since <= limit:
+            self._idle.pop(0).abort()
         # The most recently used one first, so that the others expire after a burst of requests.
         while self._idle:
             connection = self._idle.pop()
-            if connection.idle_since > limit and connection.is_silent():
+            if connection.is_silent():
                 return connection
             connection.abort()
         return None
@@ -151,7 +135,8 @@ class HttpPool(HttpRequester):
             reason = f"no connection within {timeout:g} s"
             raise ConnectError(self.server_name, reason) from None
         except ConnectionRefusedError:
-            raise ConnectionRefused(self.server_name) from None
+            reason = "connection refused; is the server running, and is the port right?"
+            raise ConnectError(self.server_name, reason) from None
         except (OSError, UnicodeError) as error:  # an unknown host, an invalid certificate, ...
             raise ConnectError(self.server_name, str(error) or type(error).__name__) from error
         if self._closed:  # while the connection was established
@@ -227,7 +212,7 @@ class _PooledConnection(asyncio.Protocol):
         """Return the bytes that were received since the last call, empty at the end.
 
         Raises:
-            OSError: The connection failed.
+            OSError: the connection failed.
         """
         if not self._received and not self._eof:
             self._waiter = asyncio.get_running_loop().create_future()

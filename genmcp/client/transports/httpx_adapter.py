@@ -5,7 +5,7 @@ from urllib.parse import SplitResult
 
 import httpx
 
-from genmcp.client.errors import ClientError, ConnectError, ConnectionLost, ConnectionRefused
+from genmcp.client.errors import ClientError, ConnectError, ConnectionLost
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
 from genmcp.client.transports.http_pool import (
     CONNECT_TIMEOUT,
@@ -64,12 +64,6 @@ class HttpxAdapter(HttpRequester):
             await self._owned.aclose()
 
     def _client_error(self, error: Exception) -> ClientError:
-        # httpx mentions a refused connection only in the chain of causes.
-        cause: BaseException | None = error
-        while cause is not None:
-            if isinstance(cause, ConnectionRefusedError):
-                return ConnectionRefused(self.server_name)
-            cause = cause.__cause__ or cause.__context__
         before_sending = (
             httpx.ConnectError | httpx.ConnectTimeout | httpx.PoolTimeout | httpx.ProxyError
         )

@@ -10,7 +10,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextvars import Context
-from functools import partial
 from typing import Final
 from urllib.parse import SplitResult
 
@@ -20,7 +19,6 @@ from genmcp.client.errors import (
     ConnectionLost,
     HttpStatusError,
     ProtocolError,
-    RequestTimeout,
     SessionEnded,
     lost_response_error,
 )
@@ -56,8 +54,6 @@ _FIRST_DELAY, _MAX_DELAY = 0.5, 30.0
 _MIN_RETRY, _MAX_RETRY = 0.1, 300.0  # bounds of the delay that a server sends as `retry`
 
 RESUME_ATTEMPTS = 5  # failures in a row; after them a request fails
-_LISTEN_RETRY = 60.0  # seconds between further attempts to open the stream for notifications
-_OPEN_TIMEOUT = 10.0  # seconds until the first event of HTTP+SSE
 _LASTED = 5.0  # seconds after which a stream that ends is not a failure
 
 FollowStream = Callable[
@@ -109,8 +105,8 @@ class SseCursor:
             Whether the request was answered; the rest of the stream is unread then.
 
         Raises:
-            ConnectionLost: The connection was closed.
-            ProtocolError: The response is not valid HTTP.
+            ConnectionLost: the connection was closed.
+            ProtocolError: the response is not valid HTTP.
         """
         reader = EventReader(MAX_MESSAGE)
         while chunk := await response.chunk():
@@ -130,8 +126,8 @@ class NotificationStream:
     """The event stream on which a legacy server sends messages that belong to no request.
 
     Owned by an `HttpTransport`, which starts the stream for each session. A broken stream is opened
-    again, after its last event if the events have ids. Notifications may be lost if the events have
-    no ids, or while no stream can be opened; then `TransportSink.on_lost_notifications` is called.
+    again, after its last event if the events have ids. Notifications may be lost otherwise; then
+    `TransportSink.on_lost_notifications` is called once the stream is open.
 
     Args:
         server_name: the server as the log names it.
@@ -142,7 +138,7 @@ class NotificationStream:
         self._server_name = server_name
         self._follow = follow
         self._task: asyncio.Task[None] | None = None
-        self._settled = asyncio.Event()  # the stream is open, or not expected to be soon
+        self._settled = asyncio.Event()  # the stream is open, or could not be opened
         self._sink: TransportSink
         self._failures = 0  # in a row, across sessions
         self._may_have_lost = False  # notifications, since the sink was last notified of that
@@ -165,7 +161,7 @@ class NotificationStream:
             await asyncio.gather(task, return_exceptions=True)
 
     async def ready(self) -> None:
-        """Wait until the stream is open, or is not expected to be soon."""
+        """Wait until the stream is open, or could not be opened."""
         if self._task is not None:
             await self._settled.wait()
 
@@ -175,9 +171,7 @@ class NotificationStream:
         # The stream of the previous session failed. A server may lose each session at once, so the
         # delays continue to grow across sessions.
         if self._failures:
-            if self._exhausted:
-                self._settled.set()
-            await asyncio.sleep(self._delay(cursor))
+            await asyncio.sleep(cursor.delay(self._failures))
         while True:
             events = cursor.events
             self._opened_at = None
@@ -194,8 +188,13 @@ class NotificationStream:
             except ClientError as error:
                 logger.debug("The notification stream of %s broke: %s", self._server_name, error)
             was_open = was_open or self._opened_at is not None
-            self._on_end(cursor, received=cursor.events > events)
-            await asyncio.sleep(self._delay(cursor))
+            self._may_have_lost = self._may_have_lost or not cursor.last_id
+            # A stream that ends at once, without an event, counts as one that cannot be opened.
+            lasts = asyncio.get_running_loop().time() - _LASTED
+            worked = self._opened_at is not None and self._opened_at < lasts
+            self._failures = 0 if worked or cursor.events > events else self._failures + 1
+            self._settled.set()
+            await asyncio.sleep(cursor.delay(self._failures))
 
     def _on_open(self) -> None:
         self._opened_at = asyncio.get_running_loop().time()
@@ -203,32 +202,6 @@ class NotificationStream:
         if self._may_have_lost:
             self._may_have_lost = False
             self._sink.on_lost_notifications()
-
-    def _on_end(self, cursor: SseCursor, *, received: bool) -> None:
-        now = asyncio.get_running_loop().time()
-        lasted = self._opened_at is not None and now - self._opened_at > _LASTED
-        self._failures = 0 if received or lasted else self._failures + 1
-        self._may_have_lost = self._may_have_lost or not cursor.last_id
-        if not self._exhausted:
-            return
-        if self._failures == RESUME_ATTEMPTS + 1:
-            logger.warning(
-                "Notifications of %s are not received: its event stream cannot be opened; the next "
-                "attempts are every %g s",
-                self._server_name,
-                _LISTEN_RETRY,
-            )
-        self._settled.set()
-        self._sink.on_lost_notifications()
-
-    def _delay(self, cursor: SseCursor) -> float:
-        if self._exhausted:
-            return _LISTEN_RETRY
-        return cursor.delay(self._failures)
-
-    @property
-    def _exhausted(self) -> bool:
-        return self._failures > RESUME_ATTEMPTS
 
 
 class SseTransport(Transport):
@@ -263,29 +236,25 @@ class SseTransport(Transport):
         """Open the stream and wait for the event that names the endpoint.
 
         Raises:
-            ClientError: The URL does not respond with such a stream.
+            ClientError: the URL does not respond with such a stream.
         """
         self._sink = sink
+        response = await self._requester.request(
+            "GET",
+            request_path(self._url),
+            [EVENT_STREAM, *self._headers],
+            counts_against_limit=False,
+            on_wait=self._on_wait,
+        )
         try:
-            async with asyncio.timeout(_OPEN_TIMEOUT) as limit:
-                response = await self._requester.request(
-                    "GET",
-                    request_path(self._url),
-                    [EVENT_STREAM, *self._headers],
-                    counts_against_limit=False,
-                    on_wait=partial(self._on_opening_wait, limit),
-                )
-                try:
-                    if response.status != 200 or response.media_type != "text/event-stream":
-                        kind = status_error_class(response.status)
-                        raise kind(self.server_name, response.status, b"", response.headers)
-                    events = self._events(response)
-                    self._path = self._endpoint_path(await anext(events, None))
-                except BaseException:
-                    await response.close()
-                    raise
-        except TimeoutError:
-            raise RequestTimeout("the endpoint event", self.server_name, _OPEN_TIMEOUT) from None
+            if response.status != 200 or response.media_type != "text/event-stream":
+                kind = status_error_class(response.status)
+                raise kind(self.server_name, response.status, b"", response.headers)
+            events = self._events(response)
+            self._path = self._endpoint_path(await anext(events, None))
+        except BaseException:
+            await response.close()
+            raise
         self._reading = asyncio.create_task(self._read(response, events), context=Context())
 
     async def send(self, message: SendMessage) -> None:
@@ -306,12 +275,6 @@ class SseTransport(Transport):
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.gather(self._reading, return_exceptions=True)
-
-    def _on_opening_wait(self, limit: asyncio.Timeout, waiting: bool) -> None:
-        now = asyncio.get_running_loop().time()
-        limit.reschedule(None if waiting else now + _OPEN_TIMEOUT)
-        if self._on_wait is not None:
-            self._on_wait(waiting)
 
     def _endpoint_path(self, event: SseEvent | OversizedMessage | None) -> str:
         """Return the path of the endpoint that the first event names."""

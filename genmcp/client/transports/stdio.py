@@ -4,11 +4,9 @@
 """
 
 import asyncio
-import ctypes
 import logging
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from contextlib import suppress
@@ -36,10 +34,8 @@ _KILL_TIMEOUT = 5.0  # seconds to wait for its end after SIGKILL
 # Seconds for which the server may not read before a notification or an answer to it fails. A
 # request has its own timeout.
 _WRITE_TIMEOUT = 30.0
-_MAX_PENDING_WRITES = 1000  # notifications and answers that wait for the server to read
 _DRAIN_TIMEOUT = 0.5  # seconds to read the output of a process that has exited
 _MAX_LOG_LINE = 64 * 1024  # bytes of a line of stderr; a longer one is cut
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
 _KILL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
 
@@ -49,8 +45,8 @@ StderrReceiver = Callable[[str], None] | Literal["pass"] | None
 class StdioTransport(Transport):
     """The transport for a `Command`: starts the server process and ends it. Owned by a client.
 
-    When this process ends, the server process and its descendants are killed, even if this process
-    was killed. On Linux, the server process is also killed when the thread that started it ends.
+    When this process is killed, the system closes the stdin of the server, which then has to exit
+    (2026-07-28, stdio, "Shutdown").
 
     Args:
         command: the command of the server.
@@ -72,7 +68,6 @@ class StdioTransport(Transport):
         self._error: ClientError | None = None  # why the transport is not open any more
         self._closed = False
         self._unsent: set[int] = set()  # ids of requests that wait for the server to read
-        self._pending_writes = 0  # number of notifications and responses that wait for the same
 
     @property
     def pid(self) -> int | None:
@@ -83,7 +78,7 @@ class StdioTransport(Transport):
         """Start the process. If an earlier process has exited, start another one.
 
         Raises:
-            ConnectError: The command cannot be started.
+            ConnectError: the command cannot be started.
             ClientClosed: `close` was called before, or while the process started.
         """
         if self._closed:
@@ -104,11 +99,9 @@ class StdioTransport(Transport):
         notification that cancels it.
 
         Raises:
-            RequestTimeout: The server did not read for 30 seconds. Raised only
-                for notifications and responses; a request has its own timeout.
-            ConnectError: 1,000 notifications and responses already wait
-                for the server to read.
-            ClientError: The process has exited, or the transport is closed.
+            RequestTimeout: the server did not read for 30 seconds. Raised only for notifications
+                and responses; a request has its own timeout.
+            ClientError: the process has exited, or the transport is closed.
         """
         if self._error is not None:
             raise self._error
@@ -141,7 +134,6 @@ class StdioTransport(Transport):
                 env=command.environment(),
                 cwd=command.cwd,
                 start_new_session=True,
-                preexec_fn=_parent_death_signal(os.getpid()),
             )
         except (OSError, ValueError) as error:
             raise ConnectError(self.server_name, f"it cannot be started: {error}") from error
@@ -153,27 +145,20 @@ class StdioTransport(Transport):
         Return False if *message* is a request that was cancelled in the meantime. Such a request is
         not written.
         """
-        if message.id is not None:
-            self._unsent.add(message.id)
+        if message.id is None:
             try:
-                await self._writable(process)
-                return message.id in self._unsent
-            finally:
-                self._unsent.discard(message.id)
-        limit, timeout = _MAX_PENDING_WRITES, _WRITE_TIMEOUT
-        if self._pending_writes >= limit:
-            reason = f"it does not read: {limit} messages wait"
-            raise ConnectError(self.server_name, reason)
-        self._pending_writes += 1
+                async with asyncio.timeout(_WRITE_TIMEOUT):
+                    await self._writable(process)
+            except TimeoutError:
+                what = f"sending {message.method or 'an answer'}"
+                raise RequestTimeout(what, self.server_name, _WRITE_TIMEOUT) from None
+            return True
+        self._unsent.add(message.id)
         try:
-            async with asyncio.timeout(timeout):
-                await self._writable(process)
-        except TimeoutError:
-            what = f"sending {message.method or 'an answer'}"
-            raise RequestTimeout(what, self.server_name, timeout) from None
+            await self._writable(process)
+            return message.id in self._unsent
         finally:
-            self._pending_writes -= 1
-        return True
+            self._unsent.discard(message.id)
 
     async def _writable(self, process: "_ServerProcess") -> None:
         if not await process.wait_writable():
@@ -232,7 +217,6 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         self._log = LineReader(_MAX_LOG_LINE)
         self._transport: asyncio.SubprocessTransport
         self._stdin: asyncio.WriteTransport
-        self._guard: OrphanGuard
         self._shutdown: asyncio.Task[None] | None = None
         self._writable = asyncio.Event()
         self._writable.set()
@@ -281,7 +265,6 @@ class _ServerProcess(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # Casts: the transports of uvloop are not instances of asyncio's classes.
         self._transport = cast(asyncio.SubprocessTransport, transport)
-        self._guard = OrphanGuard(self.pid)
         self._stdin = cast(asyncio.WriteTransport, self._transport.get_pipe_transport(_STDIN))
         stdout = self._transport.get_pipe_transport(_STDOUT)
         # A transport of uvloop is no `asyncio.ReadTransport`. It needs no other protocol: uvloop
@@ -353,7 +336,6 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         if not self._finished.is_set():
             self._finished.set()
             self._signal(_KILL)  # its descendants
-            self._guard.disarm()
             self._transport.close()
             self._on_exit(self)
 
@@ -396,59 +378,3 @@ class _StdoutProtocol(asyncio.Protocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._original.connection_lost(exc)
-
-
-class OrphanGuard:
-    """Kills a process group when this process has ended. Owned by a `_ServerProcess`.
-
-    The guard is a shell that waits for the end of its stdin, a pipe from this process, and then
-    kills the group. When this process ends, even by a signal, the system closes the pipe.
-
-    The signal that Linux sends to a process when its parent dies is not enough: it does not reach
-    descendants, and with `npx` or `uv run` the server is a descendant of the command. On a system
-    without /bin/sh, such as Windows, the group is not killed.
-
-    Args:
-        group: the id of the process group.
-    """
-
-    _SCRIPT: Final = 'read -r _; kill -9 "-$0"'
-
-    def __init__(self, group: int) -> None:
-        self._shell: subprocess.Popen[bytes] | None = None
-        with suppress(OSError):
-            self._shell = subprocess.Popen(
-                ("/bin/sh", "-c", self._SCRIPT, str(group)),
-                stdin=subprocess.PIPE,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-                env={},
-                start_new_session=True,
-            )
-
-    def disarm(self) -> None:
-        """Stop guarding: the group has ended, and the system may assign its id again."""
-        shell, self._shell = self._shell, None
-        if shell is not None:
-            shell.kill()
-            shell.wait()  # SIGKILL ends it at once
-            if shell.stdin is not None:
-                shell.stdin.close()
-
-
-def _parent_death_signal(parent: int) -> Callable[[], None] | None:
-    """Return a function for a new process: Linux then kills that process when *parent* dies.
-
-    Return None on other systems. The function runs between fork and exec, where an import may
-    deadlock, so the library is loaded before.
-    """
-    if sys.platform != "linux":
-        return None
-    prctl = ctypes.CDLL(None).prctl
-
-    def tie() -> None:
-        prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # the parent died before the call
-            os._exit(1)
-
-    return tie

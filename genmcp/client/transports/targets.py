@@ -1,7 +1,6 @@
 """The targets of a client, and the transport for each kind."""
 
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import SplitResult, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -84,21 +83,6 @@ def target_name(target: Target) -> str:
             from genmcp.client.transports.memory import in_process_name
 
             return in_process_name(target)
-
-
-def server_key(target: Target, server_name: str) -> str:
-    """Return the key for `REVISION_CACHE`: the URL without query, or a hash of the command.
-
-    Empty for a server in this process and a custom transport.
-    """
-    if isinstance(target, Command):
-        # Hashed: a command may contain secrets, and the cache lives as long as the process.
-        known = (target.command, [*target.args], sorted((target.env or {}).items()), target.cwd)
-        return sha256(repr(known).encode()).hexdigest()
-    parts = urlsplit(server_name)
-    if parts.scheme not in ("http", "https"):
-        return ""
-    return f"{parts.scheme}://{parts.netloc}{parts.path}"
 
 
 def _parsed(text: str) -> SplitResult:

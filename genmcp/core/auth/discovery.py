@@ -58,7 +58,7 @@ def discover(options: FlowOptions, challenge: Challenge | None) -> Steps[Discove
         challenge: the challenge of the response with 401 or 403, None without one.
 
     Raises:
-        FlowFailed: No authorization server may be used.
+        FlowFailed: no authorization server may be used.
     """
     named = challenge.params.get("resource_metadata") if challenge else None
     found = yield from find_resource(options, named)
@@ -93,7 +93,7 @@ def find_resource(options: FlowOptions, named: str | None) -> Steps[ResourceMeta
         named: where the challenge says that it is.
 
     Raises:
-        FlowFailed: It is that of another resource, or cannot be read.
+        FlowFailed: it is that of another resource, or cannot be read.
     """
     urls = resource_metadata_urls(options.url)
     if named is not None:
@@ -132,7 +132,7 @@ def find_server(
         resource: the protected resource metadata, None if the server has none.
 
     Raises:
-        FlowFailed: No document of it may be used.
+        FlowFailed: no document of it may be used.
     """
     issuer = _choose_issuer(options, resource)
     # Without resource metadata no text names the issuer, only an origin, which a slash does not

@@ -130,7 +130,7 @@ def usable(options: FlowOptions, held: Record | None = None) -> Steps[Record | N
         held: the record of the request before, None for the first one.
 
     Raises:
-        FlowFailed: The token has expired, and its renewal failed for the present.
+        FlowFailed: the token has expired, and its renewal failed for the present.
     """
     if held is not None and lives(options, held):
         return held
@@ -161,7 +161,7 @@ def renew(options: FlowOptions, failed: Record) -> Steps[Record | None]:
         failed: the record of the token that has expired or was rejected.
 
     Raises:
-        FlowFailed: The authorization server cannot be reached, or has another problem. The refresh
+        FlowFailed: the authorization server cannot be reached, or has another problem. The refresh
             token may still be valid, and is kept.
     """
     record: Record | None = yield Locked(_renewed(options, failed))
@@ -224,7 +224,7 @@ def rejected(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record |
     moved to another authorization server; else a login. 403: a login with more scopes.
 
     Raises:
-        FlowFailed: The login failed.
+        FlowFailed: the login failed.
     """
     if rejection.status == 403:
         return (yield from _step_up(options, rejection))
@@ -270,7 +270,7 @@ def _step_up(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record |
         return None
     found = yield from discover(options, challenge)
     widen = (*asked, *needed)
-    return (yield from _login(options, found, challenge, stored, widen=widen, keep=True))
+    return (yield from _login(options, found, challenge, stored, widen=widen))
 
 
 def _may_log_in(options: FlowOptions, rejection: RejectedAttempt) -> bool:
@@ -301,15 +301,14 @@ def authorize(options: FlowOptions, rejection: RejectedAttempt | None = None) ->
         rejection: the response that demanded it; None without one.
 
     Raises:
-        FlowFailed: No token was obtained.
+        FlowFailed: no token was obtained.
     """
     challenge = rejection.challenge if rejection else None
     if rejection is not None:
         report_challenge(options, rejection)
     found = yield from discover(options, challenge)
     stored = yield from _stored(options)
-    keep = stored is not None and lives(options, stored)
-    return (yield from _login(options, found, challenge, stored, keep=keep))
+    return (yield from _login(options, found, challenge, stored))
 
 
 def _login(
@@ -319,7 +318,6 @@ def _login(
     stored: Record | None,
     *,
     widen: Sequence[str] = (),
-    keep: bool = False,
 ) -> Steps[Record]:
     """Obtain tokens by the grant of the options, or else by the user, and store them.
 
@@ -329,7 +327,6 @@ def _login(
         challenge: the challenge of the server.
         stored: the present record.
         widen: the scopes of a step-up.
-        keep: whether the tokens of *stored* can still be used if the user does not log in.
     """
     same = stored is not None and stored.issuer == found.issuer
     # The scopes of another authorization server are not those of this one.
@@ -347,12 +344,9 @@ def _login(
         # RFC 8252, 7.3, allows another port on loopback; many authorization servers do not.
         client = None
     if client is not None:
-        # A server that has forgotten the client shows an error, which only the user sees. If no
-        # answer comes, the next login registers again.
-        forget = stored if client.dynamic and not keep else None
         try:
             record = _new_record(found, client, scopes)
-            return (yield from _consented(options, found, record, redirect_uri, forget))
+            return (yield from _consented(options, found, record, redirect_uri))
         except FlowFailed as failed:
             if failed.failure is not Failure.REGISTRATION or not client.dynamic:
                 raise
@@ -369,13 +363,12 @@ def _consented(
     found: DiscoveredServer,
     record: Record,
     redirect_uri: str,
-    forget: Record | None = None,
 ) -> Steps[Record]:
-    """Ask the user, redeem the code, and store the tokens. *forget*: removed without an answer."""
+    """Ask the user, redeem the code, and store the tokens."""
     scopes = scope_parameter(options, found, record.requested)
     request = authorization_request(options, found, record.client, redirect_uri, scopes)
     options.report("authorization", "the user is asked", found.server.authorization_endpoint or "")
-    redirected: str = yield Ask(request.url, redirect_uri, forget)
+    redirected: str = yield Ask(request.url, redirect_uri)
     params = {
         "grant_type": "authorization_code",
         "code": code_of(request, redirected),
@@ -480,7 +473,7 @@ def code_of(request: AuthorizationRequest, redirected: str) -> str:
     anything else is read: until then it may be the response of another authorization server.
 
     Raises:
-        FlowFailed: The redirect is not that of *request*, or an error.
+        FlowFailed: the redirect is not that of *request*, or an error.
     """
     params = _params(redirected)
     state = params.get("state", "")

@@ -78,7 +78,7 @@ def choose_client(
         stored: the record of an earlier login.
 
     Raises:
-        FlowFailed: No client id can be obtained.
+        FlowFailed: no client id can be obtained.
     """
     if options.grant is not None and options.client_id is None:
         return None
@@ -144,7 +144,7 @@ def issuer_segment(
         client: the client there, None if it will be registered.
 
     Raises:
-        FlowFailed: The redirect URI was registered in advance, and may be that of many issuers.
+        FlowFailed: the redirect URI was registered in advance, and may be that of many issuers.
     """
     if found.server.authorization_response_iss_parameter_supported:
         return ""
@@ -166,7 +166,7 @@ def register(
     """Register the client (RFC 7591).
 
     Raises:
-        FlowFailed: The server rejects it, or returns a client that cannot be used.
+        FlowFailed: the server rejects it, or returns a client that cannot be used.
     """
     listed = found.server.token_endpoint_auth_methods_supported or _DEFAULT
     body = json.dumps(_metadata(options, found, redirect_uri, listed)).encode()
@@ -220,7 +220,7 @@ def _usable_client(made: _Registered, redirect_uri: str, listed: Sequence[str]) 
     """Return the client that a server has registered.
 
     Raises:
-        ValueError: It cannot be used.
+        ValueError: it cannot be used.
     """
     method, secret = made.token_endpoint_auth_method, made.client_secret
     if method is None:

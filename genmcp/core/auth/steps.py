@@ -84,13 +84,10 @@ class Ask(msgspec.Struct, frozen=True):
     Args:
         url: the authorization URL.
         redirect_uri: the redirect URI.
-        forget: the stored record, which the runner removes if there is no redirect: after a
-            timeout, and also if the wait is cancelled, as by Ctrl+C. None: it stays.
     """
 
     url: str
     redirect_uri: str
-    forget: Record | None = None
 
     def __repr__(self) -> str:
         return f"Ask(redirect_uri={self.redirect_uri!r})"

@@ -100,7 +100,7 @@ def with_tokens(options: FlowOptions, record: Record, response: TokenResponse) -
     """Return *record* with the tokens of *response*.
 
     Raises:
-        FlowFailed: A client cannot use a token of this type.
+        FlowFailed: a client cannot use a token of this type.
     """
     kind = response.token_type.lower()
     if kind not in (("bearer", "dpop") if options.prover else ("bearer",)):

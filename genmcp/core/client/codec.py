@@ -47,8 +47,8 @@ class RequestEncoder:
         self._log_level: LoggingLevel | None = None
         self._constant: dict[str, bytes] = {}
 
-    def set_log_level(self, level: LoggingLevel | None) -> None:
-        """Put *level* into the `_meta` of later requests of 2026-07-28; None: send no level.
+    def set_log_level(self, level: LoggingLevel) -> None:
+        """Put *level* into the `_meta` of later requests of 2026-07-28.
 
         The server then sends log messages of *level* and above.
         """
@@ -65,11 +65,13 @@ class RequestEncoder:
         return jsonrpc.encode_request(id, "initialize", revision.down(params))
 
     def request(
-        self, revision: Revision, id: int, method: str, params: Params, meta: Mapping[str, Any]
+        self, revision: Revision, id: int, method: str, params: Params, *, progress: bool = False
     ) -> bytes:
-        """Encode a request; *meta* is added to the `_meta` of *params*."""
-        members, own = _split_meta(revision, params)
-        encoded_meta = self._meta(revision, {**own, **meta} if own or meta else {})
+        """Encode a request; *progress*: whether the server should send progress."""
+        members, meta = _split_meta(revision, params)
+        if progress:
+            meta = {**meta, "progressToken": id}
+        encoded_meta = self._meta(revision, meta)
         if encoded_meta:
             members = b'"_meta":{%b}%b%b' % (encoded_meta, b"," if members else b"", members)
         head = b'{"jsonrpc":"2.0","id":%d,"method":%b' % (id, _encode_method(method))
@@ -161,7 +163,7 @@ def decode_result(request: Pending, raw: msgspec.Raw, *, tasks: bool) -> Outcome
         tasks: whether the client has declared tasks, so that the result may be a task.
 
     Raises:
-        PeerFault: The result does not conform to the specification.
+        PeerFault: the result does not conform to the specification.
     """
     try:
         kind = _type_of(request, raw)

@@ -9,11 +9,13 @@ owner handles the outcomes in the order of the list. No message of the server ma
 """
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any, Final
+
+import msgspec
 
 from genmcp.core.client.codec import Params, RequestEncoder, decode_error, decode_result
 from genmcp.core.client.events import (
+    Answered,
     CloseResponse,
     Connected,
     LateAnswer,
@@ -22,14 +24,12 @@ from genmcp.core.client.events import (
     ParamHeaders,
     PeerFault,
     PeerIllegalTransition,
-    PingReceived,
     ProgressReceived,
     ReceivedRequestCancelled,
     RequestFailed,
     RequestRejected,
     RequestTimedOut,
     SendMessage,
-    SubscriptionEnded,
 )
 from genmcp.core.client.lifecycle import (
     ConnectionState,
@@ -53,7 +53,6 @@ from genmcp.protocol.params import (
     RequestId,
 )
 from genmcp.protocol.revisions.chain import REVISIONS
-from genmcp.protocol.revisions.v2025_11_25 import SetLevelRequestParams
 from genmcp.protocol.value import Value, wire_name
 from genmcp.wire import jsonrpc
 from genmcp.wire.jsonrpc import Message, encode_error
@@ -63,7 +62,6 @@ __all__ = ["ClientDispatch", "ConnectionState", "DispatchOptions", "Timeouts", "
 
 _OPTIONS: Final = DispatchOptions()
 _TIMEOUTS: Final = Timeouts()
-_NO_META: Final[Mapping[str, Any]] = MappingProxyType({})
 _EMPTY: Final = b"{}"
 _UNAUTHORIZED: Final = 401
 _HTTP_ERROR: Final = 400  # the lowest HTTP status that is an error
@@ -120,11 +118,6 @@ class ClientDispatch:
         return self._lifecycle.reason
 
     @property
-    def ready(self) -> bool:
-        """Whether requests may be sent."""
-        return self.state is ConnectionState.READY
-
-    @property
     def server(self) -> Connected | None:
         """The connected server; None before the handshake is complete."""
         return self._connector.server
@@ -159,28 +152,25 @@ class ClientDispatch:
         now: float,
         timeouts: Timeouts = _TIMEOUTS,
         progress: bool = False,
-        meta: Mapping[str, Any] = _NO_META,
         param_headers: ParamHeaders = (),
     ) -> tuple[int, list[SendMessage]]:
         """Return the id of a new request, and the actions that send it.
 
-        *progress*: whether the server should send progress. *meta* is added to the `_meta` of the
-        request. *param_headers* are `Mcp-Param-*` headers, which repeat arguments of a tool call.
+        *progress*: whether the server should send progress. *param_headers* are `Mcp-Param-*`
+        headers, which repeat arguments of a tool call.
 
         Raises:
-            LocalIllegalTransition: The state is not READY. The cause of the exception is `reason`.
-            MethodNotFound: The method belongs to another revision than the negotiated one.
-            TypeError: *params* or *meta* cannot be encoded as JSON.
+            LocalIllegalTransition: the state is not READY. The cause of the exception is `reason`.
+            MethodNotFound: the method belongs to another revision than the negotiated one.
+            TypeError: *params* cannot be encoded as JSON.
         """
         self._lifecycle.take(ConnectionStep.PING if method == "ping" else ConnectionStep.REQUEST)
         if self._is_foreign(method):
             raise MethodNotFound(method)
         revision = self._connector.revision
         request = self._pending.add(method, revision, now=now, timeouts=timeouts, progress=progress)
-        if progress:
-            meta = {**meta, "progressToken": request.id}
         try:
-            message = self._encoder.request(revision, request.id, method, params, meta)
+            message = self._encoder.request(revision, request.id, method, params, progress=progress)
         except BaseException:
             self._pending.remove(request)
             raise
@@ -193,7 +183,7 @@ class ClientDispatch:
         """Return the action that sends a notification; none if only other revisions have *method*.
 
         Raises:
-            LocalIllegalTransition: The state is not READY.
+            LocalIllegalTransition: the state is not READY.
         """
         self._lifecycle.take(ConnectionStep.NOTIFY)
         if self._is_foreign(method):
@@ -202,20 +192,9 @@ class ClientDispatch:
         message = self._encoder.notification(revision, method, params)
         return [SendMessage(message, method=method, revision=revision.version)]
 
-    def log_level(
-        self, level: LoggingLevel, *, now: float, timeouts: Timeouts = _TIMEOUTS
-    ) -> tuple[int | None, list[SendMessage]]:
-        """Set the log level of the server. Raises the errors of `request`.
-
-        2025-11-25, "Setting Log Level": a request; return its id and the actions that send it.
-        2026-07-28, "Per-Request Log Level": in `_meta` of later requests; return None, no actions.
-        """
-        if self.supports("logging/setLevel"):
-            params = SetLevelRequestParams(level=level)
-            return self.request("logging/setLevel", params, now=now, timeouts=timeouts)
-        self._lifecycle.take(ConnectionStep.REQUEST)
+    def set_log_level(self, level: LoggingLevel) -> None:
+        """Put *level* into the `_meta` of later requests: 2026-07-28, "Per-Request Log Level"."""
         self._encoder.set_log_level(level)
-        return None, []
 
     def cancel(self, id: RequestId, reason: str | None = None) -> list[Outcome]:
         """Cancel request *id*. Does nothing if it was already answered."""
@@ -250,7 +229,7 @@ class ClientDispatch:
         if status == _UNAUTHORIZED:
             return []  # not JSON-RPC of the MCP server; the transport reports the error
         try:
-            decoded = jsonrpc.decode(body, max_depth=self._options.max_depth)
+            decoded = jsonrpc.decode(body)
         except McpError as fault:
             id = jsonrpc.id_of(body)
             return self._unreadable(id, fault, now, is_response=b'"method"' not in body)
@@ -323,11 +302,6 @@ class ClientDispatch:
         self._peer_requests.clear()
         return self._connector.transport_ended(error)
 
-    def fail(self, error: Exception) -> list[Outcome]:
-        """Fail the connection and all pending requests because of *error*, in any state."""
-        self._peer_requests.clear()
-        return self._connector.give_up(error)
-
     def _cancel(self, request: Pending, reason: str | None) -> list[Outcome]:
         outcomes = _cancellation(self._encoder, request, reason, per_message=self._per_message)
         for id in self._peer_requests.remove_for(request.id, self.is_pending):
@@ -371,7 +345,9 @@ class ClientDispatch:
             request = self._pending.get(about)
         if request is None:
             detail = f": {message.error.message}" if message.error else ""
-            return [MessageDropped(LateAnswer(f"request {id!r} is not pending{detail}"), id)]
+            if self._pending.was_sent(id):
+                return [MessageDropped(LateAnswer(f"request {id} has ended{detail}"), id)]
+            return [MessageDropped(PeerFault(f"there was no request {id!r}{detail}"), id)]
         self._pending.remove(request)
         if request.opening:
             return self._connector.answered(request, message, status, now)
@@ -411,7 +387,7 @@ class ClientDispatch:
             early = InvalidRequest("Only a ping is allowed before the client is ready")
             return [self._reply(jsonrpc.encode_error(id, early)), dropped]
         if ping:
-            return [self._reply(jsonrpc.encode_response(id, _EMPTY)), PingReceived(id)]
+            return [self._reply(jsonrpc.encode_response(id, _EMPTY))]
         try:
             return [self._peer_requests.add(message, id, revision, self._pending.ids(about))]
         except PeerFault as fault:
@@ -462,7 +438,7 @@ class ClientDispatch:
             fault = PeerFault(f"the server cancels {id!r}, which is not a subscription")
             return [MessageDropped(fault)]
         self._pending.remove(request)
-        ended = SubscriptionEnded(request.id, params.reason)
+        ended = Answered(request.id, None, msgspec.Raw())
         return [CloseResponse(request.id), ended] if self._per_message else [ended]
 
     def _is_foreign(self, method: str) -> bool:

@@ -32,8 +32,16 @@ class NoCommonRevision(GenmcpError):
         self.supported = tuple(supported)
 
 
+class HandshakeTimeout(GenmcpError):
+    """The server did not respond to *method* of the handshake within *seconds*."""
+
+    def __init__(self, method: str, seconds: float) -> None:
+        super().__init__(f"no response to {method} within {seconds:g} s")
+        self.seconds = seconds
+
+
 class LateAnswer(PeerFault):
-    """A response to a request that is not pending: it was never sent, or has already ended."""
+    """A response to a request that has already ended."""
 
 
 class PeerIllegalTransition(IllegalTransition, PeerFault):
@@ -46,7 +54,11 @@ class PeerIllegalTransition(IllegalTransition, PeerFault):
         self.args = (f"the server sent {step} {state}, which it must not",)
 
 
-class SendMessage(msgspec.Struct, frozen=True):
+class Outcome(msgspec.Struct, frozen=True):
+    """An outcome of a method of `ClientDispatch`: an action to perform, or an event to handle."""
+
+
+class SendMessage(Outcome, frozen=True):
     """A message that a `Transport` sends to the server. An action of the client's state machine.
 
     Only `message` is sent over stdio. The other members save a transport from decoding the message.
@@ -72,7 +84,7 @@ class SendMessage(msgspec.Struct, frozen=True):
     withdraws: int | None = None
 
 
-class CloseResponse(msgspec.Struct, frozen=True):
+class CloseResponse(Outcome, frozen=True):
     """Action: close the HTTP response to request *id*; its content is no longer needed.
 
     The owner performs this action by cancelling `Transport.send` of that request.
@@ -81,7 +93,7 @@ class CloseResponse(msgspec.Struct, frozen=True):
     id: int
 
 
-class Connected(msgspec.Struct, frozen=True):
+class Connected(Outcome, frozen=True):
     """The handshake is complete, and requests may be sent.
 
     Args:
@@ -97,25 +109,25 @@ class Connected(msgspec.Struct, frozen=True):
     instructions: str | None
 
 
-class ConnectionFailed(msgspec.Struct, frozen=True):
+class ConnectionFailed(Outcome, frozen=True):
     """The connection could not be established. The state is FAILED."""
 
     error: Exception
 
 
-class Disconnected(msgspec.Struct, frozen=True):
+class Disconnected(Outcome, frozen=True):
     """The connection has ended. The state is CLOSED; *error*: None if the client closed it."""
 
     error: Exception | None
 
 
-class SessionReset(msgspec.Struct, frozen=True):
+class SessionReset(Outcome, frozen=True):
     """The server has lost the session. A new handshake runs; wait for `Connected`."""
 
     error: Exception
 
 
-class RestartTransport(msgspec.Struct, frozen=True):
+class RestartTransport(Outcome, frozen=True):
     """The transport ended during the handshake. The state is NEW.
 
     The owner opens the transport again and calls `begin` again.
@@ -124,16 +136,17 @@ class RestartTransport(msgspec.Struct, frozen=True):
     error: Exception
 
 
-class NotificationsMissed(msgspec.Struct, frozen=True):
+class NotificationsMissed(Outcome, frozen=True):
     """Notifications of the server may have been lost. The server does not send them again."""
 
 
-class Answered(msgspec.Struct, frozen=True):
+class Answered(Outcome, frozen=True):
     """The result of request *id*.
 
     Args:
         id: the id of the request.
-        result: a value of 2026-07-28; decoded JSON for a method that no revision defines.
+        result: a value of 2026-07-28; decoded JSON for a method that no revision defines; None for
+            a subscription that the server has ended without a response.
         raw: the JSON of the result as received.
     """
 
@@ -142,7 +155,7 @@ class Answered(msgspec.Struct, frozen=True):
     raw: msgspec.Raw
 
 
-class RequestRejected(msgspec.Struct, frozen=True):
+class RequestRejected(Outcome, frozen=True):
     """The server responded to request *id* with a JSON-RPC error.
 
     *cause* is the `HttpStatusError` that had the JSON-RPC error as its body; None over stdio, and
@@ -154,7 +167,7 @@ class RequestRejected(msgspec.Struct, frozen=True):
     cause: Exception | None = None
 
 
-class InputNeeded(msgspec.Struct, frozen=True):
+class InputNeeded(Outcome, frozen=True):
     """Request *id* has ended with input requests, which the client answers.
 
     2026-07-28, basic/patterns, "Multi Round-Trip Requests": the client sends the same method and
@@ -166,14 +179,14 @@ class InputNeeded(msgspec.Struct, frozen=True):
     state: str | None
 
 
-class TaskCreated(msgspec.Struct, frozen=True):
+class TaskCreated(Outcome, frozen=True):
     """The server responded to request *id* with a task, which will have the result (SEP-2663)."""
 
     id: int
     task: CreateTaskResult
 
 
-class RequestTimedOut(msgspec.Struct, frozen=True):
+class RequestTimedOut(Outcome, frozen=True):
     """Request *id* timed out after *seconds* and is cancelled.
 
     *silent*: True if the idle timeout expired, False if the total timeout expired.
@@ -185,7 +198,7 @@ class RequestTimedOut(msgspec.Struct, frozen=True):
     silent: bool
 
 
-class RequestFailed(msgspec.Struct, frozen=True):
+class RequestFailed(Outcome, frozen=True):
     """Request *id* will get no response; *error*: None if the client closed the connection.
 
     *may_have_run* is False only if the server has certainly not processed the request, so that the
@@ -197,14 +210,7 @@ class RequestFailed(msgspec.Struct, frozen=True):
     may_have_run: bool
 
 
-class SubscriptionEnded(msgspec.Struct, frozen=True):
-    """The server ended the subscription of request *id* without a response."""
-
-    id: int
-    reason: str | None
-
-
-class ProgressReceived(msgspec.Struct, frozen=True):
+class ProgressReceived(Outcome, frozen=True):
     """Progress of request *id*."""
 
     id: int
@@ -213,7 +219,7 @@ class ProgressReceived(msgspec.Struct, frozen=True):
     message: str | None
 
 
-class NotificationReceived(msgspec.Struct, frozen=True):
+class NotificationReceived(Outcome, frozen=True):
     """A notification of the server.
 
     Args:
@@ -231,7 +237,7 @@ class NotificationReceived(msgspec.Struct, frozen=True):
     about: RequestId | None = None
 
 
-class RequestReceived(msgspec.Struct, frozen=True):
+class RequestReceived(Outcome, frozen=True):
     """A request of the server (before 2026-07-28), which the client answers under the same *id*.
 
     Args:
@@ -247,13 +253,7 @@ class RequestReceived(msgspec.Struct, frozen=True):
     about: frozenset[RequestId]
 
 
-class PingReceived(msgspec.Struct, frozen=True):
-    """The server sent a `ping`. The response to it is in the same list of outcomes."""
-
-    id: RequestId
-
-
-class ReceivedRequestCancelled(msgspec.Struct, frozen=True):
+class ReceivedRequestCancelled(Outcome, frozen=True):
     """The server's request *id* needs no response any more.
 
     Either the server has cancelled its request, or this client has given up its own request
@@ -264,7 +264,7 @@ class ReceivedRequestCancelled(msgspec.Struct, frozen=True):
     reason: str | None
 
 
-class MessageDropped(msgspec.Struct, frozen=True):
+class MessageDropped(Outcome, frozen=True):
     """A message of the server was ignored because of *fault*.
 
     *id* is the id of the message; None if the message has none or the id cannot be read.
@@ -272,28 +272,3 @@ class MessageDropped(msgspec.Struct, frozen=True):
 
     fault: GenmcpError
     id: RequestId | None = None
-
-
-Action = SendMessage | CloseResponse
-Event = (
-    Connected
-    | ConnectionFailed
-    | Disconnected
-    | SessionReset
-    | RestartTransport
-    | NotificationsMissed
-    | Answered
-    | RequestRejected
-    | InputNeeded
-    | TaskCreated
-    | RequestTimedOut
-    | RequestFailed
-    | SubscriptionEnded
-    | ProgressReceived
-    | NotificationReceived
-    | RequestReceived
-    | PingReceived
-    | ReceivedRequestCancelled
-    | MessageDropped
-)
-Outcome = Action | Event

@@ -23,21 +23,16 @@ class DispatchOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     Args:
         revision: the only revision to negotiate; None: the newest that both sides support.
-        remembered: the revision of the last connection to this server; None if it is unknown. The
-            negotiation tries its era first, and the other era after a failure.
         probe_timeout: time for the response to `server/discover` on a transport that is not
             `per_message` (stdio). After that the server is treated as one of the legacy era.
         connect_timeout: time for the response to any other message of the handshake.
         max_asked: maximum number of requests of the server that wait for a response.
-        max_depth: maximum nesting of a message.
     """
 
     revision: str | None = None
-    remembered: str | None = None
     probe_timeout: float = 5.0
     connect_timeout: float = 60.0
     max_asked: int = 64
-    max_depth: int = 64
 
 
 class TransportFailure(msgspec.Struct, frozen=True):
@@ -179,8 +174,8 @@ class Lifecycle:
         If the new state is CLOSED or FAILED, store *reason*, unless an earlier reason is stored.
 
         Raises:
-            LocalIllegalTransition: The client may not take this step now.
-            PeerIllegalTransition: The server may not take this step now.
+            LocalIllegalTransition: the client may not take this step now.
+            PeerIllegalTransition: the server may not take this step now.
 
         The cause of either exception is the stored `reason`.
         """
@@ -313,6 +308,10 @@ class PendingRequests:
         # True and 1.0 equal 1 as keys of a dict, but are not ids.
         return self._by_id.get(id) if type(id) is int else None
 
+    def was_sent(self, id: object) -> bool:
+        """Return whether *id* is that of a request, which may have ended."""
+        return type(id) is int and 0 < id <= self._last
+
     def ids(self, about: RequestId | None) -> frozenset[RequestId]:
         """Return the ids of the requests that a message of the server may belong to.
 
@@ -333,14 +332,6 @@ class PendingRequests:
         self._by_id.clear()
         self._next_check = math.inf
         return requests
-
-    def keep(self, request: Pending) -> None:
-        """Register *request* again, which has timed out, and remove its timeouts.
-
-        A late response to *request* is then still handled.
-        """
-        request.idle_until = request.until = math.inf
-        self._by_id[request.id] = request
 
     def pause(self, id: object, now: float) -> None:
         """Pause the timeouts of request *id*: it is not sent before the user has logged in."""

@@ -67,8 +67,8 @@ class PeerRequests:
             about: the ids of the requests of this client that the request may belong to.
 
         Raises:
-            PeerFault: Another unanswered request has the same id.
-            McpError: The request is invalid or not supported; the error is the response to it.
+            PeerFault: another unanswered request has the same id.
+            McpError: the request is invalid or not supported; the error is the response to it.
         """
         if id in self._ids:
             raise PeerFault(f"the server uses the id {id!r} again, before it is answered")
@@ -120,7 +120,7 @@ def decode_notification(
     """Decode the notification *message*.
 
     Raises:
-        PeerFault: Its params do not conform to the specification.
+        PeerFault: its params do not conform to the specification.
     """
     method = message.method or ""
     try:

@@ -22,7 +22,6 @@ from genmcp.core.auth.steps import (
     Locked,
     Save,
 )
-from tests.contracts.tokens import save
 
 RECORD = Record(
     issuer="https://as", token_endpoint="https://as/token", client=RegisteredClient(id="c")
@@ -271,26 +270,3 @@ async def test_wait_for_the_lock_can_be_cancelled() -> None:
             await running
     async with tokens.lock("key"):
         assert tokens.held == 1
-
-
-async def test_client_is_forgotten_also_if_the_login_is_cancelled() -> None:
-    """The page shows that the server does not know the client, and the user presses Ctrl+C."""
-    tokens, asked = MemoryTokens(), asyncio.Event()
-    await save(tokens, RECORD, "key")
-
-    async def browse(url: str) -> str:
-        asked.set()
-        await asyncio.Event().wait()
-        return url
-
-    def login() -> Generator[Any, Any, None]:
-        uri = yield Listen()
-        yield Ask("https://as/authorize", uri, RECORD)
-
-    prompt = UserPrompt(ask=browse)
-    running = asyncio.create_task(FlowRunner("key", tokens, Fetcher(), prompt).run(login()))
-    await asked.wait()
-    running.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await running
-    assert await tokens.load("key") is None

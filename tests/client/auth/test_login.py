@@ -178,7 +178,7 @@ async def test_many_first_requests_cause_one_login() -> None:
         auth = OAuth(NAME, ask=place.browse)
         clients = [Client(place.url, auth=auth) for _ in range(8)]
         await asyncio.gather(*(client.open() for client in clients))
-        await asyncio.gather(*(client.close() for client in clients))
+        await asyncio.gather(*(client.aclose() for client in clients))
 
     assert len(place.asked) == 1
 

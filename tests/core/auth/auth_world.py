@@ -163,12 +163,7 @@ class World:
                 return self.redirect_uri + step.segment
             case Ask():
                 self.asks.append(step)
-                try:
-                    return self.redirected(step)
-                except TimeoutError:
-                    if step.forget is not None and step.forget == self.record:
-                        self.record = None
-                    raise
+                return self.redirected(step)
             case Load():
                 return self.record
             case Save():

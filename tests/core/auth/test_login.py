@@ -87,20 +87,6 @@ def test_client_is_kept_before_the_user_consents() -> None:
     assert world.listened == [None, record_of(world).client.redirect_uri]
 
 
-def test_client_that_gets_no_answer_is_forgotten() -> None:
-    """The page of a server that does not know the client any more is seen by the user only."""
-    world = World()
-    world.answer = TimeoutError("no answer")
-    with pytest.raises(TimeoutError):
-        world.run(authorize(world.options))
-    assert record_of(world).client.id == "client-1"  # it is new: the server knows it
-
-    with pytest.raises(TimeoutError):
-        world.run(authorize(world.options))
-
-    assert world.record is None
-
-
 def test_unanswered_login_keeps_tokens_that_can_be_used() -> None:
     """Other programs use them, while the user runs `genmcp login` once more and gives up."""
     world = logged_in()
