@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.no_cover  # they read files, which coverage would slow
+
 PACKAGE = Path(__file__).parent.parent / "genmcp"
 
 FUNCTION_LINES = 60
@@ -28,7 +30,7 @@ BUDGETS = {
     "auth/ client/auth/ core/auth/": 3_800,
     "client/ core/client/": 6_150,
     "tasks/": 3_660,
-    "stores/": 3_200,
+    "stores/": 3_205,
     "mux/": 3_380,
     "transports/": 3_390,
     "cli/": 3_510,

@@ -10,6 +10,8 @@ import pytest
 
 from tests.test_budget import lines_of_code
 
+pytestmark = pytest.mark.no_cover  # they read files, which coverage would slow
+
 PACKAGE = Path(__file__).parent.parent / "genmcp"
 
 LAYERS = [

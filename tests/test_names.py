@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.no_cover  # they read files, which coverage would slow
+
 PACKAGE = Path(__file__).parent.parent / "genmcp"
 
 

@@ -90,7 +90,8 @@ class Lane:
                 # A caller that is cancelled must not cancel a read that others share.
                 response = await asyncio.shield(request.future)
         except Exception as error:
-            self._outages.record(error, write=self._writes)
+            if not self._closed:  # the end of an event loop is no outage
+                self._outages.record(error, write=self._writes)
             raise
         if self._outages.failing:
             self._outages.record(None, write=self._writes)
@@ -128,11 +129,13 @@ class Lane:
                         results = await self._send(kind, [request.item for request in batch])
                 finally:  # also if this is cancelled
                     self._complete_batch(kind, batch, results)
-        finally:
-            for waiting in self._pending.values():  # if this is cancelled
+        except asyncio.CancelledError:  # by `aclose`, or by the event loop at its end
+            self._closed = True
+            for waiting in self._pending.values():
                 for request in waiting:
                     complete(request.future, StoreUnavailable(CLOSED))
             self._pending.clear()
+            raise
 
     def _next_batch(self) -> tuple[RequestKind, Sequence[_Waiting]]:
         self._same.clear()

@@ -396,8 +396,7 @@ async def test_single_keys_can_be_turned_off(page: Page) -> None:
     await expect(page.locator(".entries a")).to_have_count(9)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 768, 1440])
+@pytest.mark.parametrize(("theme", "width"), [("light", 390), ("dark", 768), ("light", 1440)])
 async def test_page_is_accessible(browser: Browser, theme: str, width: int) -> None:
     """WCAG AA in both themes; nothing is wider than the screen, and no word is broken."""
     async with (

@@ -193,7 +193,7 @@ class World:
             Wrong: a check fails.
         """
         answer = Answer(case)
-        began = time.perf_counter()
+        began = time.thread_time()
         try:
             async with asyncio.timeout(self.timeout):
                 await self.endpoint(_scope(case), answer.receive, answer.send)
@@ -201,8 +201,8 @@ class World:
             raise Wrong("it hangs") from None
         except Exception as error:
             raise Wrong(f"{type(error).__name__} escaped: {error}") from error
-        if (took := time.perf_counter() - began) > 1:
-            raise Wrong(f"it took {took:.1f} s")
+        if (took := time.thread_time() - began) > 1:
+            raise Wrong(f"it took {took:.1f} s of CPU time")
         for _ in range(3):  # state that listeners share ends after the last of them
             await asyncio.sleep(0)
         self._check(case, answer)

@@ -77,7 +77,7 @@ async def test_hostile_schema_costs_only_its_headers(schema: Any) -> None:
 
 
 async def test_defect_of_the_reader_costs_one_tool(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever decoding a schema raises, the other tools of the hub are listed."""
+    """A schema may fail to decode with any error: the other tools of the hub are listed."""
 
     def read(schema: Any, origin: str, limits: Any) -> Document:
         if "bad" in schema["properties"]:
@@ -188,7 +188,7 @@ def form_of(properties: int) -> Mapping[str, Any]:
 
 
 async def test_form_that_is_too_large_is_refused() -> None:
-    """A form for a person is smaller; the error names the limit, and the user is not asked."""
+    """A form for a person is smaller; the error names the limit, and the user sees no question."""
     user = User("Ann")
     async with hub_with_form(form_of(1_400), user) as client:
         with pytest.raises(ServerError, match="forwards at most 32768 bytes"):

@@ -86,7 +86,7 @@ async def test_log_messages_go_to_the_caller(before: str, behind: str) -> None:
 
 @pytest.mark.parametrize("behind", [NEW, OLD])
 async def test_log_messages_need_a_requested_level(behind: str) -> None:
-    """Since 2026-07-28 the default is no messages."""
+    """Since 2026-07-28 a client without a level receives nothing."""
     reader = Reader()
     async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=behind)) as hub:
         server = hub.server()
@@ -160,7 +160,7 @@ async def test_log_message_over_stdio_needs_a_single_call() -> None:
 
 @pytest.mark.parametrize("behind", [NEW, OLD])
 async def test_log_messages_over_http_go_to_their_caller(behind: str) -> None:
-    """Whatever other calls are running."""
+    """Also beside other calls that are running."""
     readers = Reader(), Reader()
     async with (
         asyncio.timeout(30),

@@ -234,7 +234,7 @@ def test_hub_names_the_invalid_setting(wrong: dict[str, Any]) -> None:
 
 
 def test_questions_of_anonymous_clients_are_bounded_together() -> None:
-    """By session and by address, so that clients with a principal can still be asked."""
+    """By session and by address, so that clients with a principal still receive questions."""
     asked, held = QuestionLimiter(), ExitStack()
     sessions = [ClientKey(session=f"{each}", address="192.0.2.1") for each in range(5)]
     far = [ClientKey(address=f"198.51.100.{each}") for each in range(737)]

@@ -1,4 +1,4 @@
-"""Which server of a hub is asked for a resource that none of them lists."""
+"""Which server of a hub reads a resource that none of them lists."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -93,7 +93,7 @@ async def read(client: Client, uri: str) -> str:
 
 @pytest.mark.parametrize("template", ["{+path}", "vault://{+path}"])
 async def test_later_member_cannot_take_over_a_resource(template: str) -> None:
-    """Whatever its template, it is not asked, and does not get the URI."""
+    """It does not receive the URI, although its template matches."""
     greedy = Greedy(template)
     async with client_of(suite(Vault), suite(greedy)) as client:
         assert await read(client, "vault://payroll") == "secret vault://payroll"
@@ -109,13 +109,13 @@ class Empty(Greedy):
 
 
 async def test_template_without_a_scheme_is_ignored() -> None:
-    """It would match every URI, and later members would not be asked."""
+    """It would match every URI, and later members would receive none."""
     async with client_of(suite(Empty("{+path}")), suite(Vault)) as client:
         assert await read(client, "vault://x") == "secret vault://x"
 
 
 async def test_template_ends_the_search() -> None:
-    """Members after the last one with a matching template are not asked."""
+    """Members after the last one with a matching template receive nothing."""
     last = suite(ResourceRepoAt(""))
     async with client_of(suite(Vault), suite(Empty("web://{+path}")), last) as client:
         with pytest.raises(ServerError, match="Resource not found"):

@@ -454,7 +454,7 @@ async def test_unlisted_resource_is_searched() -> None:
 
 
 class Waiting(Human):
-    """Never answers; sets an event when it is asked."""
+    """Never answers; sets an event when a question arrives."""
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()

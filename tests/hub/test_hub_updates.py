@@ -217,7 +217,7 @@ async def test_update_of_a_part_updates_the_resource() -> None:
 
 @pytest.mark.parametrize("revision", [NEW, OLD])
 async def test_subscription_needs_the_capability(revision: str) -> None:
-    """A server without it is not asked."""
+    """A server without it receives no request for it."""
     far = Library(tells=False)
     async with asyncio.timeout(TIME), hub_of(OLD) as hub:
         await hub.add(ServerConfig("far", target=far))

@@ -142,3 +142,21 @@ async def test_number_of_waiting_requests_is_bounded(
 
     assert await asyncio.gather(*requests[:-1]) == [*range(5)]
     assert await here.request(KIND, "next") == "next"
+
+
+async def test_end_of_the_event_loop_is_no_outage(caplog: pytest.LogCaptureFixture) -> None:
+    """It cancels all tasks. A caller that still waits gets an error, and nothing is logged."""
+    server = FakeServer()
+    here = lane(server)
+    server.open.clear()
+    waiting = asyncio.ensure_future(here.request(KIND, "a"))
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    [task] = [task for task in asyncio.all_tasks() if task.get_name() == "the server"]
+    task.cancel()
+
+    with pytest.raises(StoreUnavailable, match="the store is closed"):
+        await waiting
+    with pytest.raises(StoreUnavailable, match="the store is closed"):
+        await here.request(KIND, "b")
+    assert caplog.messages == []

@@ -79,8 +79,8 @@ class RedisServer:
     ) -> None:
         # Bound as long as this object exists, to reserve the port while the server is down. The
         # server can still listen on it, since both set SO_REUSEADDR.
-        self._reserved = _reserved_socket()
-        self.port: int = self._reserved.getsockname()[1]
+        self._reserved = _reserved_sockets()
+        self.port: int = self._reserved[0].getsockname()[1]
         self.password = password
         self._options = {**_DEFAULTS, **(options or {})}
         if password:
@@ -143,7 +143,8 @@ class RedisServer:
         """Kill the server if it runs, and delete its data."""
         if self._process is not None:
             self.kill()
-        self._reserved.close()
+        for each in self._reserved:
+            each.close()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     async def command(self, *words: str) -> bytes:
@@ -238,15 +239,21 @@ class RedisServer:
         self._process = self._watchdog = None
 
 
-def _reserved_socket() -> socket.socket:
+def _reserved_sockets() -> list[socket.socket]:
+    """Return sockets bound to a free port and to the port 10,000 above.
+
+    The nodes of a cluster connect to each other on the second one.
+    """
     while True:
-        reserved = socket.socket()
-        reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        reserved.bind(("127.0.0.1", 0))
-        # The nodes of a cluster connect to each other on the port 10,000 above.
-        if reserved.getsockname()[1] < 55_000:
+        reserved = [socket.socket(), socket.socket()]
+        for each in reserved:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with suppress(OSError, OverflowError):  # the second port is taken, or there is none
+            reserved[0].bind(("127.0.0.1", 0))
+            reserved[1].bind(("127.0.0.1", reserved[0].getsockname()[1] + 10_000))
             return reserved
-        reserved.close()
+        for each in reserved:
+            each.close()
 
 
 def _encoded(*words: str) -> bytes:

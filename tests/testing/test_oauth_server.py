@@ -1,4 +1,4 @@
-"""`OAuthServer`: what it issues, and what it refuses."""
+"""`OAuthServer`: tokens that it issues, and requests that it refuses."""
 
 import secrets
 from base64 import b64encode
@@ -213,7 +213,7 @@ async def test_loopback_redirect_may_have_any_port(caller: Caller) -> None:
 async def test_wrong_token_request_is_refused(
     caller: Caller, changes: dict[str, str], error: str
 ) -> None:
-    """The code stays valid, as nobody has proved to own it."""
+    """The code stays valid, since no client has proved to own it."""
     caller.issuer.add_client("other", redirect_uris=[REDIRECT])
     code = (await caller.authorize())["code"]
 
@@ -318,7 +318,7 @@ async def test_user_is_asked_by_a_form(caller: Caller) -> None:
 
 
 async def test_user_grants_some_of_the_scopes(caller: Caller) -> None:
-    """The response says which (RFC 6749, 3.3)."""
+    """The response names them (RFC 6749, 3.3)."""
     caller.issuer.approved_scopes = ["read"]
 
     assert (await caller.login())["scope"] == "read"

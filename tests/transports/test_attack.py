@@ -11,6 +11,7 @@ from benchmarks.processes import served
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.no_cover,
     pytest.mark.skipif(
         sys.platform != "linux" or shutil.which("taskset") is None,
         reason="needs other loopback addresses, /proc and taskset",

@@ -15,7 +15,7 @@ import pytest
 
 from tests.test_documentation import MODULES
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = sorted(page for page in Path(__file__).parent.glob("*.py") if page != Path(__file__))

@@ -15,11 +15,9 @@ of another process.
 import asyncio
 import itertools
 from collections.abc import Sequence
-from contextlib import suppress
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
 
-from genmcp.cancellation import run_to_completion
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.clocks import steady
 from genmcp.stores.connections import LoopConnections
@@ -110,9 +108,7 @@ class RedisConnections(LoopConnections):
             pass  # the operations of the followers raise it
         finally:
             if pubsub is not None:
-                with suppress(*ERRORS):
-                    # At the end of an event loop this is cancelled twice: by it, and by `_end`.
-                    await run_to_completion(pubsub.aclose())
+                await ended(pubsub.aclose())
             await self._leave(redis, lost=False)
 
     async def disconnect(self) -> None:

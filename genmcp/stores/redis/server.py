@@ -6,11 +6,12 @@ This is the only module that imports redis-py.
 import asyncio
 import random
 import re
-from collections.abc import Awaitable, Mapping
+from collections.abc import Coroutine, Mapping
 from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
+from genmcp.cancellation import run_to_completion
 from genmcp.errors import ConfigurationError, StoreFull, StoreUnavailable
 from genmcp.extras import missing_extra
 from genmcp.stores.clocks import ServerClock, steady
@@ -61,11 +62,19 @@ def lacks_permission(error: object) -> bool:
     return isinstance(error, exceptions.NoPermissionError) or "NOPERM" in str(error)
 
 
-async def ended(closing: Awaitable[None]) -> None:
-    """Await the end of connections, which a server that is away does not confirm."""
-    with suppress(*ERRORS):
-        async with asyncio.timeout(_CLOSING):
-            await closing
+async def ended(closing: Coroutine[Any, Any, None]) -> None:
+    """Await the end of connections, which a server that is away does not confirm.
+
+    Tasks are cancelled twice at the end of an event loop: by it, and by `LoopConnections`. Neither
+    must leave a connection open.
+    """
+
+    async def within_a_second() -> None:
+        with suppress(*ERRORS):
+            async with asyncio.timeout(_CLOSING):
+                await closing
+
+    await run_to_completion(within_a_second())
 
 
 class RedisAddress:
