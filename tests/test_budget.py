@@ -28,18 +28,18 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # leading underscore of a folder is left out.
 BUDGETS = {
     "auth/ client/auth/ core/auth/": 3_780,
-    "client/ core/client/": 5_480,
+    "client/ core/client/": 5_540,
     "tasks/": 3_660,
-    "stores/": 3_200,
-    "mux/": 3_150,
+    "stores/": 3_205,
+    "mux/": 3_140,
     "transports/": 3_240,
-    "cli/": 3_280,
+    "cli/": 3_335,
     "extensions/": 1_500,
     "testing/": 400,
-    "hub/ composite/ registry/ discovery": 2_560,
+    "hub/ composite/ registry/ discovery": 2_580,
     "schema/": 1_580,
     "protocol/ wire/ core/": 4_390,
-    "prompts/ resources/ question/ suite/ telemetry/": 2_610,
+    "prompts/ resources/ question/ suite/ telemetry/": 2_640,
     "": 2_940,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
