@@ -169,10 +169,10 @@ class Subscriptions(Listener):
             if not self._open:
                 await self._follower.aclose()
 
-    async def notify_missed(self, subscription: Subscription, after: str) -> None:
+    async def notify_missed(self, subscription: Subscription, after: str | None) -> None:
         """Notify *subscription* of its wanted changes after *after*, a position in the log.
 
-        If some are no longer retained, it is notified of all.
+        None: of all that are retained. If some are no longer retained, it is notified of all.
 
         Raises:
             StoreUnavailable: the store could not be reached.

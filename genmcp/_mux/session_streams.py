@@ -179,8 +179,10 @@ class SessionStreams(msgspec.Struct, eq=False):
                         if opening:
                             yield opening
                     elif item.data == _SUBSCRIBED:
-                        wanted = await self._wanted(session)
+                        wanted, last = await self._wanted(session), subscription.position
                         self._subscriptions.change(subscription, wanted)
+                        # A change may have come between the subscription and this event.
+                        await self._subscriptions.notify_missed(subscription, last)
                         # The new subscriptions begin before the old ones end: a resource in both
                         # stays subscribed.
                         before = resources
