@@ -26,7 +26,7 @@ from tests.support.asgi import MODERN
 from tests.support.serving import serve
 from tests.support.speaking import VERSIONS
 
-REVISION_CACHE = [(None, MODERN), ("2025-11-25", "2025-11-25"), ("2025-03-26", "2025-03-26")]
+NEGOTIATED = [(None, MODERN), ("2025-11-25", "2025-11-25"), ("2025-03-26", "2025-03-26")]
 # Resources that the peers themselves leave open.
 pytestmark = [
     pytest.mark.peers,
@@ -94,7 +94,7 @@ async def use(client: Client) -> None:
         assert (await client.call("ask")).text == "accept: True"
 
 
-@pytest.mark.parametrize(("told", "spoken"), REVISION_CACHE)
+@pytest.mark.parametrize(("told", "spoken"), NEGOTIATED)
 @pytest.mark.parametrize(
     "app", [lambda: sdk().streamable_http_app(), lambda: fastmcp().http_app()], ids=["sdk", "fast"]
 )
@@ -118,7 +118,7 @@ async def test_client_uses_a_server_of_2024_over_http(app: Callable[[], Any]) ->
         await use(client)
 
 
-@pytest.mark.parametrize(("told", "spoken"), REVISION_CACHE)
+@pytest.mark.parametrize(("told", "spoken"), NEGOTIATED)
 @pytest.mark.parametrize("peer", ["sdk", "fastmcp"])
 async def test_client_uses_servers_of_others_over_stdio(
     peer: str, told: str | None, spoken: str
