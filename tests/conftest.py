@@ -6,6 +6,7 @@ are errors (pyproject.toml).
 """
 
 import asyncio
+import gc
 import inspect
 import os
 import secrets
@@ -35,6 +36,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if any(item.get_closest_marker(name) for name in _WITHOUT_COVERAGE):
             item.add_marker("no_cover")
+
+
+def pytest_collection_finish() -> None:
+    """Leave modules and tests out of all collections of garbage: each would look at all of them."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

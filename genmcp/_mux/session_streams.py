@@ -179,14 +179,11 @@ class SessionStreams(msgspec.Struct, eq=False):
                         if opening:
                             yield opening
                     elif item.data == _SUBSCRIBED:
-                        wanted, last = await self._wanted(session), subscription.position
-                        self._subscriptions.change(subscription, wanted)
-                        # A change may have come between the subscription and this event.
-                        await self._subscriptions.notify_missed(subscription, last)
+                        await self._subscribe_again(session, subscription)
                         # The new subscriptions begin before the old ones end: a resource in both
                         # stays subscribed.
                         before = resources
-                        resources = asyncio.create_task(self._follow_resources(wanted))
+                        resources = asyncio.create_task(self._follow_resources(subscription.wanted))
                         await cancel_and_wait(before)
                     elif begun and (item.data == _ENDED or item.data.startswith(_TAKEN)):
                         return
@@ -194,6 +191,13 @@ class SessionStreams(msgspec.Struct, eq=False):
                         yield encoded(item)
             finally:
                 await cancel_and_wait(resources, event, changes)
+
+    async def _subscribe_again(self, session: Session, subscription: Subscription) -> None:
+        """Give *subscription* the resources that *session* is subscribed to now."""
+        wanted, last = await self._wanted(session), subscription.position
+        self._subscriptions.change(subscription, wanted)
+        # A change may have come after the client had subscribed, and before this was noticed.
+        await self._subscriptions.notify_missed(subscription, last)
 
     async def _changes(self, session: Session, subscription: Subscription) -> Sequence[LogEvent]:
         """Wait for changes; return their notifications, with the positions to resume from."""

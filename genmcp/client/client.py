@@ -318,7 +318,7 @@ class Client:
         """Return the skill whose `SKILL.md` has this *uri*; the server need not list it.
 
         Raises:
-            ClientError: The server has no such skill, or its entry is invalid.
+            ClientError: the server has no such skill, or its entry is invalid.
         """
         from genmcp.extensions.remote_skills import get_skill
 
@@ -549,8 +549,8 @@ class Client:
         result is decoded JSON.
 
         Raises:
-            ProtocolError: The result of a method of an extension is of another shape.
-            ClientError: The request failed.
+            ProtocolError: the result of a method of an extension is of another shape.
+            ClientError: the request failed.
         """
         connection, extensions = self._connection, self._extensions
         result = await connection.result(method, params or {})

@@ -16,7 +16,6 @@ def no_collections() -> Iterator[None]:
     gc.disable()
     yield
     gc.enable()
-    gc.unfreeze()
 
 
 async def kinds(garbage: Callable[[int], Awaitable[int]]) -> str:
