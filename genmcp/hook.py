@@ -158,7 +158,7 @@ def visibility(provider: Any, kind: type) -> Visible | None:
 
 
 # The Python types of JSON scalars. A value of a subclass, such as an Enum, is no JSON scalar.
-_SCALARS = frozenset({str, int, float, bool})
+_SCALARS = frozenset({str, int, float, bool, type(None)})
 
 
 class UnknownTag(ContractError):

@@ -94,8 +94,10 @@ class ExternalQueue(ABC):
             args, kwargs: its arguments, which are JSON values.
 
         Raises:
-            TypeError: an argument is not JSON.
+            TypeError: *name* is no text, such as the function itself, or an argument is not JSON.
         """
+        if not isinstance(name, str):
+            raise TypeError(f"job() takes the name of a function of the queue, not {name!r}")
         for position, value in enumerate(args):
             check_json(f"{name}: argument {position + 1}", value)
         check_json(name, kwargs)

@@ -396,6 +396,7 @@ async def test_value_of_a_job_is_converted_to_its_type(how: str, value: Any, sho
         ("day", "today"),
         ("colour", "blue"),
         ("whole", "1"),
+        ("whole", None),
     ],
 )
 async def test_value_of_another_type_is_a_contract_error(how: str, value: Any, caplog: Any) -> None:

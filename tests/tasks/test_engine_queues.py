@@ -399,3 +399,9 @@ def test_record_has_no_bytes_for_engines_by_default() -> None:
     assert b"holder" not in task.pack()
     assert b"submissions" not in task.pack()
     assert isinstance(task, Task)
+
+
+def test_work_of_an_engine_is_named() -> None:
+    """The function itself, as Celery's `delay` has it, is refused before the call waits."""
+    with pytest.raises(TypeError, match="takes the name of a function of the queue, not <built-in"):
+        Ids().job(print)  # type: ignore[arg-type]
