@@ -30,7 +30,7 @@ BUDGETS = {
     "auth/ client/auth/ core/auth/": 3_780,
     "client/ core/client/": 5_540,
     "tasks/": 3_660,
-    "stores/": 3_205,
+    "stores/": 3_210,
     "mux/": 3_140,
     "transports/": 3_240,
     "cli/": 3_335,

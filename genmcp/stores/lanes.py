@@ -90,7 +90,7 @@ class Lane:
                 # A caller that is cancelled must not cancel a read that others share.
                 response = await asyncio.shield(request.future)
         except Exception as error:
-            if not self._closed:  # the end of an event loop is no outage
+            if str(error) != CLOSED:  # the end of an event loop is no outage
                 self._outages.record(error, write=self._writes)
             raise
         if self._outages.failing:
@@ -129,13 +129,13 @@ class Lane:
                         results = await self._send(kind, [request.item for request in batch])
                 finally:  # also if this is cancelled
                     self._complete_batch(kind, batch, results)
-        except asyncio.CancelledError:  # by `aclose`, or by the event loop at its end
-            self._closed = True
+        finally:
+            # If this is cancelled: by `aclose`, or by the event loop at its end. What tasks write
+            # when they are cancelled begins another task.
             for waiting in self._pending.values():
                 for request in waiting:
                     complete(request.future, StoreUnavailable(CLOSED))
             self._pending.clear()
-            raise
 
     def _next_batch(self) -> tuple[RequestKind, Sequence[_Waiting]]:
         self._same.clear()

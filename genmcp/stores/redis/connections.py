@@ -14,6 +14,7 @@ of another process.
 
 import asyncio
 import itertools
+from collections import deque
 from collections.abc import Sequence
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
@@ -41,6 +42,8 @@ class RedisConnections(LoopConnections):
         self._server = server
         self._redis: Any = None  # redis-py's client of the present server; None: to be connected
         self._names = (f"{token_hex(8)}:{number}" for number in itertools.count())  # of pipelines
+        # Clients that were replaced: a request may still have a connection, for `timeout` seconds.
+        self._left: deque[Any] = deque(maxlen=8)
         self._resubscribe = asyncio.Event()
         self._changed: set[str] = set()  # names that have got, or lost, all their waiters
 
@@ -112,7 +115,12 @@ class RedisConnections(LoopConnections):
             await self._leave(redis, lost=False)
 
     async def disconnect(self) -> None:
-        await self._leave(self._redis, lost=True)
+        clients, self._redis = [*self._left, self._redis], None
+        for redis in clients:
+            if redis is not None:
+                # All its connections: redis-py gives them back in tasks, which the end of an event
+                # loop cancels before they have begun.
+                await ended(redis.connection_pool.disconnect())
 
     def changed(self, name: str) -> None:
         self._changed.add(name)
@@ -133,8 +141,9 @@ class RedisConnections(LoopConnections):
 
     async def _leave(self, redis: Any, *, lost: bool) -> None:
         """Close the idle connections of *redis* if they are not to be used any more."""
-        if lost and redis is self._redis:
+        if lost and redis is not None and redis is self._redis:
             self._redis = None
+            self._left.append(redis)
         if redis is not None and redis is not self._redis:
             await ended(redis.connection_pool.disconnect(inuse_connections=False))
 
