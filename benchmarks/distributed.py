@@ -19,7 +19,7 @@ import tempfile
 import time
 from asyncio.subprocess import Process
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median, quantiles
@@ -88,9 +88,10 @@ async def setups(folder: Path, words: Sequence[str]) -> AsyncIterator[Iterator[S
 def pin() -> None:
     """Pin this process to the core of the server, and its children to the other one."""
     for pid in family(os.getpid()):
-        for thread in Path(f"/proc/{pid}/task").iterdir():
-            core = SERVER_CORE if pid == os.getpid() else LOAD_CORE
-            os.sched_setaffinity(int(thread.name), {core})
+        core = SERVER_CORE if pid == os.getpid() else LOAD_CORE
+        with suppress(FileNotFoundError, ProcessLookupError):  # a worker of PostgreSQL has ended
+            for thread in Path(f"/proc/{pid}/task").iterdir():
+                os.sched_setaffinity(int(thread.name), {core})
 
 
 def any_in(words: Sequence[str], name: str) -> bool:
