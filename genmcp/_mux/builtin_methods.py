@@ -63,6 +63,7 @@ class BuiltinMethods(msgspec.Struct, eq=False):
             McpError: the request names a resource or task that does not exist for its principal, or
                 an answer that does not fit its question, or its client lacks a capability.
         """
+        # Those methods that need a session exist only within one.
         session, client = request.session or "", channel.context.client
         server, streams = self._mux.server, self._mux.session_streams
         match request.params:

@@ -148,13 +148,13 @@ def find_labelled(
     return [FoundEntry(*row) for row in rows]
 
 
-def count_labelled(connection: Connection, now: float, label: str) -> int:
-    """Return the number of records with *label*."""
-    # Both counts read an index. A join of all with the label took 10 ms for 5,000 records.
+def count_labelled(connection: Connection, _now: float, label: str) -> int:
+    """Return the number of records with *label*, expired ones included until they are removed.
+
+    It reads the index alone: a join with the records took 10 ms for 5,000 of them.
+    """
     (count,) = connection.execute(
-        "SELECT (SELECT count(*) FROM labels WHERE label = ?) - (SELECT count(*)"
-        " FROM records CROSS JOIN labels USING (key) WHERE deadline <= ? AND label = ?)",
-        (label, now, label),
+        "SELECT count(*) FROM labels WHERE label = ?", (label,)
     ).fetchone()
     return int(count)
 
