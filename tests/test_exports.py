@@ -83,7 +83,7 @@ def test_exports_are_exactly_these() -> None:
 
 def test_exports_are_on_a_page() -> None:
     """A name that no page explains should not be public."""
-    pages = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
     words = {word for page in pages for word in re.findall(r"\w+", page.read_text("utf-8"))}
 
     assert PUBLIC.split() == [name for name in PUBLIC.split() if name in words]
