@@ -1,6 +1,7 @@
-"""The command `scripts/benchmark`: run the benchmarks and write the table."""
+"""The command `scripts/benchmark`: run the benchmarks and print the tables."""
 
 import argparse
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from math import nan
@@ -18,17 +19,15 @@ from benchmarks.figures import (
     slow_reader,
     waiting,
 )
-from benchmarks.processes import FAILURES, PEERS, ROOT, Python, chosen, environment, versions
+from benchmarks.processes import FAILURES, PEERS, Python, chosen, environment, versions
 from benchmarks.report import COMPARISON_HEAD, Part, compare, figure_line, page
-
-RESULTS = ROOT / "benchmarks" / "RESULTS.md"
 
 Measurement = Callable[[Subject, Subject], Sequence[Figure]]
 """Called with the floor and genmcp."""
 
 
 def main() -> None:
-    """Run the selected benchmarks and print each result; write the table after a complete run."""
+    """Run the selected benchmarks; print each result to stderr, and the page of all to stdout."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="rounds per load; the best counts")
     parser.add_argument("--seconds", type=float, default=3, help="seconds per load")
@@ -47,7 +46,7 @@ def main() -> None:
         "--against",
         type=Path,
         metavar="CHECKOUT",
-        help="compare the loads with those of another checkout, alternately; writes nothing",
+        help="compare the loads with those of another checkout, alternately",
     )
     parser.add_argument("--pairs", type=int, default=5, help="rounds of --against")
     options = parser.parse_args()
@@ -74,18 +73,20 @@ def main() -> None:
         return
     parts = [_part(python, peers=options.peers) for python in chosen(options.python)]
     for part in parts:
-        print(f"\nPython {part.python.version}", *part.head(), sep="\n", flush=True)
+        report(f"\nPython {part.python.version}", *part.head())
         for row in run(cases, part.subjects, rounds=options.rounds, seconds=options.seconds):
             part.rows.append(row)
-            print(part.line(row), flush=True)
+            report(part.line(row))
         for name in others:
             for figure in _figures(name, figures[name], part):
                 part.figures.append(figure)
-                print(figure_line(figure), flush=True)
-    if not options.case:
-        text = page(parts, rounds=options.rounds, seconds=options.seconds)
-        RESULTS.write_text(text, encoding="utf-8")
-        print(f"written to {RESULTS.relative_to(ROOT)}")
+                report(figure_line(figure))
+    print(page(parts, rounds=options.rounds, seconds=options.seconds))
+
+
+def report(*lines: str) -> None:
+    """Print *lines* to stderr: results that are on the page, too."""
+    print(*lines, sep="\n", file=sys.stderr, flush=True)
 
 
 def _compare(python: Python, cases: Sequence[Case], options: argparse.Namespace) -> None:

@@ -35,6 +35,7 @@ from benchmarks.processes import (
     pinned,
     surroundings,
 )
+from genmcp.stores import open_store
 from genmcp.stores.postgres import PostgresStore
 from tests.support.postgres_server import PostgresServer
 from tests.support.redis_server import RedisServer
@@ -42,6 +43,8 @@ from tests.support.sockets import Connection, called
 
 LATENCIES = 100  # jobs, one after the other
 JOBS = 10_000
+STEPS = 5_000  # deliveries with nothing to do
+AT_ONCE = 64  # of them that are claimed at a time
 IDLE = 10.0  # seconds
 LEASE = 5.0  # seconds, for the takeover
 PLAIN = 2_000  # plain calls, for their p99
@@ -200,6 +203,8 @@ async def measure(setup: Setup, folder: Path) -> Figures:
                 await throughput(fleet, workers, figures)
                 await fleet.stop()
                 await takeover(fleet, figures)
+                await fleet.stop()
+                await steps(setup, figures)
     finally:
         await fleet.stop()
     return figures
@@ -272,6 +277,31 @@ async def throughput(fleet: Fleet, workers: Sequence[Process], figures: Figures)
     await plain(fleet, figures, "plain call meanwhile", asyncio.ensure_future(fleet.noted(JOBS)))
     figures.add("jobs completed by one worker", f"{JOBS / (time.perf_counter() - began):.0f}/s")
     assert worker.returncode is None
+
+
+async def steps(setup: Setup, figures: Figures) -> None:
+    """Measure the queue alone: put, claim and drop deliveries for which nothing is done."""
+    async with aclosing(open_store(setup.store)) as store:
+        queue = store.deliveries
+        assert queue is not None
+        left = iter(range(STEPS))
+
+        async def put() -> None:
+            for number in left:
+                await queue.put(f"step {number}", "steps", owner=f"client {number % 10}")
+
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as group:
+            for _ in range(AT_ONCE):
+                group.create_task(put())
+        done = 0
+        while done < STEPS:
+            claimed = await queue.claim(("steps",), "benchmark", 30.0, AT_ONCE)
+            async with asyncio.TaskGroup() as group:
+                for each in claimed:
+                    group.create_task(queue.drop("benchmark", each.id))
+            done += len(claimed)
+        figures.add("empty steps", f"{STEPS / (time.perf_counter() - began):.0f}/s")
 
 
 async def takeover(fleet: Fleet, figures: Figures) -> None:

@@ -14,7 +14,7 @@ from benchmarks.figures import Figure, number
 from benchmarks.load import Measured
 from benchmarks.processes import FAILURES, PEERS, Python, requirements
 
-__all__ = ["COMPARISON_HEAD", "Part", "compare", "page"]
+__all__ = ["COMPARISON_HEAD", "Part", "compare", "machine", "page"]
 
 REPORTED = ("uvicorn", "uvloop", "httptools", "granian", "hypercorn", "msgspec", "starlette")
 
@@ -71,7 +71,7 @@ class Part:
         versions = ", ".join(f"{name} {self.versions[name]}" for name in REPORTED)
         peers = [each for subject in self.subjects for each in _peer(subject)]
         lines = [
-            f"## Python {self.python.version}",
+            f"### Python {self.python.version}",
             "",
             ", ".join([versions, *peers]) + ".",
             "",
@@ -97,7 +97,7 @@ def page(parts: Sequence[Part], *, rounds: int, seconds: float) -> str:
     bars = sum(count for count, _ in judged)
     below = [what for _, some in judged for what in some]
     setting = (
-        f"{datetime.now(UTC).date()}, {_machine()}. One core is the server's, one wrk's. CPU is "
+        f"{datetime.now(UTC).date()}, {machine()}. One core is the server's, one wrk's. CPU is "
         "that of the server's processes per response, or per notification where those are "
         f"counted. Each figure of a load is the best of {rounds} rounds of {seconds:g} s, in which "
         "the subjects alternate. A ratio of CPU or rate of 1 means as fast as the floor on the "
@@ -105,8 +105,6 @@ def page(parts: Sequence[Part], *, rounds: int, seconds: float) -> str:
         "for information."
     )
     lines = [
-        "# Results",
-        "",
         setting,
         "",
         f"**{bars - len(below)} of {bars} bars are reached.**" + (" Not reached:" if below else ""),
@@ -123,7 +121,8 @@ def _peer(subject: Subject) -> list[str]:
     return requirements(subject.name) if subject.name in PEERS else []
 
 
-def _machine() -> str:
+def machine() -> str:
+    """Return the operating system, the processor and the number of cores."""
     info = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     model = next((line.partition(": ")[2] for line in info if line.startswith("model name")), "")
     named = [platform.system(), platform.machine(), model, f"{os.cpu_count()} cores"]
