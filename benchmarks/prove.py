@@ -143,8 +143,8 @@ def parts(rounds: int) -> Mapping[str, tuple[str, list[Command]]]:
             ],
         ),
         "fuzz": (
-            "90,000 hostile schemas, 90,000 hostile requests: an error each, and no held loop.",
-            [Command(f"{PYTEST} -n0 tests/fuzz -m fuzz --fuzz-cases 90000", CLOSING)],
+            "90,000 hostile schemas, 180,000 hostile requests: an error each, and no held loop.",
+            [Command(f"{PYTEST} -n0 tests/fuzz -m fuzz --fuzz-cases 180000", CLOSING)],
         ),
         "speed": (
             "CPU, rate and p99 beside a floor of raw ASGI, and beside other implementations.",
