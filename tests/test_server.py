@@ -14,7 +14,7 @@ from genmcp.server import Middleware
 from genmcp.testing import connect
 from tests.support.speaking import VERSIONS, speak
 
-PAGE = Path(__file__).parent.parent / "docs" / "server.md"
+PAGE = Path(__file__).parent.parent / "docs" / "how-to" / "custom-server.md"
 BLOCK = re.compile(r"^```python\n# (\w+)\.py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 

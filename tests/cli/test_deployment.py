@@ -27,7 +27,7 @@ from tests.support.stores import shared_store
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "docs" / "deploy"
-PAGE = (ROOT / "docs" / "deploying.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "deploy.md").read_text("utf-8")
 COMPOSE = ["compose.yaml", "compose.postgres.yaml"]
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
