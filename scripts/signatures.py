@@ -44,20 +44,28 @@ def _is_struct(cls: griffe.Class) -> bool:
     return any(str(base).endswith("Struct") for each in _lineage(cls) for base in each.bases)
 
 
+def _is_field(attribute: griffe.Attribute) -> bool:
+    hint = attribute.annotation
+    return (
+        "instance-attribute" in attribute.labels
+        and hint is not None
+        and "ClassVar" not in str(hint)
+    )
+
+
 def _fields(cls: griffe.Class) -> list[griffe.Parameter]:
     """Return the fields of *cls* and of its bases; those of a base come first."""
     found: dict[str, griffe.Parameter] = {}
     for each in reversed(_lineage(cls)):
         kw_only = str(each.keywords.get("kw_only")) == "True"
         for name, member in each.members.items():
-            if isinstance(member, griffe.Attribute) and "instance-attribute" in member.labels:
-                if member.annotation is not None and "ClassVar" not in str(member.annotation):
-                    found[name] = griffe.Parameter(
-                        name,
-                        annotation=member.annotation,
-                        kind=_KINDS.keyword_only if kw_only else _KINDS.positional_or_keyword,
-                        default=member.value,
-                    )
+            if isinstance(member, griffe.Attribute) and _is_field(member):
+                found[name] = griffe.Parameter(
+                    name,
+                    annotation=member.annotation,
+                    kind=_KINDS.keyword_only if kw_only else _KINDS.positional_or_keyword,
+                    default=member.value,
+                )
     return sorted(found.values(), key=lambda each: each.kind is _KINDS.keyword_only)
 
 

@@ -11,11 +11,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
+import click
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.exceptions import PluginError
 from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
+from genmcp.cli.command import commands as cli
+from genmcp.errors import GenmcpError
 from tests.support.npm import npm_package
 from tests.support.peers import MERMAID
 
@@ -35,6 +38,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
     """Put in the generated parts of a page, and mend its links to files beside docs/."""
+    # The reference has every word many times: a search for a task should find its guide first.
+    if page.file.src_uri.startswith(("reference/", "architecture")):
+        page.meta.setdefault("search", {"boost": 0.1})
     markdown = re.sub(
         r"^<!-- site: (\w+) -->$", lambda m: _PARTS[m[1]](), markdown, flags=re.MULTILINE
     )
@@ -85,17 +91,33 @@ def errors() -> str:
         if cure is None:
             raise PluginError(f"{error.__name__}: its docstring has no paragraph `Cure: ...`")
         path = f"{error.__module__}.{error.__name__}"
-        text = _cell(cure[1])
+        text = _cell(cure[1][0].upper() + cure[1][1:])
         rows.append(f"| [`{error.__name__}`][{path}] | {codes} | {_sentence(error)} | {text} |")
     return "\n".join(rows)
+
+
+def commands() -> str:
+    """Return the help of each command under a heading of its own."""
+    return "\n".join(_help("genmcp", cli, None))
+
+
+def _help(name: str, command: click.Command, parent: click.Context | None) -> Iterator[str]:
+    settings = {**command.context_settings, "terminal_width": 80}
+    context = click.Context(command, info_name=name, parent=parent, **settings)
+    depth = len(context.command_path.split())
+    title = context.command_path if depth == 1 else context.command_path.partition(" ")[2]
+    yield f"{'#' * (depth + 1)} {title}\n\n```text\n{command.get_help(context)}\n```\n"
+    if isinstance(command, click.Group):
+        for each in command.list_commands(context):
+            if (found := command.get_command(context, each)) is not None:
+                yield from _help(each, found, context)
 
 
 def _error_classes() -> Iterator[type]:
     for name in _ERRORS:
         for value in vars(importlib.import_module(name)).values():
-            if inspect.isclass(value) and value.__module__ == name and value.__doc__:
-                if value.__name__ != "GenmcpError":
-                    yield value
+            if inspect.isclass(value) and value.__module__ == name and value is not GenmcpError:
+                yield value
 
 
 def _value(path: str) -> object:
@@ -118,4 +140,6 @@ def _cell(text: str) -> str:
     return " ".join(text.split()).replace("|", "\\|")
 
 
-_PARTS: Final[dict[str, Callable[[], str]]] = {"errors": errors, "names": names}
+_PARTS: Final[dict[str, Callable[[], str]]] = {
+    each.__name__: each for each in (commands, errors, names)
+}
