@@ -98,7 +98,8 @@ def resource_link(uri: str, name: str, **members: Any) -> ResourceLink:
     """Return a link to a resource that the client may read.
 
     Args:
-        uri, name: those of the resource.
+        uri: that of the resource.
+        name: that of the resource.
         members: further members of `ResourceLink`.
     """
     return ResourceLink(uri, name, **members)

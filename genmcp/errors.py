@@ -42,6 +42,8 @@ class GenmcpError(Exception):
 class McpError(GenmcpError):
     """A failure that is sent to the client as a JSON-RPC error. Hooks may raise it.
 
+    Cure: read `code` and `message`; the class that was raised says more.
+
     Args:
         message: the error message. The client gets it unchanged, so it must not contain secrets.
         data: further details for the client, JSON.
@@ -74,7 +76,10 @@ class McpError(GenmcpError):
 
 
 class ParseError(McpError):
-    """The body is not JSON. The client must send valid JSON."""
+    """The body is not JSON. The client must send valid JSON.
+
+    Cure: look for a proxy or a client that changes the body.
+    """
 
     code = -32700
     status = 400
@@ -82,6 +87,8 @@ class ParseError(McpError):
 
 class InvalidRequest(McpError):
     """The body is JSON, but not a valid JSON-RPC message.
+
+    Cure: send one JSON-RPC 2.0 request, notification or response, or a batch of them.
 
     Attributes:
         id: the id of an invalid member of a batch, None if it is unknown.
@@ -93,11 +100,18 @@ class InvalidRequest(McpError):
 
 
 class HttpRejected(InvalidRequest):
-    """The HTTP headers were rejected, before the body was read."""
+    """The HTTP headers were rejected, before the body was read.
+
+    Cure: the message names the header; most often it is `Accept`, `Content-Type`, `Origin` or
+    `Host`. The last two are allowed by `Security`.
+    """
 
 
 class NotAllowed(HttpRejected):
-    """The HTTP method is not allowed here. The header `Allow` lists the allowed methods."""
+    """The HTTP method is not allowed here. The header `Allow` lists the allowed methods.
+
+    Cure: use a method that the header `Allow` lists; MCP clients POST to this URL.
+    """
 
     status = 405
 
@@ -106,13 +120,19 @@ class NotAllowed(HttpRejected):
 
 
 class TooLarge(InvalidRequest):
-    """The body exceeds `Limits.max_body_bytes`."""
+    """The body exceeds `Limits.max_body_bytes`.
+
+    Cure: send less, such as a URI of the data, or raise the limit.
+    """
 
     status = 413
 
 
 class BodyTimeout(InvalidRequest):
-    """The body did not arrive within `Limits.body_timeout`. The connection is closed."""
+    """The body did not arrive within `Limits.body_timeout`. The connection is closed.
+
+    Cure: raise the limit for slow networks, and look for a proxy that holds bodies back.
+    """
 
     status = 408
 
@@ -124,6 +144,10 @@ class SessionNotFound(InvalidRequest):
     """The session is unknown, has ended or has expired. The client must open a new one.
 
     2025-11-25, transports, "Session Management": HTTP 404.
+
+    Cure: most clients open a new session by themselves. If it occurs after each restart or with
+    several workers, set the same `GENMCP_SECRET` for all processes; raise `Limits.session_ttl` if
+    sessions expire.
     """
 
     status = 404
@@ -134,6 +158,8 @@ class InsufficientScope(McpError):
 
     A hook raises it for a need that it finds in the arguments:
     `raise InsufficientScope("parts:bulk")`.
+
+    Cure: the client asks its user for the scopes in `data`; grant them at the authorization server.
 
     Args:
         scopes: the scopes that are needed, also those that were granted.
@@ -149,7 +175,11 @@ class InsufficientScope(McpError):
 
 
 class MethodNotFound(McpError):
-    """The method is unknown, or not offered by the server (2026-07-28: HTTP 404)."""
+    """The method is unknown, or not offered by the server (2026-07-28: HTTP 404).
+
+    Cure: check the spelling; the server may lack the capability, or the method may be of an
+    extension that it does not have.
+    """
 
     code = -32601
     status = 404
@@ -164,13 +194,18 @@ class InvalidParams(McpError):
     """The params of a request are invalid.
 
     Raised from the `validate` of a tool, it rejects the call, and the client gets the message.
+
+    Cure: the message names the fault.
     """
 
     code = -32602
 
 
 class MalformedParams(InvalidParams):
-    """The params do not conform to the schema of the specification; no handler was called."""
+    """The params do not conform to the schema of the specification; no handler was called.
+
+    Cure: the message names the member; compare it with the specification.
+    """
 
     status = 400
 
@@ -180,6 +215,9 @@ class InvalidArguments(InvalidParams):
 
     The client gets an `isError` result, which a model can read and act on (2025-11-25, tools,
     "Error Handling", SEP-1303; earlier revisions permit it). The result has `data` in its `_meta`.
+
+    Cure: call again with arguments that the input schema accepts; each fault says what was
+    expected. A model usually does so by itself.
     """
 
     def __init__(self, tool: str, faults: Sequence[str], data: Any = None) -> None:
@@ -191,21 +229,31 @@ class InvalidArguments(InvalidParams):
 
 
 class ToolNotFound(InvalidParams):
-    """No tool has this name, or it is not visible to the client."""
+    """No tool has this name, or it is not visible to the client.
+
+    Cure: list the tools again: it may have been removed, or need a scope that the token lacks.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Unknown tool: {name}", {"name": name})
 
 
 class PromptNotFound(InvalidParams):
-    """No prompt has this name, or it is not visible to the client."""
+    """No prompt has this name, or it is not visible to the client.
+
+    Cure: list the prompts again: it may have been removed, or need a scope that the token lacks.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(f"Unknown prompt: {name}", {"name": name})
 
 
 class ResourceNotFound(InvalidParams):
-    """No resource has this URI, or it is not visible to the client."""
+    """No resource has this URI, or it is not visible to the client.
+
+    Cure: list resources and templates again; a resource function that returns None is not found,
+    either.
+    """
 
     def __init__(self, uri: str) -> None:
         super().__init__(f"Resource not found: {uri}", {"uri": uri})
@@ -215,6 +263,9 @@ class TaskNotFound(InvalidParams):
     """The task id is unknown: it never existed, has expired, or belongs to another client.
 
     SEP-2663, "Task Update Requests" and "Task Cancellation".
+
+    Cure: use the id with the principal that created it, and in time: `Tool.result_ttl`. Several
+    processes need one `GENMCP_STORE`.
     """
 
     def __init__(self, id: str) -> None:
@@ -222,15 +273,25 @@ class TaskNotFound(InvalidParams):
 
 
 class ResourceError(McpError):
-    """A resource cannot be read. Raise it from `read`; the client gets the text."""
+    """A resource cannot be read. Raise it from `read`; the client gets the text.
+
+    Cure: the text is the server's own; act on it.
+    """
 
 
 class PromptError(McpError):
-    """A prompt cannot be created. Raise it from `get`; the client gets the text."""
+    """A prompt cannot be created. Raise it from `get`; the client gets the text.
+
+    Cure: the text is the server's own; act on it.
+    """
 
 
 class InternalError(McpError):
-    """An unexpected failure. The client gets *reference*, which identifies the log record."""
+    """An unexpected failure. The client gets *reference*, which identifies the log record.
+
+    Cure: find the log record with the reference: it has the traceback. Raise `ToolError` for
+    failures that the model should read.
+    """
 
     code = -32603
     status = 500
@@ -242,6 +303,9 @@ class InternalError(McpError):
 
 class Overloaded(InternalError):
     """A limit was reached. The message names the setting.
+
+    Cure: try again after `retryAfter` seconds; if it is frequent, raise the setting or add
+    processes.
 
     Args:
         message: the error message.
@@ -262,6 +326,9 @@ class HeaderMismatch(McpError):
     """A header is missing or malformed, or contradicts the body.
 
     2026-07-28, Streamable HTTP, "Server Validation".
+
+    Cure: send `MCP-Protocol-Version`, `Mcp-Method` and `Mcp-Name` as the body has them; look for a
+    proxy that changes headers.
     """
 
     code = -32020
@@ -270,6 +337,9 @@ class HeaderMismatch(McpError):
 
 class MissingCapability(McpError):
     """The request requires a capability that the client did not declare.
+
+    Cure: use a client that has the capability, or declare it: `handler=` of `Client` does so by its
+    methods.
 
     Args:
         required: the missing capabilities, in the shape of ClientCapabilities: `{"sampling": {}}`.
@@ -285,7 +355,10 @@ class MissingCapability(McpError):
 
 
 class UnsupportedVersion(McpError):
-    """The requested protocol version is not supported. `data` lists the supported versions."""
+    """The requested protocol version is not supported. `data` lists the supported versions.
+
+    Cure: use one of the supported versions; clients of genmcp negotiate it.
+    """
 
     code = -32022
     status = 400
@@ -299,6 +372,8 @@ class UnsupportedVersion(McpError):
 
 class ToolError(GenmcpError):
     """A failure of a tool that the model should read: the text of an `isError` result.
+
+    Cure: the text is for the model, which corrects its arguments or tells its user.
 
     Args:
         message: the text.
@@ -319,6 +394,8 @@ class WaitError(GenmcpError):
     Equal errors compare equal in every process. The text is safe for clients. `__cause__` is the
     original exception if it was raised in this process. If a hook of a tool raises this error, the
     client gets its text as an `isError` result.
+
+    Cure: match the subclass in a step or in `continue_`, where the call may still succeed.
     """
 
     __match_args__: ClassVar[tuple[str, ...]] = ()
@@ -344,6 +421,9 @@ class WaitError(GenmcpError):
 class WorkRaised(WaitError):
     """The work raised an exception.
 
+    Cure: find the log record with the reference; let the job raise `ToolError` if the client should
+    read the text.
+
     Args:
         reference: identifies the log record with the traceback.
         type_name: the name of the exception type.
@@ -361,25 +441,38 @@ class WorkRaised(WaitError):
 
 
 class WorkerLost(WaitError):
-    """The process that did the work no longer exists. Whether the work was done is unknown."""
+    """The process that did the work no longer exists. Whether the work was done is unknown.
+
+    Cure: set `on_worker_lost="rerun"` for work that may be done twice, and save its progress by
+    `run.save`.
+    """
 
     _text = "it was lost: the process that worked on it is gone"
 
 
 class WaitTimedOut(WaitError):
-    """The timeout of the wait expired."""
+    """The timeout of the wait expired.
+
+    Cure: raise the `timeout` of the wait, or answer the failure in a step.
+    """
 
     _text = "it took too long"
 
 
 class JobExpired(WaitTimedOut):
-    """The job was not started within its `expires`."""
+    """The job was not started within its `expires`.
+
+    Cure: raise `expires`, or start more workers for the queue.
+    """
 
     _text = "it was not started in time"
 
 
 class WaitCancelled(WaitError):
-    """The work was cancelled, though the call that waits for it was not."""
+    """The work was cancelled, though the call that waits for it was not.
+
+    Cure: look for `genmcp jobs cancel`, or an operator of the external queue.
+    """
 
     _text = "it was cancelled"
 
@@ -388,6 +481,8 @@ class CapabilityMissing(WaitError):
     """The client lacks a capability that a question needs.
 
     Raised from `continue_`, it results in -32021 on 2026-07-28, and in an `isError` result before.
+
+    Cure: use another client, or return a result that needs no question.
 
     Args:
         capabilities: the missing capabilities, in the shape of ClientCapabilities.
@@ -408,15 +503,24 @@ def _named(capabilities: Mapping[str, Any]) -> str:
 
 
 class ConfigurationError(GenmcpError, ValueError):
-    """An option is invalid. The message names the option and the allowed values."""
+    """An option is invalid. The message names the option and the allowed values.
+
+    Cure: write one of the allowed values.
+    """
 
 
 class ContractError(GenmcpError, TypeError):
-    """A hook returned, or a caller did, something that the contract of the method forbids."""
+    """A hook returned, or a caller did, something that the contract of the method forbids.
+
+    Cure: change the hook; the message names it and what is allowed.
+    """
 
 
 class IllegalTransition(GenmcpError):
-    """A state machine got an event that its state does not allow."""
+    """A state machine got an event that its state does not allow.
+
+    Cure: the message names the side whose defect it is; report it there.
+    """
 
     culprit: ClassVar[str] = "an unknown side"
 
@@ -427,13 +531,19 @@ class IllegalTransition(GenmcpError):
 
 
 class LocalIllegalTransition(IllegalTransition):
-    """The event came from this process, not from the peer: a defect in genmcp."""
+    """The event came from this process, not from the peer: a defect in genmcp.
+
+    Cure: report it with the traceback.
+    """
 
     culprit = "this side"
 
 
 class ArgumentFaults(GenmcpError, ValueError):
-    """Arguments are invalid. *faults* has one sentence for each fault (see `genmcp.faults`)."""
+    """Arguments are invalid. *faults* has one sentence for each fault (see `genmcp.faults`).
+
+    Cure: change the arguments; each fault says what was expected.
+    """
 
     def __init__(self, faults: Sequence[str]) -> None:
         self.faults = tuple(faults)
@@ -445,6 +555,8 @@ class AssignUnavailable(GenmcpError, LookupError):
 
     When a job ends, its call is resumed without a request, in any process. Then copied assigns are
     missing, except those listed in `Endpoint(keep_assigns=...)`, which are stored with the call.
+
+    Cure: name the key in `keep_assigns`, or read it before the wait.
     """
 
     def __init__(self, key: str) -> None:
@@ -456,35 +568,62 @@ class AssignUnavailable(GenmcpError, LookupError):
 
 
 class SealError(GenmcpError):
-    """The base class of errors that opening a sealed value raises."""
+    """The base class of errors that opening a sealed value raises.
+
+    Cure: match its subclasses.
+    """
 
 
 class InvalidSeal(SealError):
-    """The value is forged, was modified, or was sealed for another purpose or principal."""
+    """The value is forged, was modified, or was sealed for another purpose or principal.
+
+    Cure: begin again without the value: list from the first page, or call the tool again.
+    """
 
 
 class ForeignSeal(InvalidSeal):
-    """The value was sealed with another secret: servers of the same clients must share one."""
+    """The value was sealed with another secret: servers of the same clients must share one.
+
+    Cure: set the same `GENMCP_SECRET` for all processes, and keep the old secret second in the list
+    when it changes.
+    """
 
 
 class SealExpired(SealError):
-    """The value was sealed here, but has expired."""
+    """The value was sealed here, but has expired.
+
+    Cure: begin again without the value.
+    """
 
 
 class StoreError(GenmcpError):
-    """The base class of errors that operations of a store raise."""
+    """The base class of errors that operations of a store raise.
+
+    Cure: match its subclasses.
+    """
 
 
 class Conflict(StoreError):
-    """An `expect` did not hold: another process has changed the entry. Nothing was written."""
+    """An `expect` did not hold: another process has changed the entry. Nothing was written.
+
+    Cure: read the entry again, and repeat the change.
+    """
 
 
 class UnknownFormat(StoreError):
-    """A record was written by an incompatible release. The message names the formats."""
+    """A record was written by an incompatible release. The message names the formats.
+
+    Cure: let all processes of a store run releases that read the format: upgrade them, or end the
+    newer ones.
+    """
 
 
 class LogTruncated(StoreError):
-    """Events of *log* after the event *after* may have been dropped. A reader would miss events."""
+    """Events of *log* after the event *after* may have been dropped. A reader would miss events.
+
+    Cure: read the state again, and follow the log from there. `Limits.max_replay_events` and
+    `replay_ttl` keep more.
+    """
 
     def __init__(self, log: str, after: str) -> None:
         self.log = log
@@ -493,12 +632,23 @@ class LogTruncated(StoreError):
 
 
 class StoreUnavailable(StoreError):
-    """The store's database or server cannot be reached. The operation may have succeeded."""
+    """The store's database or server cannot be reached. The operation may have succeeded.
+
+    Cure: look at the server of the store, and run `genmcp store check`; requests are served again
+    when it is back.
+    """
 
 
 class StoreFull(StoreUnavailable):
-    """The store is full. Nothing was written."""
+    """The store is full. Nothing was written.
+
+    Cure: raise `max_bytes` of the store, or shorten `result_ttl` and `retention`; `genmcp store
+    stats` shows who fills it.
+    """
 
 
 class OverShare(StoreUnavailable):
-    """The client's share of the store, or its number of open tasks, is used up."""
+    """The client's share of the store, or its number of open tasks, is used up.
+
+    Cure: the client waits until its tasks end; raise `JobOptions.tasks_of_client` if it needs more.
+    """

@@ -52,7 +52,7 @@ ENTRY = re.compile(r"^```json\n(\{\n  \"\w+\": \{ \"url\".*?)^```$", re.MULTILIN
 TEXTS = {str(page.relative_to(ROOT)): page.read_text("utf-8") for page in PAGES}
 README = TEXTS["README.md"]
 # Pages whose files and commands are run by tests/test_tutorial.py, in folders of their own.
-APART = {"docs/tutorial.md", "docs/from-fastmcp.md"}
+APART = {name for name in TEXTS if "/tutorial/" in name or "from-fastmcp" in name}
 TOGETHER = [text for name, text in TEXTS.items() if name not in APART]
 BLOCKS = [block for text in TOGETHER for block in BLOCK.findall(text)]
 MODULES = {name: code for name, code, _ in BLOCKS}

@@ -43,6 +43,8 @@ _EXCERPT = 200  # characters of a response body that an error message contains
 class ClientError(GenmcpError):
     """Base class of the errors of a client: a request failed, or a server cannot be reached.
 
+    Cure: match the subclass; if `sent` is False, the request can be repeated.
+
     Attributes:
         server_name: the server, as messages show it: a URL or a command, without secrets.
         sent: whether the request may have reached the server and been processed. If False, it is
@@ -60,7 +62,10 @@ class ClientError(GenmcpError):
 
 
 class ConnectError(ClientError):
-    """No connection to the server could be opened. The request can be repeated."""
+    """No connection to the server could be opened. The request can be repeated.
+
+    Cure: start the server, or correct host, port and scheme of the URL.
+    """
 
     sent = False
 
@@ -71,6 +76,8 @@ class ConnectError(ClientError):
 
 class HttpStatusError(ClientError):
     """The server, or a proxy in front of it, responded with an HTTP error.
+
+    Cure: the message has the beginning of the body; look at the log of the server or proxy.
 
     Attributes:
         status: the HTTP status.
@@ -97,7 +104,10 @@ class HttpStatusError(ClientError):
 
 
 class Unauthorized(HttpStatusError):
-    """The server requires authentication (HTTP 401)."""
+    """The server requires authentication (HTTP 401).
+
+    Cure: pass `auth=`, or run `genmcp login URL`; `genmcp auth URL` says what the server demands.
+    """
 
     sent = False
     advice = "give credentials with auth=; the log of the server says why it refuses those it got"
@@ -109,7 +119,11 @@ class Unauthorized(HttpStatusError):
 
 
 class Forbidden(HttpStatusError):
-    """The server denied access (HTTP 403)."""
+    """The server denied access (HTTP 403).
+
+    Cure: ask for `scopes`, if there are any; otherwise the server's `Security` does not allow this
+    host or origin, or the user may not.
+    """
 
     sent = False
 
@@ -122,7 +136,10 @@ class Forbidden(HttpStatusError):
 
 
 class NotFound(HttpStatusError):
-    """There is no MCP server at this URL (HTTP 404)."""
+    """There is no MCP server at this URL (HTTP 404).
+
+    Cure: correct the path; the usual one is `/mcp`.
+    """
 
     advice = "is the path of the URL right?"
 
@@ -132,6 +149,8 @@ class SessionEnded(NotFound):
 
     2025-11-25, transports, "Session Management": the server responds with HTTP 404, and the client
     begins a new session. Servers made with the TypeScript SDK respond with HTTP 400 instead.
+
+    Cure: the client opens a new session at its next request; call again.
     """
 
     sent = False
@@ -142,6 +161,8 @@ class AuthorizationFailed(ClientError):
     """No access token could be obtained. The message names the option that helps, if there is one.
 
     The request was not processed, since authorization precedes processing.
+
+    Cure: follow the message; `genmcp auth URL` shows each step.
 
     Attributes:
         error: the error code of the authorization server, such as `invalid_client`, or "".
@@ -160,23 +181,37 @@ class IssuerMismatch(AuthorizationFailed):
 
     RFC 8414, 3.3, and RFC 9207, 2.4: neither is used, since it may be an attempt to obtain a code
     or a secret of another authorization server.
+
+    Cure: set `issuer` exactly as the authorization server names itself, or mend the metadata.
     """
 
 
 class ResourceMismatch(AuthorizationFailed):
-    """The protected resource metadata is of another resource (RFC 9728, 3.3)."""
+    """The protected resource metadata is of another resource (RFC 9728, 3.3).
+
+    Cure: use the URL that the metadata names; if the server is wrong, set `resource`.
+    """
 
 
 class PkceUnsupported(AuthorizationFailed):
-    """The metadata of the authorization server does not list the PKCE method S256."""
+    """The metadata of the authorization server does not list the PKCE method S256.
+
+    Cure: set `assume_pkce=True` if you know that it has S256.
+    """
 
 
 class RegistrationFailed(AuthorizationFailed):
-    """There is no client id for the authorization server, or it rejected the registration."""
+    """There is no client id for the authorization server, or it rejected the registration.
+
+    Cure: register a client there, and set `client_id`, and `redirect_uri` as registered.
+    """
 
 
 class AuthorizationDenied(AuthorizationFailed):
-    """The user or the authorization server denied the authorization request."""
+    """The user or the authorization server denied the authorization request.
+
+    Cure: log in again, and accept; otherwise the user lacks a right.
+    """
 
 
 _AUTHORIZATION: Final[Mapping[Failure, type[AuthorizationFailed]]] = {
@@ -195,7 +230,10 @@ def authorization_error(failed: FlowFailed, server_name: str) -> AuthorizationFa
 
 
 class ConnectionLost(ClientError):
-    """The connection broke."""
+    """The connection broke.
+
+    Cure: find out whether the request had its effect, and repeat it if it had not.
+    """
 
     def __init__(self, server_name: str, reason: str) -> None:
         super().__init__(f"the connection to {server_name} broke: {reason}", server_name)
@@ -204,6 +242,9 @@ class ConnectionLost(ClientError):
 
 class RequestTimeout(ClientError):
     """A timeout of *seconds* expired.
+
+    Cure: raise `Client(timeout=)`, or `ClientOptions.idle_timeout` for a server that is silent; the
+    work may continue there.
 
     Args:
         what: the request, such as `tools/call`.
@@ -223,6 +264,8 @@ class RequestTimeout(ClientError):
 class UnsupportedRevision(ClientError):
     """The server supports no revision that the client may use; the message has the remedy.
 
+    Cure: remove `ClientOptions.revision`, or upgrade the server.
+
     Attributes:
         supported: the revisions that the server names; empty if it names none.
     """
@@ -241,6 +284,8 @@ class InputFailed(ClientError):
     2026-07-28 has no error response to an input request. A server of an earlier revision receives
     the error, and may do without the answer; this is raised if it then fails the call.
 
+    Cure: give the client a `handler` with the method for this question.
+
     Attributes:
         code, message, data: those of the McpError.
     """
@@ -253,7 +298,10 @@ class InputFailed(ClientError):
 
 
 class ProtocolError(ClientError):
-    """The server violated the protocol, or a limit of the client; the message describes how."""
+    """The server violated the protocol, or a limit of the client; the message describes how.
+
+    Cure: report it to the author of the server.
+    """
 
     def __init__(self, what: str, server_name: str) -> None:
         super().__init__(f"{server_name} broke the protocol: {what}", server_name)
@@ -263,6 +311,8 @@ class ServerError(ClientError):
     """The server responded with a JSON-RPC error.
 
     `__cause__` is the HttpStatusError that had the JSON-RPC error as its body; None without one.
+
+    Cure: the code is in the table above; the text is the server's.
 
     Attributes:
         code: the JSON-RPC error code.
@@ -288,7 +338,10 @@ class ServerError(ClientError):
 
 
 class TaskCancelled(ClientError):
-    """The task *id* of a call was cancelled: by this client, another client, or the server."""
+    """The task *id* of a call was cancelled: by this client, another client, or the server.
+
+    Cure: call again, if the result is still needed.
+    """
 
     def __init__(self, id: str, server_name: str, reason: str | None = None) -> None:
         why = f": {reason}" if reason else ""
@@ -298,6 +351,9 @@ class TaskCancelled(ClientError):
 
 class ProcessExited(ClientError):
     """The process of a stdio server has exited.
+
+    Cure: run the command by itself to see its output; look for a missing package or variable, which
+    `Command(env=)` sets.
 
     Args:
         server_name: the command.
@@ -325,6 +381,9 @@ class OutcomeUnknown(ClientError):
 
     Whether the request can be repeated safely depends on the tool. `__cause__` is the error that
     broke the connection.
+
+    Cure: look whether it had its effect, or make the tool idempotent by an idempotency key; then
+    repeat it.
     """
 
     def __init__(self, what: str, server_name: str, cause: BaseException | str) -> None:
@@ -337,6 +396,8 @@ class ClientClosed(ClientError):
 
     If *sent* is true, the request was pending when the client was closed, and may have been carried
     out.
+
+    Cure: use the client inside of `async with`, and keep that open while requests run.
     """
 
     def __init__(self, server_name: str, *, sent: bool = False, state: str = "closed") -> None:

@@ -16,11 +16,17 @@ from genmcp.errors import GenmcpError
 
 
 class CompositeError(GenmcpError):
-    """The base of the errors that a hub and a registry share."""
+    """The base of the errors that a hub and a registry share.
+
+    Cure: match its subclasses.
+    """
 
 
 class UnknownServer(CompositeError, LookupError):
-    """No server *name* is registered. *reason* is given for a server that the hub evicted."""
+    """No server *name* is registered. *reason* is given for a server that the hub evicted.
+
+    Cure: add the server; `hub.servers()` has the names. *reason* says why an evicted one is gone.
+    """
 
     def __init__(self, name: str, reason: str | None = None) -> None:
         super().__init__(f"Unknown MCP server: {name}{f' ({reason})' if reason else ''}")
@@ -28,7 +34,10 @@ class UnknownServer(CompositeError, LookupError):
 
 
 class UnknownTool(CompositeError, LookupError):
-    """No server has a tool *name*. *reason* is given if the server of the tool is unknown."""
+    """No server has a tool *name*. *reason* is given if the server of the tool is unknown.
+
+    Cure: use a qualified name, `server/tool`, as listed.
+    """
 
     def __init__(self, name: str, reason: str | None = None) -> None:
         super().__init__(f"Unknown tool: {name}{f' ({reason})' if reason else ''}")
@@ -36,7 +45,10 @@ class UnknownTool(CompositeError, LookupError):
 
 
 class ServerDisabled(CompositeError):
-    """The server *name* is registered, and disabled by `toggle`."""
+    """The server *name* is registered, and disabled by `toggle`.
+
+    Cure: enable it by `toggle`.
+    """
 
     def __init__(self, name: str) -> None:
         super().__init__(f"MCP server disabled: {name}")
@@ -45,6 +57,8 @@ class ServerDisabled(CompositeError):
 
 class AlreadyRegistered(CompositeError):
     """A server *name* is registered, or connecting.
+
+    Cure: choose another name, or remove the other server first.
 
     Args:
         name: the name of the server that was not registered.
@@ -60,7 +74,10 @@ class AlreadyRegistered(CompositeError):
 
 
 class RegistrySessionNotFound(CompositeError):
-    """No registry is registered for *session*."""
+    """No registry is registered for *session*.
+
+    Cure: add a registry for the session first.
+    """
 
     def __init__(self, session: object) -> None:
         super().__init__(f"No registry for session {session!r}")
@@ -69,6 +86,9 @@ class RegistrySessionNotFound(CompositeError):
 
 class ReconnectError(ConnectError):
     """The connection to a hub's server broke, and was not restored. The hub evicts the server.
+
+    Cure: give the server a `Retry` with more attempts, and look at its log; add it again once it
+    runs.
 
     Args:
         server_name: the name of the server in the hub.

@@ -79,7 +79,8 @@ class App(Extension):
         csp: the origins that the page may use. Default: none.
         permissions: what the page asks the browser for. Default: nothing.
         prefers_border: whether the host should draw a border. Default: it decides.
-        title, description: as listed. Default: none.
+        title: as listed. Default: none.
+        description: as listed. Default: none.
 
     Raises:
         ConfigurationError: an argument is invalid, or the file does not exist.

@@ -240,7 +240,10 @@ class Suite(Server):
     Args:
         name: the name of the server.
         version: the version of the server. Default "0.1.0".
-        title, description, website_url, icons: metadata that clients show to people.
+        title: a name that clients show to people.
+        description: a sentence that clients show to people.
+        website_url: the page of the server, which clients show to people.
+        icons: icons that clients show to people.
         instructions: explains to a model how to use the server.
         tools: instances of `Tool`, functions under `@tool`, and mappings of a `function` and the
             options of `@tool`. Two tools with the same name are an error.

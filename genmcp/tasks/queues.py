@@ -91,7 +91,8 @@ class ExternalQueue(ABC):
 
         Args:
             name: the name of the function in the queue.
-            args, kwargs: its arguments, which are JSON values.
+            *args: its arguments, which are JSON values.
+            **kwargs: its arguments by name.
 
         Raises:
             TypeError: *name* is no text, such as the function itself, or an argument is not JSON.

@@ -18,6 +18,8 @@ OIDC_PROVIDER = ("oidc-provider", "9.13.3")
 GATEWAY = ("supergateway", "4.0.0")
 BIOME = ("@biomejs/biome", "2.6.8")
 TYPESCRIPT = ("typescript", "7.0.2")
+# Draws the diagrams of the documentation.
+MERMAID = ("mermaid", "11.6.0")
 
 # PyPI, each in an environment of its own.
 MCP_1 = ("mcp==1.30.0",)
