@@ -17,8 +17,24 @@ With `--login`, or `EXAMPLE_LOGIN=1`, the endpoint needs an access token. An aut
 for trying it out is served beside it (`login`), and book_delivery needs a scope that clients ask
 their users for when it is called. It works on a loopback address only, and needs `genmcp[auth]`.
 
-Start reading with `application`, which mounts the endpoint, and `tools`. `workshop` and `database`
-contain the application itself, which does not depend on MCP.
+Each concept of genmcp appears once. `workshop`, `database`, `pages` and `seed` are the application
+itself, which does not depend on MCP.
+
+| concept | module | explained by |
+|---|---|---|
+| tools as functions, dependencies | tools.repairs | steps 1 and 4 of the tutorial |
+| tools as classes, typed results | tools.parts | steps 2 and 3 of the tutorial |
+| a call that runs once: an idempotency key | tools.parts | the page on idempotency keys |
+| progress, work in threads | tools.orders | step 5 of the tutorial |
+| validation, a question, `continue_` | tools.delivery | the page on continuations |
+| a job, a question, `.then` | tools.minimums | steps 6 and 7 of the tutorial |
+| assigns | tools.assigned | the page on the channel |
+| resources, completion, changes | resources | step 3 of the tutorial |
+| a prompt | prompts | the page on prompts |
+| a server with its components | suite | step 1 of the tutorial |
+| mounting, store, secret, console, telemetry | application | step 4 of the tutorial |
+| a client in the process, subscriptions | live | the page on subscriptions |
+| login, scopes, step-up | login | the page on authorization |
 """
 
 import os

@@ -1,7 +1,7 @@
 """The application: its pages, the MCP endpoint, and the files of the endpoint.
 
 The store and the secret are files next to the database by default, so that other workers on this
-machine, and the process after a restart, use the same ones.
+machine, and the process after a restart, use the same ones. Explained by step 4 of the tutorial.
 """
 
 import asyncio

@@ -1,7 +1,8 @@
 """A live page of the stock: an event stream of the application's own, beside the MCP endpoint.
 
 The page is fed by the changes that clients of the endpoint get: this process subscribes to the
-stock as they do, so that the page shows the changes of every process.
+stock as they do, so that the page shows the changes of every process. Explained by the page on
+subscriptions.
 """
 
 import asyncio

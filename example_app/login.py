@@ -1,7 +1,8 @@
 """Logins, switched on by `--login`: an authorization server beside the application.
 
 Anyone can log in there, under any name: it is for trying out clients on one machine. In production,
-`Bearer(issuers=[...])` names the authorization server of the users.
+`Bearer(issuers=[...])` names the authorization server of the users. Explained by the page on
+authorization.
 """
 
 from collections.abc import Iterator

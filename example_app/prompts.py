@@ -1,4 +1,4 @@
-"""A prompt with typed arguments and completion."""
+"""A prompt with typed arguments and completion. Explained by the page on prompts."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal

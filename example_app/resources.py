@@ -1,6 +1,7 @@
 """Resources: the stock, each part and the sheet of each repair, read from the database.
 
 `announce` notifies their subscribers when the data has changed.
+Explained by step 3 of the tutorial, and by the page on subscriptions.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,7 @@
-"""The MCP server: its tools, resource template, prompt and instructions."""
+"""The MCP server: its tools, resource template, prompt and instructions.
+
+Explained by step 1 of the tutorial.
+"""
 
 from example_app.prompts import CustomerLetter
 from example_app.resources import RepairSheets, part, stock

@@ -1,3 +1,3 @@
 """The version of the package, which is also sent in `User-Agent` and in `clientInfo`."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

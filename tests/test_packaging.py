@@ -6,7 +6,10 @@ from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
+import yaml
 from packaging.requirements import Requirement
+
+from genmcp.version import __version__
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -55,12 +58,48 @@ def test_dockerfile_pins_its_base_and_needs_no_root() -> None:
     assert all("--no-deps" in line for line in lines if "pip install" in line)
 
 
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+def test_every_listed_python_is_tested() -> None:
+    """The classifiers are the versions of the public CI, and no older one is admitted."""
+    kind = "Programming Language :: Python :: 3."
+    listed = [each[len(kind) - 2 :] for each in PROJECT["project"]["classifiers"] if kind in each]
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text("utf-8")
+    (matrix,) = [
+        job["strategy"]["matrix"]
+        for job in yaml.safe_load(workflow)["jobs"].values()
+        if "strategy" in job
+    ]
+
+    assert listed == matrix["python"]
+    assert PROJECT["project"]["requires-python"] == f">={listed[0]}"
+
+
+def test_changelog_has_the_version() -> None:
+    """And a place for what comes after it."""
+    headings = re.findall(r"^## \[(.*?)\]", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.M)
+
+    assert headings[:2] == ["Unreleased", __version__]
+
+
+def test_addresses_of_the_project_are_those_of_its_readme() -> None:
+    """The links of the package index lead to the repository, at the tag of the version."""
+    repository = PROJECT["project"]["urls"]["Repository"]
+    hook = PROJECT["tool"]["hatch"]["metadata"]["hooks"]["fancy-pypi-readme"]
+
+    assert all(url.startswith(repository) for url in PROJECT["project"]["urls"].values())
+    assert [each["replacement"] for each in hook["substitutions"]] == [
+        rf"\1{repository}/raw/v$HFPR_VERSION/",
+        rf"\1{repository}/blob/v$HFPR_VERSION/",
+    ]
+
+
 def test_wheel_contains_no_test_code() -> None:
     """It is the folder genmcp alone, which needs no tool of the tests."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     code = {path: path.read_text("utf-8") for path in (ROOT / "genmcp").rglob("*.py")}
 
-    assert project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["genmcp"]
+    assert PROJECT["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"] == ["genmcp"]
     assert [path for path in code if path.name.startswith("test_")] == []
     assert [
         path

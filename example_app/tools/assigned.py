@@ -1,4 +1,4 @@
-"""Typed access to `channel.assigns`, for all tools."""
+"""Typed access to `channel.assigns`, for all tools. Explained by the page on the channel."""
 
 from example_app.workshop import Workshop
 from genmcp import Channel

@@ -1,5 +1,7 @@
 """A tool with a JSON Schema, whose arguments are a dict, and with all three hooks of a call:
 `validate` reads the note, `call` books it or asks the user, `continue_` gets the answer.
+
+Explained by the page on continuations.
 """
 
 import csv

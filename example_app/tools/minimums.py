@@ -1,7 +1,7 @@
 """A long-running tool: a job, then a question to the user, then a change if the user agrees.
 
 Between these steps, the call is only in the store. The process may be killed at any point: another
-one resumes the call.
+one resumes the call. Explained by steps 6 and 7 of the tutorial.
 """
 
 from typing import Annotated, Any, Literal

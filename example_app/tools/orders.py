@@ -1,4 +1,7 @@
-"""A tool with progress and a structured result."""
+"""A tool with progress and a structured result.
+
+Explained by step 5 of the tutorial.
+"""
 
 from typing import Annotated
 

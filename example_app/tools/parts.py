@@ -1,4 +1,7 @@
-"""Tools as classes, with structs as arguments and results."""
+"""Tools as classes, with structs as arguments and results, and a call that runs once.
+
+Explained by steps 2 and 3 of the tutorial, and by the page on idempotency keys.
+"""
 
 from typing import Annotated
 
@@ -49,6 +52,10 @@ class WithdrawArguments(Struct, forbid_unknown_fields=True):
     part: Annotated[str, Meta(description="The part's number, as search_parts gives it")]
     repair: Annotated[int, Meta(description="The number of the open repair it is for")]
     quantity: Annotated[int, Meta(ge=1, le=100, description="How many to take")] = 1
+    request_id: Annotated[
+        str | None,
+        Meta(description="A new one for each withdrawal; sent again, it takes nothing more"),
+    ] = None
 
 
 class WithdrawPart(Tool[WithdrawArguments]):
@@ -56,6 +63,9 @@ class WithdrawPart(Tool[WithdrawArguments]):
 
     name = "withdraw_part"
     title = "Withdraw a part"
+    # A client that does not know whether its call was carried out sends it again. Over HTTP this
+    # needs a login: the key belongs to its user.
+    idempotency_key = "request_id"
     annotations = ToolAnnotations(destructive_hint=False, open_world_hint=False)
 
     # `async def`, since it awaits the channel; blocking work runs in a thread.

@@ -1,16 +1,21 @@
-"""Tools as functions."""
+"""Tools as functions, with the workshop as a dependency.
+
+Explained by steps 1 and 4 of the tutorial.
+"""
 
 from typing import Annotated
 
 from msgspec import Meta
 
 from example_app.tools.assigned import workshop_of
-from example_app.workshop import Refusal, Repair, RepairSheet
-from genmcp import Channel, ToolAnnotations, ToolError, tool
+from example_app.workshop import Refusal, Repair, RepairSheet, Workshop
+from genmcp import Depends, ToolAnnotations, ToolError, tool
 
 __all__ = ["close_repair", "list_repairs", "open_repair", "repair_sheet"]
 
 Number = Annotated[int, Meta(description="The number of the repair")]
+# No argument of the tool: a client neither sees nor passes it.
+OpenWorkshop = Annotated[Workshop, Depends(workshop_of)]
 
 
 @tool(
@@ -18,21 +23,21 @@ Number = Annotated[int, Meta(description="The number of the repair")]
     annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
 )
 def list_repairs(
-    channel: Channel,
+    workshop: OpenWorkshop,
     include_closed: Annotated[bool, "Whether to list closed repairs as well"] = False,
 ) -> list[Repair]:
     """Lists the open repairs, the newest first."""
-    return workshop_of(channel).repairs(closed=include_closed)
+    return workshop.repairs(closed=include_closed)
 
 
 @tool(
     title="Repair sheet",
     annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False),
 )
-def repair_sheet(repair: Number, channel: Channel) -> RepairSheet:
+def repair_sheet(repair: Number, workshop: OpenWorkshop) -> RepairSheet:
     """Shows a repair: its checklist, and the parts it took."""
     try:
-        return workshop_of(channel).sheet(repair)
+        return workshop.sheet(repair)
     except Refusal as refusal:
         raise ToolError(str(refusal)) from refusal
 
@@ -44,11 +49,11 @@ def repair_sheet(repair: Number, channel: Channel) -> RepairSheet:
 def open_repair(
     bicycle: Annotated[str, Meta(min_length=1, description="What is to be repaired")],
     customer: Annotated[str, Meta(min_length=1, description="Who brought the bicycle")],
-    channel: Channel,
+    workshop: OpenWorkshop,
     checklist: Annotated[list[str], Meta(description="What is to do")] = [],  # noqa: B006
 ) -> RepairSheet:
     """Opens a repair, for which parts can then be withdrawn."""
-    return workshop_of(channel).open_repair(bicycle, customer, checklist)
+    return workshop.open_repair(bicycle, customer, checklist)
 
 
 @tool(
@@ -57,9 +62,9 @@ def open_repair(
         destructive_hint=False, idempotent_hint=True, open_world_hint=False
     ),
 )
-def close_repair(repair: Number, channel: Channel) -> RepairSheet:
+def close_repair(repair: Number, workshop: OpenWorkshop) -> RepairSheet:
     """Closes a repair: it takes no more parts."""
     try:
-        return workshop_of(channel).close_repair(repair)
+        return workshop.close_repair(repair)
     except Refusal as refusal:
         raise ToolError(str(refusal)) from refusal

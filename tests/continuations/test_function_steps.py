@@ -289,7 +289,7 @@ async def description(value: int) -> None: ...
         (channel_first, "channel_first must .*; its first parameter, channel, is the Channel"),
         (by_keyword, "by_keyword must .*; too many positional arguments"),
         (by_keywords, "by_keywords must .*; too many positional arguments"),
-        (by_position, "by_position must .*; 'room' parameter is positional only"),
+        (by_position, "by_position must .*positional.only"),
         (description, "a step cannot be called description"),
         (sure, "a step cannot be called sure"),
         (Shop, "@book.step is for functions, not for <class"),

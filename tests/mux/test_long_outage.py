@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
+from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ class Deliveries:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        if not asyncio.iscoroutinefunction(found):
+        if not iscoroutinefunction(found):
             return found
 
         async def checked(*arguments: Any, **options: Any) -> Any:

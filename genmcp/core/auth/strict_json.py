@@ -2,7 +2,12 @@
 
 import json
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any, Final, NoReturn
+
+from genmcp.errors import McpError
+from genmcp.wire.jsonrpc import check
+
+_MAX_DEPTH: Final = 64  # as for messages: a bound of the interpreter's differs with its version
 
 
 def strict_object(text: bytes) -> dict[str, Any]:
@@ -15,11 +20,10 @@ def strict_object(text: bytes) -> dict[str, Any]:
         ValueError: it is something else.
     """
     try:
+        check(text, _MAX_DEPTH)
         found = json.loads(text.decode(), object_pairs_hook=_unique, parse_constant=_no_constant)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-    except (UnicodeError, json.JSONDecodeError):
-        raise ValueError("it is not JSON in UTF-8") from None
+    except (McpError, json.JSONDecodeError):
+        raise ValueError("it is not JSON in UTF-8, or nests too deeply") from None
     if not isinstance(found, dict):
         raise ValueError("it is not a JSON object")
     return found

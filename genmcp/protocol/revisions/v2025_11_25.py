@@ -31,8 +31,10 @@ from genmcp.protocol.params import (
     RequestMeta,
     RequestParams,
 )
+from genmcp.protocol.prompts import PromptDefinition
 from genmcp.protocol.revisions import v2026_07_28
 from genmcp.protocol.revisions.revision import Conversion, convert_to, without
+from genmcp.protocol.tools import ToolDefinition
 from genmcp.protocol.value import Result
 
 
@@ -74,7 +76,8 @@ class UnsubscribeRequestParams(RequestParams):
 class ListToolsResult(Result):
     """One page of the tools."""
 
-    tools: Sequence[tools.ToolDefinition]
+    # Not `tools.ToolDefinition`: Python 3.14 would look for it in the member.
+    tools: Sequence[ToolDefinition]
     next_cursor: str | None = None
 
 
@@ -95,7 +98,7 @@ class ListResourceTemplatesResult(Result):
 class ListPromptsResult(Result):
     """One page of the prompts."""
 
-    prompts: Sequence[prompts.PromptDefinition]
+    prompts: Sequence[PromptDefinition]
     next_cursor: str | None = None
 
 
