@@ -81,8 +81,10 @@ class Mux(Services):
         store: where tasks, sessions and event streams are stored: a `Store`, or its URL
             (`sqlite:///jobs.db`). `aclose` closes it, also a `Store` that was passed in. Default:
             the environment variable `GENMCP_STORE`, else memory.
-        jobs: how this process runs jobs. external: the queues that an `ExternalJob` may name.
-        limits: all bounds. assigns: initial values of `channel.assigns`.
+        jobs: how this process runs jobs. Default `JobOptions()`.
+        external: the queues that an `ExternalJob` may name. Default: none.
+        limits: all bounds. Default `Limits()`.
+        assigns: initial values of `channel.assigns`. Default: none.
         audience: the name that sealed values are bound to; default: that of the server. Give muxes
             that share a secret different ones.
         telemetry: one or several observers of requests.

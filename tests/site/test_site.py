@@ -1,0 +1,126 @@
+"""The documentation site in a browser: it fits, needs nothing else, and its search finds pages."""
+
+import re
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Literal
+
+import pytest
+from playwright.async_api import Browser, Error, Page, Request, expect
+
+from tests.support.chromium import accessibility_faults, open_browser
+from tests.support.site import SITE, served_site
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(300)]
+
+Scheme = Literal["light", "dark"]
+SCREENSHOTS = Path(__file__).parents[2] / ".screenshots" / "site"
+SEARCH_TIMEOUT = 30_000  # milliseconds: the index is loaded, and built by a worker
+# A page of each kind.
+KINDS = {
+    "home": "",
+    "tutorial": "tutorial/7-jobs/",
+    "class": "reference/client/",
+    "settings": "reference/settings/",
+    "errors": "reference/errors/",
+    "commands": "reference/commands/",
+    "diagram": "architecture/",
+}
+# Questions that users type, and words of the title of the page that has the answer. It is one of
+# the first three.
+QUESTIONS = {
+    "cancel a job": "Cancel a job|Long-running calls",
+    "behind nginx": "Behind nginx|Deployment",
+    "session not found": "Session not found|Errors",
+    "structured output": "Structured output|Results",
+    "ask the user": "Ask the user",
+    "run on two servers": "Run on two servers|Deployment|Long-running calls",
+    "test a tool": "Test a tool",
+    "login": "Log in|login|Authorization|Command line",
+    "progress": "progress",
+    "large result": "Large results|Results",
+    "from FastMCP": "FastMCP",
+    "database session": "[Dd]atabase session",
+}
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[str]:
+    with served_site() as url:
+        yield url
+
+
+@pytest.fixture
+async def browser() -> AsyncIterator[Browser]:
+    async with open_browser() as browser:
+        yield browser
+
+
+async def opened(browser: Browser, width: int, scheme: Scheme) -> Page:
+    return await browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(1440, "light"), (1440, "dark"), (390, "dark")])
+async def test_pages_fit_and_load_nothing_from_elsewhere(
+    site: str, browser: Browser, width: int, scheme: Scheme
+) -> None:
+    """No page is wider than the screen, and all that it loads is in the built site."""
+    page = await opened(browser, width, scheme)
+    requests: list[Request] = []
+    errors: list[Error] = []
+    page.on("request", requests.append)
+    page.on("pageerror", errors.append)
+    SCREENSHOTS.mkdir(parents=True, exist_ok=True)
+    named = {path: name for name, path in KINDS.items()}
+    folders = [path.parent.relative_to(SITE).as_posix() for path in SITE.rglob("index.html")]
+    wider = {}
+    for path in sorted("" if each == "." else f"{each}/" for each in folders):
+        response = await page.goto(site + path)
+        assert response is not None and response.ok
+        wider[path] = await page.evaluate("document.documentElement.scrollWidth - innerWidth")
+        if path in named:
+            if named[path] == "diagram":
+                await expect(page.locator("div.mermaid").first).to_be_visible()
+            await page.screenshot(path=SCREENSHOTS / f"{named[path]}-{width}-{scheme}.png")
+
+    assert {path: pixels for path, pixels in wider.items() if pixels > 0} == {}
+    assert [each.url for each in requests if not each.url.startswith((site, "data:"))] == []
+    assert errors == []
+
+
+@pytest.mark.parametrize("kind", [name for name in KINDS if name != "diagram"])
+async def test_page_is_accessible(site: str, browser: Browser, kind: str) -> None:
+    """WCAG 2.2, levels A and AA, in both themes. Diagrams are drawn by another library."""
+    schemes: tuple[Scheme, ...] = ("light", "dark")
+    for scheme in schemes:
+        page = await opened(browser, 1440, scheme)
+        await page.goto(site + KINDS[kind])
+        assert await accessibility_faults(page) == []
+
+
+async def test_search_finds_the_page_for_a_question(site: str, browser: Browser) -> None:
+    """The right page is among the first three, for the questions that users type."""
+    page = await opened(browser, 1440, "light")
+    await page.goto(site)
+    missed = {}
+    for question, title in QUESTIONS.items():
+        await page.locator("[data-md-component=search-query]").fill(question)
+        shown = page.locator(".md-search-result__item h1")
+        await expect(shown.first).to_be_visible(timeout=SEARCH_TIMEOUT)
+        titles = (await shown.all_text_contents())[:3]
+        if not any(re.search(title, each) for each in titles):
+            missed[question] = titles
+        await page.locator("[data-md-component=search-query]").fill("")
+        await expect(page.locator(".md-search-result__item")).to_have_count(0)
+
+    assert missed == {}
+
+
+def test_site_has_texts_for_language_models(site: str) -> None:
+    """llms.txt lists the pages, each of which exists; llms-full.txt has all of their text."""
+    listed = re.findall(r"^- \[.*\]\(http://[^/]*/(.*)\)$", (SITE / "llms.txt").read_text(), re.M)
+    full = (SITE / "llms-full.txt").read_text("utf-8")
+
+    assert {"tutorial/1-first-tool/index.md", "reference/errors/index.md"} <= {*listed}
+    assert [path for path in listed if not (SITE / path).is_file()] == []
+    assert "A job that survives a kill" in full and "max_body_bytes" in full
