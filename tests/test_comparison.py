@@ -33,6 +33,25 @@ INITIALIZE = {
         "clientInfo": {"name": "a client", "version": "1"},
     },
 }
+_META = "io.modelcontextprotocol/"
+TASK = {
+    "jsonrpc": "2.0",
+    "id": 3,
+    "method": "tasks/get",
+    "params": {
+        "taskId": "unknown",
+        "_meta": {
+            f"{_META}protocolVersion": "2026-07-28",
+            f"{_META}clientInfo": {"name": "a client", "version": "1"},
+            f"{_META}clientCapabilities": {"extensions": {f"{_META}tasks": {}}},
+        },
+    },
+}
+OF_TASK = {
+    "mcp-protocol-version": "2026-07-28",
+    "mcp-method": "tasks/get",
+    "mcp-name": "unknown",
+}
 LIST = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
 
 
@@ -111,6 +130,20 @@ async def test_comparison_others_need_the_lifespan_of_the_app(
     """Mounted in an application that does not run their lifespan, they fail."""
     async with client_of(Starlette(routes=[Mount("/", make())])) as client:
         assert (await client.post("/mcp", json=INITIALIZE)).status_code == 500
+
+
+@pytest.mark.parametrize(
+    ("make", "code"), [(of_genmcp, -32602), (of_the_sdk, -32601), (of_fastmcp, -32601)]
+)
+async def test_comparison_only_genmcp_has_tasks_built_in(
+    make: Callable[[], Starlette], code: int
+) -> None:
+    """An unknown task is an invalid argument; the others do not have the method."""
+    app = make()
+    async with app.router.lifespan_context(app), client_of(app) as client:
+        response = await client.post("/mcp", json=TASK, headers=OF_TASK)
+
+    assert response.json()["error"]["code"] == code
 
 
 def test_comparison_has_the_figures_of_the_benchmarks() -> None:
