@@ -32,7 +32,7 @@ BUDGETS = {
     "tasks/": 3_660,
     "stores/": 3_210,
     "mux/": 3_140,
-    "transports/": 3_240,
+    "transports/": 3_255,
     "cli/": 3_335,
     "extensions/": 1_500,
     "testing/": 400,
