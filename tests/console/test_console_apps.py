@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -336,7 +337,7 @@ async def test_app_of_the_reference_library_works(browser: Browser) -> None:
     library = modules / APPS_HOST[0] / "dist" / "src" / "app-with-deps.js"
     text = await asyncio.to_thread(library.read_text, "utf-8")
     exported, _, names = text.rpartition("export{")
-    local = dict(reversed(each.split(" as ")) for each in names.split("}")[0].split(","))["App"]
+    (local,) = re.findall(r"([\w$]+) as App\b", names)
     main = """
       const app = new LOCAL({ name: "stock", version: "1" }, {});
       app.ontoolresult = ({ content }) => { shown.textContent = content[0].text; };
