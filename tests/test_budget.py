@@ -36,7 +36,7 @@ BUDGETS = {
     "cli/": 3_335,
     "extensions/": 1_500,
     "testing/": 400,
-    "hub/ composite/ registry/ discovery": 2_580,
+    "hub/ composite/ registry/ discovery": 2_600,
     "schema/": 1_580,
     "protocol/ wire/ core/": 4_390,
     "prompts/ resources/ question/ suite/ telemetry/": 2_640,

@@ -62,9 +62,9 @@ class Console:
             "form-action 'none'",
             "frame-ancestors 'none'",
         ]
-        self._page = _Document(page, policy)
+        self._page = _HtmlPage(page, policy)
         frame = (files("genmcp.console") / "page" / "frame.html").read_bytes()
-        self._frame = _Document(frame, _FRAME_POLICY)
+        self._frame = _HtmlPage(frame, _FRAME_POLICY)
 
     async def serve(self, http: HttpRequest) -> None:
         """Respond with the page, or a frame. They are public, and the same for everyone."""
@@ -72,7 +72,7 @@ class Console:
         await shown.serve(http)
 
 
-class _Document:
+class _HtmlPage:
     """An HTML document with its Content-Security-Policy."""
 
     def __init__(self, page: bytes, policy: Iterable[str]) -> None:
