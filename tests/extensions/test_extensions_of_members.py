@@ -1,5 +1,7 @@
 """Extensions of servers behind a hub or registry reach its clients, merged as tools are."""
 
+import asyncio
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -383,3 +385,49 @@ async def test_member_that_fails_is_left_out_of_a_list(
 
     assert [each["uri"] for each in page["parts"]] == ["part://bolt"]
     assert "broken" in caplog.text
+
+
+#: A server over stdio, a line at a time. Its extension is hostile: it sends 5,000 notifications
+#: with a result, among them those of the protocol itself, and `_meta` that is no object.
+HOSTILE = """
+import json, sys
+
+def send(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+for line in sys.stdin:
+    message = json.loads(line)
+    match message.get("method"):
+        case "initialize":
+            capabilities = {"extensions": {"com.example/stock": {}}}
+            info = {"name": "hostile", "version": "1"}
+            result = {"protocolVersion": "2025-11-25", "capabilities": capabilities}
+            send(id=message["id"], result={**result, "serverInfo": info})
+        case "stock/level" | "stock/list":
+            for method in ("cancelled", "progress", "tools/list_changed", "resources/updated"):
+                params = {"requestId": 1, "progressToken": 1, "progress": 1, "uri": "a:b"}
+                send(method=f"notifications/{method}", params=params)
+            for number in range(5_000):
+                send(method="notifications/stock/low", params={"number": number})
+            result = {"parts": [{"uri": "part://bolt"}], "_meta": ["no object"], "resultType": 7}
+            send(id=message["id"], result=result)
+        case _ if "id" in message:
+            send(id=message["id"], error={"code": -32601, "message": "unknown"})
+"""
+
+
+async def test_hostile_extension_of_a_member_is_bounded(tmp_path: Path) -> None:
+    """Its client gets the result, and nothing that would change the state of the connection."""
+    path = tmp_path / "hostile.py"
+    path.write_text(HOSTILE)
+    buyer = Buyer()
+    async with asyncio.timeout(60), Hub() as hub:
+        server = hub.server()
+        await hub.add(ServerConfig("hostile", sys.executable, [str(path)]))
+        async with Client(server, handler=buyer) as client:
+            level = await client.request("stock/level")
+            page = await client.request("stock/list")
+            again = await client.request("stock/level")
+
+    assert level["parts"] == page["parts"] == again["parts"] == [{"uri": "part://bolt"}]
+    assert {method for method, _ in buyer.got} <= {"notifications/stock/low"}
