@@ -3,12 +3,13 @@
 Explained by step 1 of the tutorial.
 """
 
+from example_app.chart import chart
 from example_app.prompts import CustomerLetter
 from example_app.resources import RepairSheets, part, stock
 from example_app.tools.delivery import BookDelivery
 from example_app.tools.minimums import ReviewMinimums
 from example_app.tools.orders import PlanOrders
-from example_app.tools.parts import SearchParts, WithdrawPart
+from example_app.tools.parts import WithdrawPart
 from example_app.tools.repairs import close_repair, list_repairs, open_repair, repair_sheet
 from genmcp import Suite
 
@@ -21,7 +22,6 @@ def create_suite(book_delivery: type[BookDelivery] = BookDelivery) -> Suite:
         name="workshop",
         version="1.0.0",
         tools=[
-            SearchParts,
             WithdrawPart,
             book_delivery,
             PlanOrders,
@@ -33,6 +33,7 @@ def create_suite(book_delivery: type[BookDelivery] = BookDelivery) -> Suite:
         ],
         resources=[RepairSheets, stock, part],
         prompts=[CustomerLetter],
+        extensions=[chart],  # with search_parts, whose results it shows
         title="Bicycle workshop",
         instructions=(
             "The parts store of a bicycle workshop. Find parts with search_parts. A part is taken "

@@ -1,8 +1,10 @@
-"""The console: the page that an endpoint serves at its own URL to browsers.
+"""The console: the page that an endpoint serves at its own URL to browsers, and a frame for apps.
 
 The page is one document without data of the server: what it shows, it asks the endpoint for, as an
 MCP client that logs in like any other. Its script is the files in `genmcp/console/page`, one after
-another, so that the page needs no other URL than that of the endpoint.
+another, so that the page needs no other URL than that of the endpoint. A frame for an app of the
+server (SEP-1865) is a document of its own at that URL, with `?app`: a document without a URL would
+have the policy of the page, under which no script of an app runs.
 """
 
 import gzip
@@ -21,13 +23,25 @@ from genmcp._transports.writing import START, write
 # endpoint has one URL, which a proxy may have renamed. `tsc` checks the files in the same scope.
 _SCRIPTS: Final = (
     *("json", "storage", "dom", "schema", "challenges", "mcp", "login", "form", "results"),
-    *("questions", "tasks", "task_view", "calls", "events", "activity", "resources", "views"),
+    *("questions", "tasks", "task_view", "calls", "events", "activity", "resources", "apps"),
+    *("skills", "views"),
     "app",  # starts the page
 )
 
 
+# The page of an app comes from the console, with a policy for it that allows what the server has
+# declared. The sandbox takes its origin, also where a browser opens the URL itself.
+_FRAME_POLICY: Final = (
+    "sandbox allow-scripts allow-forms",
+    "default-src * data: blob: 'unsafe-inline'",
+    "object-src 'none'",
+    "form-action 'none'",
+    "frame-ancestors 'self'",
+)
+
+
 class Console:
-    """The page, as an endpoint serves it.
+    """The page and the frame, as an endpoint serves them.
 
     Args:
         origins: the origins, besides its own, that the page may send requests to: those of the
@@ -43,10 +57,25 @@ class Console:
             " ".join(("connect-src 'self'", *origins)),
             "img-src data:",
             "media-src data:",
+            "frame-src 'self'",  # a frame can be navigated to no other host
             "base-uri 'none'",
             "form-action 'none'",
             "frame-ancestors 'none'",
         ]
+        self._page = _HtmlPage(page, policy)
+        frame = (files("genmcp.console") / "page" / "frame.html").read_bytes()
+        self._frame = _HtmlPage(frame, _FRAME_POLICY)
+
+    async def serve(self, http: HttpRequest) -> None:
+        """Respond with the page, or a frame. They are public, and the same for everyone."""
+        shown = self._frame if http.scope.get("query_string") == b"app" else self._page
+        await shown.serve(http)
+
+
+class _HtmlPage:
+    """An HTML document with its Content-Security-Policy."""
+
+    def __init__(self, page: bytes, policy: Iterable[str]) -> None:
         self._page = page
         self._zipped = gzip.compress(page, mtime=0)
         etag = b'"%s"' % sha256(page).hexdigest()[:16].encode()
@@ -63,7 +92,7 @@ class Console:
         ]
 
     async def serve(self, http: HttpRequest) -> None:
-        """Respond with the page. It is the same for everyone, and needs no credentials."""
+        """Respond with the document, or that the browser has it already."""
         status, headers, body = 200, self._headers, self._page
         if http.table.get(b"if-none-match") == self._etag:
             status, body = 304, b""

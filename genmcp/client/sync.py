@@ -1,25 +1,13 @@
 """`SyncClient`: the client for programs that do not use asyncio."""
 
-import asyncio
-import os
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
-from functools import wraps
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    Concatenate,
-    Generic,
-    Never,
-    NoReturn,
-    ParamSpec,
-    Self,
-    TypeVar,
-)
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Never, NoReturn, Self
 
 from msgspec import UNSET
 
 from genmcp.client.auth.base import Auth
+from genmcp.client.blocking import BackgroundLoop, Bridge, blocking
 from genmcp.client.client import Client
 from genmcp.client.connection import Timeout
 from genmcp.client.errors import ClientClosed
@@ -35,106 +23,10 @@ if TYPE_CHECKING:
     from genmcp.extensions.extension import Extension
     from genmcp.extensions.remote_skills import SyncSkill
 
-T = TypeVar("T")
-P = ParamSpec("P")
 _DEFAULTS = ClientOptions()
 
-A = TypeVar("A")  # the class whose methods are made blocking
 
-
-class _Loop:
-    """An event loop in a daemon thread, from `start` until `stop`. Owned by a `SyncClient`."""
-
-    def __init__(self, server_name: str) -> None:
-        self._server_name = server_name
-        self._runner: asyncio.Runner | None = None
-        self._thread: threading.Thread | None = None
-        self._process = os.getpid()
-
-    def start(self) -> None:
-        """Start the thread, unless it runs."""
-        if self._runner is None:
-            # With a factory, the loop does not become that of this thread as well.
-            runner = asyncio.Runner(loop_factory=asyncio.new_event_loop)
-            runner.get_loop()  # made here, so that a failure is raised here
-            # A daemon: a program that does not close its client can still exit.
-            thread = threading.Thread(
-                target=_run, args=(runner,), name="genmcp-client", daemon=True
-            )
-            thread.start()
-            self._runner, self._thread = runner, thread
-
-    def stop(self) -> None:
-        """End the loop and the thread."""
-        if self._runner is not None and self._thread is not None:
-            runner, thread, self._runner, self._thread = self._runner, self._thread, None, None
-            loop = runner.get_loop()
-            loop.call_soon_threadsafe(loop.stop)
-            thread.join()
-
-    def check(self) -> None:
-        """Check that the caller can wait for the loop.
-
-        Raises:
-            RuntimeError: this is the thread of the loop, or a forked process.
-        """
-        if threading.current_thread() is self._thread:
-            raise RuntimeError(
-                "a SyncClient must not be called by its own hooks and callbacks in the event loop: "
-                "they would wait for themselves; use a Client"
-            )
-        if not self.is_here:
-            raise RuntimeError(
-                "the SyncClient was made before a fork: make one in the process that uses it"
-            )
-
-    @property
-    def is_here(self) -> bool:
-        """Whether this is the process of the thread: a fork does not copy threads."""
-        return self._process == os.getpid()
-
-    def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* in the loop and wait for it; an interrupt, such as Ctrl-C, cancels it."""
-        try:
-            self.check()
-            if self._runner is None:
-                raise ClientClosed(self._server_name)
-            future = asyncio.run_coroutine_threadsafe(work, self._runner.get_loop())
-        except BaseException:
-            work.close()
-            raise
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
-
-
-def _run(runner: asyncio.Runner) -> None:
-    with runner:  # its end cancels the tasks of the loop
-        runner.get_loop().run_forever()
-
-
-class _Bridge(Generic[A]):
-    """An object with `async` methods, and the event loop in which they run."""
-
-    _target: A
-    _loop: _Loop
-
-
-def _blocking(
-    method: Callable[Concatenate[A, P], Coroutine[Any, Any, T]],
-) -> Callable[Concatenate[_Bridge[A], P], T]:
-    """Return a blocking method that runs *method* of the target in the event loop."""
-
-    @wraps(method)
-    def run(self: _Bridge[A], /, *args: P.args, **options: P.kwargs) -> T:
-        return self._loop.run(method(self._target, *args, **options))
-
-    return run
-
-
-class SyncClient(_Bridge[Client]):
+class SyncClient(Bridge[Client]):
     """A `Client` with blocking methods, which may be called from several threads.
 
         with SyncClient("https://example.com/mcp") as client:
@@ -167,7 +59,7 @@ class SyncClient(_Bridge[Client]):
             options=options,
             **unknown,
         )
-        self._loop = _Loop(str(target))
+        self._loop = BackgroundLoop(str(target))
         self._turn = threading.Lock()
 
     def open(self) -> None:
@@ -239,20 +131,20 @@ class SyncClient(_Bridge[Client]):
         """The server's instructions for models; None if it has none."""
         return self._target.instructions
 
-    ended = _blocking(Client.ended)
-    tools = _blocking(Client.tools)
-    resources = _blocking(Client.resources)
-    templates = _blocking(Client.templates)
-    prompts = _blocking(Client.prompts)
-    call = _blocking(Client.call)
-    read = _blocking(Client.read)
-    prompt = _blocking(Client.prompt)
-    complete = _blocking(Client.complete)
-    log_level = _blocking(Client.log_level)
-    ping = _blocking(Client.ping)
-    discover = _blocking(Client.discover)
-    request = _blocking(Client.request)
-    notify = _blocking(Client.notify)
+    ended = blocking(Client.ended)
+    tools = blocking(Client.tools)
+    resources = blocking(Client.resources)
+    templates = blocking(Client.templates)
+    prompts = blocking(Client.prompts)
+    call = blocking(Client.call)
+    read = blocking(Client.read)
+    prompt = blocking(Client.prompt)
+    complete = blocking(Client.complete)
+    log_level = blocking(Client.log_level)
+    ping = blocking(Client.ping)
+    discover = blocking(Client.discover)
+    request = blocking(Client.request)
+    notify = blocking(Client.notify)
 
     def call_task(
         self,
@@ -274,13 +166,13 @@ class SyncClient(_Bridge[Client]):
         """Return the skills that the server lists; see `Client.skills`."""
         from genmcp.extensions.remote_skills import SyncSkill  # here: most clients read none
 
-        return [SyncSkill(each, self._loop.run) for each in self._loop.run(self._target.skills())]
+        return [SyncSkill(each, self._loop) for each in self._loop.run(self._target.skills())]
 
     def skill(self, uri: str) -> "SyncSkill":
         """Return the skill whose `SKILL.md` has this *uri*; see `Client.skill`."""
         from genmcp.extensions.remote_skills import SyncSkill
 
-        return SyncSkill(self._loop.run(self._target.skill(uri)), self._loop.run)
+        return SyncSkill(self._loop.run(self._target.skill(uri)), self._loop)
 
     def subscribe(self, *uris: str) -> "SyncChangeStream":
         """Return a stream of the changes of resources."""
@@ -294,10 +186,10 @@ class SyncClient(_Bridge[Client]):
         return SyncChangeStream(stream, self._loop)
 
 
-class SyncTask(_Bridge[TaskHandle]):
+class SyncTask(Bridge[TaskHandle]):
     """A `TaskHandle` with blocking methods. Returned by `SyncClient.call_task` and `.task`."""
 
-    def __init__(self, handle: TaskHandle, loop: _Loop) -> None:
+    def __init__(self, handle: TaskHandle, loop: BackgroundLoop) -> None:
         self.id = handle.id
         self._target = handle
         self._loop = loop
@@ -307,16 +199,16 @@ class SyncTask(_Bridge[TaskHandle]):
         """Whether the task is known to have ended."""
         return self._target.is_over
 
-    status = _blocking(TaskHandle.status)
-    wait = _blocking(TaskHandle.wait)
-    update = _blocking(TaskHandle.update)
-    cancel = _blocking(TaskHandle.cancel)
+    status = blocking(TaskHandle.status)
+    wait = blocking(TaskHandle.wait)
+    update = blocking(TaskHandle.update)
+    cancel = blocking(TaskHandle.cancel)
 
 
-class SyncChangeStream(_Bridge[ChangeStream]):
+class SyncChangeStream(Bridge[ChangeStream]):
     """A `ChangeStream` with blocking iteration. Returned by `SyncClient.listen`."""
 
-    def __init__(self, stream: ChangeStream, loop: _Loop) -> None:
+    def __init__(self, stream: ChangeStream, loop: BackgroundLoop) -> None:
         self._target = stream
         self._loop = loop
 

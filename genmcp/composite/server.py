@@ -410,7 +410,9 @@ class CompositeServer(Server):
         """Return one page of the items of *pages*, each under its qualified name or URI."""
         kind, field, key = _LISTS[method]
         first: dict[str, Any] = {}
+        meta: dict[str, Any] = {}
         for name, page in pages.items():
+            meta = {**(page.meta or {}), **meta}
             for item in getattr(page, field):
                 if key == "name":
                     item = replace(item, name=f"{name}{self._separator}{item.name}")
@@ -423,6 +425,7 @@ class CompositeServer(Server):
             # share a page.
             "cache_scope": "private",
             "next_cursor": following,
+            "meta": meta or None,
         }
         return kind(**values)
 

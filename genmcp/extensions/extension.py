@@ -32,7 +32,7 @@ from genmcp.core.request import ClientInfo, Request
 from genmcp.errors import ConfigurationError, ContractError, MissingCapability
 from genmcp.protocol.capabilities import TASKS
 from genmcp.protocol.methods import Method
-from genmcp.protocol.revisions.chain import REVISIONS
+from genmcp.protocol.revisions.chain import METHOD_NAMES
 from genmcp.protocol.value import Result
 
 # SEP-2133, "Definition": the names of `_meta` keys, with a prefix (2026-07-28, basic, "`_meta`").
@@ -40,8 +40,6 @@ _LABEL: Final = "[A-Za-z](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
 _NAME: Final = re.compile(
     rf"{_LABEL}(?:\.{_LABEL})*/[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?", re.ASCII
 )
-#: Every method of the specification, in any revision.
-_SPECIFIED: Final = frozenset(name for each in REVISIONS.values() for name in each.methods)
 
 
 class Extension:
@@ -110,7 +108,7 @@ class Extension:
         if not encoded.startswith(b"{"):
             raise ConfigurationError(f"{name}: settings must be an object, not {self.settings!r}")
         for each in self.methods:
-            if not isinstance(each, Method) or each.name in _SPECIFIED or each.routed:
+            if not isinstance(each, Method) or each.name in METHOD_NAMES or each.routed:
                 raise ConfigurationError(f"{name}: {each!r} is no method of an extension")
 
     async def handle(self, request: Request, channel: Channel) -> Result:

@@ -8,7 +8,7 @@ import asyncio
 import itertools
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Final, Protocol
+from typing import Any, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -16,15 +16,13 @@ from msgspec.structs import replace
 from genmcp.channel import Channel
 from genmcp.core.request import Request, decode_params
 from genmcp.errors import InvalidParams, McpError, MethodNotFound, MissingCapability
-from genmcp.extensions.skill_entries import METHODS, SKILLS
 from genmcp.protocol.capabilities import TASKS, ServerCapabilities
+from genmcp.protocol.params import SERVER_INFO
 from genmcp.protocol.value import Result
 from genmcp.server import Server
 from genmcp.wire.encoder import EncodedResult
 
 logger = logging.getLogger("genmcp.composite")
-
-_OWNERS: Final = {method.name: SKILLS for method in METHODS}
 
 
 class RelayingMember(Protocol):
@@ -86,8 +84,7 @@ async def relayed(members: Members, channel: Channel, *, timeout: float) -> Resu
         McpError: the error of the member that has it.
     """
     request = channel.request
-    owner = _OWNERS.get(request.method)
-    asked = {name: each for name, each in members.items() if _may_have(each, owner)}
+    asked = {name: each for name, each in members.items() if _has_any(each)}
     params: dict[str, Any] = msgspec.json.decode(request.raw or b"{}", type=dict)
     params.pop("_meta", None)
     if request.method.endswith("/list"):
@@ -105,10 +102,9 @@ async def relayed(members: Members, channel: Channel, *, timeout: float) -> Resu
     raise failure or MethodNotFound(request.method)
 
 
-def _may_have(member: RelayingMember, owner: str | None) -> bool:
-    """Return whether *member* declares the extension *owner*; for None, any besides tasks."""
-    declared = (member.capabilities.extensions or {}).keys() - {TASKS}
-    return bool(declared) if owner is None else owner in declared
+def _has_any(member: RelayingMember) -> bool:
+    """Return whether *member* declares extensions besides tasks."""
+    return bool((member.capabilities.extensions or {}).keys() - {TASKS})
 
 
 async def _merged(
@@ -139,6 +135,10 @@ async def _merged(
             continue
         page = {"ttlMs": 0, "cacheScope": "private"} if page is None else page
         following = found.pop("nextCursor", None)
+        meta = found.pop("_meta", None)
+        if isinstance(meta, Mapping):
+            page["_meta"] = {**meta, **page.get("_meta", {})}
+            page["_meta"].pop(SERVER_INFO, None)  # a page of all has the name of no member
         for key, value in found.items():
             if isinstance(value, list):
                 items = [each for each in value if _is_new(each, seen)]
@@ -163,8 +163,10 @@ def _is_new(item: Any, seen: set[str]) -> bool:
 
 
 def _encoded(members: Mapping[str, Any]) -> Result:
-    """Return a result with these *members*, without those that the encoder writes."""
-    own = {key: each for key, each in members.items() if key not in ("_meta", "resultType")}
+    """Return a result with these *members*; the encoder adds those that a revision needs."""
+    own = {key: each for key, each in members.items() if key != "resultType"}
+    if not isinstance(own.get("_meta", {}), Mapping):
+        del own["_meta"]
     return EncodedResult(kind=dict, body=msgspec.json.encode(own))
 
 

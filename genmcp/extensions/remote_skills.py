@@ -3,12 +3,13 @@
 import logging
 from base64 import b64decode
 from binascii import Error as NoBase64
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import Any, Final, Protocol, TypeVar
 
 import msgspec
 
+from genmcp.client.blocking import BackgroundLoop, Bridge, blocking
 from genmcp.client.errors import ClientError, ProtocolError
 from genmcp.extensions.front_matter import FrontMatterError, read_front_matter
 from genmcp.extensions.skill_entries import (
@@ -194,60 +195,45 @@ class Skill:
         return SkillRejected(f"skill {self.uri} of {self.server_name}: {reason}", self.server_name)
 
 
-class SyncSkill:
+class SyncSkill(Bridge[Skill]):
     """A `Skill` with blocking methods. Returned by `SyncClient.skills`."""
 
-    def __init__(self, skill: Skill, run: Callable[[Coroutine[Any, Any, Any]], Any]) -> None:
-        self._skill = skill
-        self._run = run
+    def __init__(self, skill: Skill, loop: BackgroundLoop) -> None:
+        self._target = skill
+        self._loop = loop
 
     def __repr__(self) -> str:
-        return repr(self._skill)
+        return repr(self._target)
 
     @property
     def entry(self) -> SkillEntry:
         """The entry, with the whole front matter, and the digests and sizes of the files."""
-        return self._skill.entry
+        return self._target.entry
 
     @property
     def uri(self) -> str:
         """The URI of its `SKILL.md`."""
-        return self._skill.uri
+        return self._target.uri
 
     @property
     def name(self) -> str:
         """Its name, which other skills may have too."""
-        return self._skill.name
+        return self._target.name
 
     @property
     def description(self) -> str:
         """What it is for."""
-        return self._skill.description
+        return self._target.description
 
     @property
     def files(self) -> Mapping[str, SkillResource] | None:
         """Its files by their paths; None if its content is generated."""
-        return self._skill.files
+        return self._target.files
 
-    def load(self) -> str:
-        """Return the text of its `SKILL.md`, checked; see `Skill.load`."""
-        text: str = self._run(self._skill.load())
-        return text
-
-    def read(self, path: str) -> bytes:
-        """Return the bytes of one of its files, checked; see `Skill.read`."""
-        data: bytes = self._run(self._skill.read(path))
-        return data
-
-    def folder(self, path: str = "") -> Sequence[ResourceDefinition]:
-        """Return what the server has in a folder of the skill now; see `Skill.folder`."""
-        found: Sequence[ResourceDefinition] = self._run(self._skill.folder(path))
-        return found
-
-    def refresh(self) -> bool:
-        """Fetch the present entry of the skill; return whether it differs."""
-        differs: bool = self._run(self._skill.refresh())
-        return differs
+    load = blocking(Skill.load)
+    read = blocking(Skill.read)
+    folder = blocking(Skill.folder)
+    refresh = blocking(Skill.refresh)
 
 
 async def list_skills(target: SkillsTarget, server_name: str) -> list[Skill]:

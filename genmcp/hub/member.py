@@ -75,6 +75,7 @@ logger = logging.getLogger("genmcp.hub")
 # The assign of a suspended call that holds its key in `SuspendedCalls`.
 _RELAY: Final = "relay"
 _UNREACHABLE: Final = "The server behind this one cannot be reached"
+_NO_QUESTION: Final = "The server behind this one asks a question, which only a component may"
 _UNKNOWN: Final = "The server behind this one is gone: it may or may not have done this"
 
 # The errors that mean that the connection is broken. Other errors do not: a request may time out,
@@ -512,12 +513,14 @@ class HubMember(Member):
         return self.catalog.pages[method]
 
     async def relay(self, params: Mapping[str, Any], channel: Channel) -> Mapping[str, Any]:
-        """Forward the request of *channel*, a method of an extension, to the server."""
-        method = channel.request.method
-        try:
-            found: Any = await self.send(lambda client, _: client.request(method, params))
-        except (ClientError, CompositeError) as error:
-            raise _translated(error, method) from error
+        """Forward the request of *channel*, a method of an extension, to the server.
+
+        Raises:
+            McpError: the server asks a question, which no method of an extension may.
+        """
+        work = partial(self._forward, channel.request, given=params)
+        call = ForwardedCall(channel, work, self._settings.questions)
+        found: Any = await self._step(call, channel, may_ask=False)
         return found if isinstance(found, Mapping) else {}
 
     async def handle(self, request: Request, channel: Channel) -> Result | Continue:
@@ -544,7 +547,9 @@ class HubMember(Member):
         """Cancel a call that waits for its client's answer."""
         self._settings.suspended.cancel(channel.context.own_assigns.get(_RELAY))
 
-    async def _step(self, call: ForwardedCall, channel: Channel) -> Result | Continue:
+    async def _step(
+        self, call: ForwardedCall, channel: Channel, *, may_ask: bool = True
+    ) -> Result | Continue:
         try:
             step = await call.step()
         except asyncio.CancelledError:
@@ -555,11 +560,19 @@ class HubMember(Member):
         # The mux seals the assigns of the call into its continuation, from which `resume` reads
         # this key.
         if isinstance(step, Continue):
+            if not may_ask:
+                call.cancel()
+                raise McpError(_NO_QUESTION)
             channel.context.assigns[_RELAY] = self._settings.suspended.add(call)
         return step
 
-    async def _forward(self, request: Request, call: ForwardedCall) -> Result:
-        """Send *request* to the server as *call*, and return the result."""
+    async def _forward(
+        self, request: Request, call: ForwardedCall, given: Mapping[str, Any] | None = None
+    ) -> Result:
+        """Send *request* to the server as *call*, and return the result.
+
+        *given* are the params of a method of an extension, whose result is JSON values.
+        """
         params: Any = request.params
 
         async def send(client: Client, _: Timeout) -> Any:
@@ -572,8 +585,10 @@ class HubMember(Member):
                     return await client.call(params.name, arguments, progress=progress)
                 case "prompts/get":
                     return await client.prompt(params.name, params.arguments)
-                case _:
+                case "resources/read":
                     return await client.read(params.uri)
+                case method:
+                    return await client.request(method, given)
 
         result: Result = await self.send(send)
         return result

@@ -1,4 +1,4 @@
-"""Forwarding of questions and log messages from a hub's servers to the hub's clients.
+"""Forwarding of questions and notifications from a hub's servers to the hub's clients.
 
 A question is a request of a server to its client: elicitation, sampling or roots. It belongs to a
 call, and must only reach the client that made this call.
@@ -59,6 +59,7 @@ from genmcp.protocol.capabilities import (
 )
 from genmcp.protocol.client_features import CreateMessageRequestParams
 from genmcp.protocol.params import SEVERITY, LoggingLevel, LoggingMessageNotificationParams
+from genmcp.protocol.revisions.chain import METHOD_NAMES
 from genmcp.protocol.value import Result
 from genmcp.question.elicitation import FormQuestion, UrlQuestion
 from genmcp.question.form import form_of_schema
@@ -80,8 +81,8 @@ _ANSWER_TIMEOUT: Final = 1200.0
 # Seconds for which an open question may block the questions of other calls, at a server that does
 # not identify the call of a question.
 _BLOCKING_TIMEOUT: Final = 60.0
-# Log messages of one call that may be queued for its client; further ones are dropped.
-_MAX_LOGS: Final = 1000
+# Notifications of one call that may be queued for its client; further ones are dropped.
+_MAX_NOTES: Final = 1000
 
 logger = logging.getLogger("genmcp.hub")
 _CALL_ENDED = "No client can answer: the call has ended"
@@ -128,8 +129,8 @@ class ForwardedCall:
         self._forwarded_at = 0.0
         self._changed = asyncio.Event()
         self._count = 0
-        self._logs: deque[LoggingMessageNotificationParams] = deque()
-        self._logging: asyncio.Task[None] | None = None
+        self._notes: deque[tuple[str, Any]] = deque()
+        self._noting: asyncio.Task[None] | None = None
         # The task inherits `_current`. A question that arrives in the response to the call is
         # handled in the context of the task, so that its handler finds the call.
         token = _current.set(self)
@@ -181,7 +182,7 @@ class ForwardedCall:
             await self._changed.wait()
             # Questions that arrived in one read are forwarded in one response.
             await asyncio.sleep(0)
-            await self._flush_logs()
+            await self._flush_notes()
         return self._work.result()
 
     def answer(self, outcome: Outcome) -> None:
@@ -226,46 +227,49 @@ class ForwardedCall:
         """Forward a progress notification."""
         await self.channel.progress(progress, total, message)
 
-    def log(self, message: LoggingMessageNotificationParams) -> None:
-        """Queue a log message for the client. It is sent before later questions and the result."""
+    def note(self, method: str, params: Any) -> None:
+        """Queue a notification for the client. It is sent before later questions and the result."""
         if self._work.done():
             return
-        if len(self._logs) >= _MAX_LOGS:
-            logger.warning("a log message is dropped: %d are queued", _MAX_LOGS)
+        if len(self._notes) >= _MAX_NOTES:
+            logger.warning("%s is dropped: %d notifications are queued", method, _MAX_NOTES)
             return
-        self._logs.append(message)
-        if self._logging is None or self._logging.done():
-            self._logging = asyncio.get_running_loop().create_task(self._send_logs())
+        self._notes.append((method, params))
+        if self._noting is None or self._noting.done():
+            self._noting = asyncio.get_running_loop().create_task(self._send_notes())
 
     def cancel(self) -> None:
-        """Cancel the call, and drop its log messages."""
+        """Cancel the call, and drop its notifications."""
         # Cancels the request of the hub's client, which then sends `notifications/cancelled` to the
         # server.
         self._work.cancel()
-        self._logs.clear()
-        if self._logging is not None:
-            self._logging.cancel()
+        self._notes.clear()
+        if self._noting is not None:
+            self._noting.cancel()
 
     async def _run(self, work: Work) -> Result:
         try:
             return await work(self)
         finally:
-            # The handlers of log messages that were read together with the response run in this
-            # iteration of the event loop, and call `log`.
+            # The handlers of notifications that were read together with the response run in this
+            # iteration of the event loop, and call `note`.
             await asyncio.sleep(0)
-            await self._flush_logs()
+            await self._flush_notes()
 
-    async def _send_logs(self) -> None:
-        while self._logs:
-            message = self._logs.popleft()
+    async def _send_notes(self) -> None:
+        while self._notes:
+            method, params = self._notes.popleft()
             try:
-                await self.channel.log(message.level, message.data, message.logger)
+                if isinstance(params, LoggingMessageNotificationParams):
+                    await self.channel.log(params.level, params.data, params.logger)
+                else:
+                    await self.channel.notify(method, params)
             except GenmcpError as error:
-                logger.warning("a log message is not forwarded: %s", error)
+                logger.warning("%s is not forwarded: %s", method, error)
 
-    async def _flush_logs(self) -> None:
-        if self._logging is not None:
-            await asyncio.wait((self._logging,))
+    async def _flush_notes(self) -> None:
+        if self._noting is not None:
+            await asyncio.wait((self._noting,))
 
     def _ended(self, work: "asyncio.Task[Result]") -> None:
         self._changed.set()
@@ -311,7 +315,7 @@ class SuspendedCalls:
 
 
 class RelayingHandler(ClientHandler):
-    """Forwards the questions and log messages of one server to the clients that called it.
+    """Forwards the questions and notifications of one server to the clients that called it.
 
     Owned by the `HubMember` of the server.
 
@@ -368,10 +372,18 @@ class RelayingHandler(ClientHandler):
 
     async def handle_log(self, message: LoggingMessageNotificationParams) -> Any:
         """Forward a log message; drop it if its call is unknown, since it may be confidential."""
-        # A message that arrives on the stream of a call has the context of that call.
+        await self._note("notifications/message", message)
+
+    async def handle_notification(self, method: str, params: Any) -> None:
+        """Forward a notification of an extension in the same way."""
+        if method not in METHOD_NAMES:
+            await self._note(method, params)
+
+    async def _note(self, method: str, params: Any) -> None:
+        # A notification that arrives on the stream of a call has the context of that call.
         call = ORIGIN_CONTEXT.get().get(_current) or self._only_call()
         if call is not None:
-            call.log(message)
+            call.note(method, params)
 
     async def approve(self, subject: Sampled) -> Any:
         """Approve all sampling here: the client that gets the forwarded question decides."""

@@ -230,6 +230,8 @@ class ResourceRepo(ReadableComponent):
             "private".
         scopes: the scopes of an access token that reads, subscriptions and completions need, see
             `ServerComponent`. Default: none.
+        shared: whether another server behind a hub or registry may have what this one does not,
+            since they have the same prefix. Default False.
 
     Raises:
         ConfigurationError: an attribute is invalid, or `read` is missing. Raised when the
@@ -239,6 +241,7 @@ class ResourceRepo(ReadableComponent):
     description: str | None = None
     prefix: str | None = None
     template: str | UriTemplate | None = None
+    shared: bool = False
 
     def parse_uri(self, uri: str) -> Any:
         """Return the key that `read` gets for *uri*; None if no such resource exists.
@@ -578,7 +581,7 @@ def _of_repo(repo: ResourceRepo) -> ResourceRoute:
         is_prefix=True,
         reader=reader,
         parse_uri=repo.parse_uri,
-        shared=getattr(repo, "shared", False),
+        shared=repo.shared,
         lister=Hook.of(repo, "list", ResourceRepo),
         **({} if template is None else _template(owner, repo, template, _listed(repo))),
         **ResourceRoute.members_of(repo),

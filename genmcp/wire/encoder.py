@@ -64,6 +64,9 @@ class Encoder:
         # before the colon would be escaped.
         if isinstance(value, EncodedResult) and (not revision.modern or b'"_meta":' in value.body):
             value = value.decoded
+            if revision.modern and isinstance(value, dict):  # of an extension, without a type
+                meta = {SERVER_INFO: self._info, **value.get("_meta", {})}
+                return _json.encode({"resultType": "complete", **value, "_meta": meta})
         key = None
         if getattr(value, "cache_scope", "") == "public":
             key = revision.version, id(value), cursor is None

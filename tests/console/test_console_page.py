@@ -95,6 +95,7 @@ async def test_policy_allows_only_what_the_page_contains() -> None:
         "connect-src": "'self'",
         "img-src": "data:",
         "media-src": "data:",
+        "frame-src": "'self'",
         "base-uri": "'none'",
         "form-action": "'none'",
         "frame-ancestors": "'none'",

@@ -11,6 +11,8 @@ from fastmcp.server.providers.skills import SkillsDirectoryProvider
 from fastmcp.skills.client import SkillsClientExtension
 from fastmcp.skills.extension import SkillsExtension
 from mcp.client import Client as OfficialClient
+from mcp.client.extension import ClientExtension
+from mcp.server.apps import Apps, ResourceCsp
 from mcp.server.extension import Extension as OfficialExtension
 from mcp.server.extension import MethodBinding
 from mcp.server.mcpserver import MCPServer
@@ -19,8 +21,17 @@ from mcp.types import RequestParams as OfficialParams
 from mcp.types import Result as OfficialResult
 from starlette.applications import Starlette
 
-from genmcp import Channel, Client, Endpoint, Suite
-from genmcp.extensions import Extension, Method, RequestParams, Result, SkillRejected, Skills
+from genmcp import Channel, Client, Endpoint, Hub, ServerConfig, Suite, tool
+from genmcp.extensions import (
+    App,
+    Csp,
+    Extension,
+    Method,
+    RequestParams,
+    Result,
+    SkillRejected,
+    Skills,
+)
 from genmcp.server import Request
 from tests.support.serving import serve
 
@@ -154,3 +165,78 @@ async def test_official_client_uses_an_extension() -> None:
         result = await client.session.send_request(request, OfficialLevelResult)
 
     assert result.inStock == 4
+
+
+UI = "io.modelcontextprotocol/ui"
+MIME_TYPE = "text/html;profile=mcp-app"
+HTML = "<!doctype html><title>Stock</title>"
+HOST = Extension(UI, settings={"mimeTypes": [MIME_TYPE]})
+
+
+@pytest.mark.parametrize("through_hub", [False, True])
+async def test_app_of_the_official_sdk_is_a_page(through_hub: bool) -> None:
+    """`mcp.server.apps`: its tool names the page, whose rules are those of this library's apps."""
+    apps = Apps()
+
+    @apps.tool(resource_uri="ui://shop/stock")
+    def show_stock() -> str:
+        """Shows the stock."""
+        return "3 bolts"
+
+    csp = ResourceCsp(connect_domains=["https://api.example.com"])
+    apps.add_html_resource("ui://shop/stock", HTML, csp=csp, prefers_border=True)
+    server = MCPServer("peer", extensions=[apps])
+    async with serve(server.streamable_http_app()) as url, Hub() as hub:
+        target: Any = f"{url}/mcp"
+        if through_hub:
+            target = hub.server()
+            await hub.add(ServerConfig("peer", url=f"{url}/mcp"))
+        async with Client(target, extensions=[HOST]) as client:
+            assert UI in (client.capabilities.extensions or {})
+            (shown,) = await client.tools()
+            (page,) = (await client.read("ui://shop/stock")).contents
+            result = await client.call(shown.name)
+
+    assert shown.meta == {"ui": {"resourceUri": "ui://shop/stock"}}
+    assert (page.text, page.mime_type) == (HTML, MIME_TYPE)
+    rules = {"csp": {"connectDomains": ["https://api.example.com"]}, "prefersBorder": True}
+    assert page.meta == {"ui": rules}
+    assert result.text == "3 bolts"
+
+
+class OfficialHost(ClientExtension):
+    identifier = UI
+
+    def settings(self) -> dict[str, Any]:
+        return {"mimeTypes": [MIME_TYPE]}
+
+
+@tool
+async def show_stock() -> str:
+    """Shows the stock."""
+    return "3 bolts"
+
+
+@tool
+async def reorder(part: str) -> str:
+    """Orders more."""
+    return f"Ordered: {part}"
+
+
+async def test_official_client_has_the_tools_of_an_app() -> None:
+    """Those of the page only where it declares that it shows pages."""
+    csp = Csp(connect_domains=["https://api.example.com"])
+    app = App("ui://shop/stock", HTML, tools=[show_stock], app_tools=[reorder], csp=csp)
+    route = Endpoint(Suite("s", extensions=[app])).route("/mcp")
+    async with serve(Starlette(routes=[route])) as url:
+        async with OfficialClient(f"{url}/mcp", extensions=[OfficialHost()]) as host:
+            tools = {each.name: each.meta for each in (await host.list_tools()).tools}
+            page = (await host.read_resource("ui://shop/stock")).contents[0]
+        async with OfficialClient(f"{url}/mcp") as other:
+            names = [each.name for each in (await other.list_tools()).tools]
+
+    ui = {"resourceUri": "ui://shop/stock"}
+    assert tools == {"show_stock": {"ui": ui}, "reorder": {"ui": {**ui, "visibility": ["app"]}}}
+    assert page.mime_type == MIME_TYPE
+    assert page.meta == {"ui": {"csp": {"connectDomains": ["https://api.example.com"]}}}
+    assert names == ["show_stock"]

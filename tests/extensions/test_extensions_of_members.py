@@ -1,15 +1,19 @@
 """Extensions of servers behind a hub or registry reach its clients, merged as tools are."""
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from genmcp import (
     Channel,
     Client,
+    ClientHandler,
     Endpoint,
     Hub,
     InvalidParams,
@@ -18,11 +22,13 @@ from genmcp import (
     ServerConfig,
     ServerError,
     Suite,
+    tool,
 )
 from genmcp.client.options import ClientOptions
 from genmcp.extensions import (
     Extension,
     Method,
+    NotificationParams,
     PaginatedRequestParams,
     PaginatedResult,
     RequestParams,
@@ -31,6 +37,8 @@ from genmcp.extensions import (
 )
 from genmcp.extensions.skill_entries import SKILLS
 from genmcp.protocol.capabilities import TASKS
+from genmcp.protocol.client_features import ListRootsRequestParams
+from genmcp.protocol.params import LoggingMessageNotificationParams
 from genmcp.server import Request
 
 SKILL = "---\nname: {0}\ndescription: About {0}.\n---\nDo {1}.\n"
@@ -53,7 +61,7 @@ class Stock(Extension):
     """Parts of a member, two pages of them, and their levels."""
 
     name = "com.example/stock"
-    methods = (
+    methods: Sequence[Method] = (
         Method("stock/list", PaginatedRequestParams, PartsResult),
         Method("stock/level", PartParams, Level),
     )
@@ -107,9 +115,10 @@ async def composite(kind: str, suites: Mapping[str, Server]) -> AsyncIterator[Se
         yield registry.server()
         return
     async with Hub() as hub:
+        server = hub.server()
         for name, suite in suites.items():
             await hub.add(ServerConfig(name, target=suite))
-        yield hub.server()
+        yield server
 
 
 @pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
@@ -222,6 +231,116 @@ async def test_member_cannot_take_over_an_extension(kind: str, suites: Mapping[s
     assert pretender.asked == ["skills/list"]
 
 
+class LowParams(NotificationParams):
+    uri: str
+    left: int
+
+
+class Telling(Stock):
+    """Sends a notification before each level, and adds `_meta` to each result and page."""
+
+    methods: Sequence[Method] = (
+        *Stock.methods,
+        Method("notifications/stock/low", LowParams, sender="server"),
+    )
+
+    async def handle(self, request: Request, channel: Channel) -> Result:
+        if isinstance(request.params, PartParams):
+            await channel.log("warning", "low")
+            await channel.notify("notifications/stock/low", LowParams(request.params.uri, left=1))
+        result = await super().handle(request, channel)
+        return replace(result, meta={"com.example/by": self.member, self.member: 1})
+
+    def extend(self, request: Request, result: Result, channel: Channel) -> Result:
+        return replace(result, meta={"com.example/by": self.member, self.member: 1})
+
+
+class Buyer(ClientHandler):
+    def __init__(self) -> None:
+        self.got: list[tuple[str, Any]] = []
+
+    async def handle_log(self, message: LoggingMessageNotificationParams) -> None:
+        self.got.append(("log", message.data))
+
+    async def handle_notification(self, method: str, params: Any) -> None:
+        self.got.append((method, params))
+
+
+@tool
+async def take(channel: Channel) -> str:
+    """Takes one."""
+    await channel.notify("notifications/stock/low", LowParams("part://nut", left=0))
+    return "taken"
+
+
+@pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
+@pytest.mark.parametrize("kind", ["hub", "registry"])
+async def test_notifications_of_members_are_passed_on(kind: str, revision: str) -> None:
+    """Those of a request, to its client alone, as of the type that this one declares."""
+    suites = {"near": Suite("near", tools=[take], extensions=[Telling("near", bolt=1, nut=2)])}
+    buyer, other = Buyer(), Buyer()
+    options = ClientOptions(revision=revision, log_level="debug")
+    stock = Extension("com.example/stock", methods=[Telling.methods[-1]])
+    async with composite(kind, suites) as server:
+        endpoint = Endpoint(server)
+        async with (
+            Client(endpoint, handler=other, options=options),
+            Client(endpoint, handler=buyer, options=options, extensions=[stock]) as client,
+        ):
+            await client.request("stock/level", {"uri": "part://bolt"})
+            assert (await client.call("near/take")).text == "taken"
+
+    low = "notifications/stock/low"
+    nut = (low, LowParams("part://nut", left=0))
+    assert buyer.got == [("log", "low"), (low, LowParams("part://bolt", left=1)), nut]
+    assert other.got == []
+
+
+@pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
+@pytest.mark.parametrize("kind", ["hub", "registry"])
+async def test_meta_of_members_is_passed_on(kind: str, revision: str) -> None:
+    """At the top of results and of pages; of two members with one key, that of the first."""
+    suites = {
+        name: Suite(name, tools=[take], extensions=[Telling(name, **parts)])
+        for name, parts in {"near": {"bolt": 1}, "far": {"gear": 2}}.items()
+    }
+    async with composite(kind, suites) as server:
+        options = ClientOptions(revision=revision)
+        async with Client(Endpoint(server), options=options) as client:
+            level = await client.request("stock/level", {"uri": "part://gear"})
+            page = await client.request("stock/list")
+            call = await client.call("near/take")
+
+    server_info = "io.modelcontextprotocol/serverInfo"
+    found = [level["_meta"], page["_meta"], call.meta or {}]
+    names = [each.pop(server_info, {}).get("name") for each in map(dict, found)]
+    # A hub forwards the name of the member that has answered; a page is that of all.
+    own = kind if revision == "2026-07-28" else None
+    assert names == ([own] * 3 if kind == "registry" else ["far", own, own and "near"])
+    plain = [{key: each[key] for key in each if key != server_info} for each in found]
+    far, near = ({"com.example/by": name, name: 1} for name in ("far", "near"))
+    assert plain == [far, {**far, **near}, near]
+
+
+class Asking(Stock):
+    """Asks a question of its own, which belongs to no component."""
+
+    async def handle(self, request: Request, channel: Channel) -> Result:
+        await channel.context.sink.ask(request, "roots/list", ListRootsRequestParams())
+        raise AssertionError("no client answers")
+
+
+async def test_method_of_a_member_may_ask_nothing() -> None:
+    """There is no call that could be resumed with the answer: the client gets an error."""
+    suite = Suite("near", extensions=[Asking("near", bolt=1)])
+    async with Hub() as hub:
+        server = hub.server()
+        await hub.add(ServerConfig("near", target=suite, revision="2025-11-25"))
+        async with Client(server, handler=Buyer()) as client:
+            with pytest.raises(ServerError, match="asks a question"):
+                await client.request("stock/level", {"uri": "part://bolt"})
+
+
 class Needed(Stock):
     """Must be declared by clients."""
 
@@ -266,3 +385,49 @@ async def test_member_that_fails_is_left_out_of_a_list(
 
     assert [each["uri"] for each in page["parts"]] == ["part://bolt"]
     assert "broken" in caplog.text
+
+
+#: A server over stdio, a line at a time. Its extension is hostile: it sends 5,000 notifications
+#: with a result, among them those of the protocol itself, and `_meta` that is no object.
+HOSTILE = """
+import json, sys
+
+def send(**message):
+    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+
+for line in sys.stdin:
+    message = json.loads(line)
+    match message.get("method"):
+        case "initialize":
+            capabilities = {"extensions": {"com.example/stock": {}}}
+            info = {"name": "hostile", "version": "1"}
+            result = {"protocolVersion": "2025-11-25", "capabilities": capabilities}
+            send(id=message["id"], result={**result, "serverInfo": info})
+        case "stock/level" | "stock/list":
+            for method in ("cancelled", "progress", "tools/list_changed", "resources/updated"):
+                params = {"requestId": 1, "progressToken": 1, "progress": 1, "uri": "a:b"}
+                send(method=f"notifications/{method}", params=params)
+            for number in range(5_000):
+                send(method="notifications/stock/low", params={"number": number})
+            result = {"parts": [{"uri": "part://bolt"}], "_meta": ["no object"], "resultType": 7}
+            send(id=message["id"], result=result)
+        case _ if "id" in message:
+            send(id=message["id"], error={"code": -32601, "message": "unknown"})
+"""
+
+
+async def test_hostile_extension_of_a_member_is_bounded(tmp_path: Path) -> None:
+    """Its client gets the result, and nothing that would change the state of the connection."""
+    path = tmp_path / "hostile.py"
+    path.write_text(HOSTILE)
+    buyer = Buyer()
+    async with asyncio.timeout(60), Hub() as hub:
+        server = hub.server()
+        await hub.add(ServerConfig("hostile", sys.executable, [str(path)]))
+        async with Client(server, handler=buyer) as client:
+            level = await client.request("stock/level")
+            page = await client.request("stock/list")
+            again = await client.request("stock/level")
+
+    assert level["parts"] == page["parts"] == again["parts"] == [{"uri": "part://bolt"}]
+    assert {method for method, _ in buyer.got} <= {"notifications/stock/low"}

@@ -23,6 +23,7 @@ MERMAID = ("mermaid", "11.6.0")
 
 # PyPI, each in an environment of its own.
 MCP_1 = ("mcp==1.30.0",)
+FASTMCP = ("fastmcp==4.2.3", "fastmcp-slim==4.2.3")
 # Dependencies of FastMCP's tasks. FastMCP itself is a dependency of the tests.
 FASTMCP_TASKS = (
     "fastmcp-tasks==4.1.2",

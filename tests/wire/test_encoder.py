@@ -117,6 +117,19 @@ def test_input_required_result_has_its_type() -> None:
     assert result["_meta"] == {SERVER_INFO: INFO}
 
 
+def test_encoder_result_of_an_extension_keeps_its_meta() -> None:
+    """As a hub relays it, without its type, and with the name of its member."""
+    meta = {"com.example/trace": 7, SERVER_INFO: {"name": "behind", "version": "0"}}
+    value = EncodedResult(kind=dict, body=msgspec.json.encode({"level": 3, "_meta": meta}))
+    result = encoded(LATEST, value)
+
+    assert result == {
+        "resultType": "complete",
+        "level": 3,
+        "_meta": meta,
+    }
+
+
 @every_revision
 def test_encoder_result_keeps_its_own_meta(revision: Revision) -> None:
     """`_meta` of a handler is kept, beside the server's name where the revision has it."""

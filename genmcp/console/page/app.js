@@ -15,10 +15,12 @@ const SECTIONS = [
     "Calls of this browser that go on at the server, also while this page is closed.",
   ],
   ["events", "Events"],
+  ["skills", "Skills", "Instructions for a model, and the files that they refer to."],
 ];
 const LISTS = {
   tools: ["tools", "tools/list", "tools"],
   prompts: ["prompts", "prompts/list", "prompts"],
+  skills: ["resources", "skills/list", "skills", SKILLS], // which change as resources do
   resources: ["resources", "resources/list", "resources"],
   templates: ["resources", "resources/templates/list", "resourceTemplates"],
 };
@@ -43,7 +45,9 @@ class App {
     this.main = fixed("#main");
     this.aside = fixed("#activity");
     this.banner = fixed("#banner");
-    this.links = SECTIONS.map(([section, name]) => h("a", { href: `#/${section}` }, name));
+    this.links = SECTIONS.map(([section, name]) =>
+      h("a", { href: `#/${section}`, hidden: section === "skills" }, name),
+    );
     show(fixed("nav"), this.links);
     this.tasks = new Tasks(this);
     this.events = new Events(this);
@@ -84,6 +88,7 @@ class App {
       const title = info?.title ?? info?.name ?? "MCP server";
       document.title = title;
       fixed("#server").textContent = title;
+      this.links[SECTIONS.length - 1].hidden = !this.has("resources", SKILLS);
       return found;
     } catch (error) {
       if (this.discovery === discovery) this.discovery = null; // asked for again
@@ -91,11 +96,22 @@ class App {
     }
   }
 
+  /** Whether the server has a capability, or one of its extensions. */
+  has(capability, extension) {
+    const { [capability]: own, extensions } = this.capabilities;
+    return extension === undefined ? own : extensions?.[extension];
+  }
+
+  /** The sections that have a link, and a key. */
+  get shownSections() {
+    return SECTIONS.filter((_, at) => !this.links[at].hidden);
+  }
+
   /** All entries of a list: kept until the server reports a change. */
   async list(name) {
-    const [capability, method, member] = LISTS[name];
+    const [capability, method, member, extension] = LISTS[name];
     await this.discovered();
-    if (!this.capabilities[capability]) return [];
+    if (!this.has(capability, extension)) return [];
     // The promise is kept: a change that is reported before it resolves makes it outdated.
     if (!this.lists.has(name)) this.lists.set(name, this.client.list(method, member));
     const entries = this.lists.get(name);
@@ -166,6 +182,7 @@ class App {
       const fault = notice("error", error.message, " ", again);
       content = { list: null, detail: isAsked ? null : fault };
     }
+    if (turn === this.turn) await closeApps(this.main);
     if (turn !== this.turn) return; // the user has gone on meanwhile
     document.body.dataset.section = section;
     this.display(section, content);
@@ -232,8 +249,9 @@ class App {
     if (event.key === "/") {
       event.preventDefault();
       find(this.main, "input[type=search]")?.focus();
-    } else if (/^[1-6]$/.test(event.key)) {
-      location.hash = `#/${SECTIONS[Number(event.key) - 1][0]}`;
+    } else {
+      const [section] = this.shownSections[Number(event.key) - 1] ?? [];
+      if (section) location.hash = `#/${section}`;
     }
   }
 
@@ -249,6 +267,7 @@ class App {
       const theme = document.documentElement.dataset.theme === "dark" ? "light" : "dark";
       store("localStorage", "genmcp:theme", theme);
       set(theme);
+      for (const frame of document.querySelectorAll("iframe")) appFrames.get(frame)?.themed(theme);
     });
   }
 

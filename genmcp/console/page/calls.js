@@ -13,11 +13,16 @@ class Call {
    * @property {string} [python] the call in Python
    * @property {(result: any) => Node} [finished] renders the result
    * @property {(faults: any[]) => void} [onfault]
+   * @property {boolean} [isAwaited] whether `run` has a caller that waits for the result: the call
+   *   then becomes no task, and its failure is thrown
    *
    * @param {App} app
    * @param {CallOptions} options
    */
-  constructor(app, { method, params, title, schema, python, finished = toolResult, onfault }) {
+  constructor(
+    app,
+    { method, params, title, schema, python, finished = toolResult, onfault, isAwaited = false },
+  ) {
     this.app = app;
     this.method = method;
     this.params = params;
@@ -26,6 +31,7 @@ class Call {
     this.python = python;
     this.finished = finished;
     this.onfault = onfault;
+    this.isAwaited = isAwaited;
     this.state = "working"; // as the states of tasks are called
     this.began = new Date();
     this.progress = null;
@@ -68,14 +74,18 @@ class Call {
         show(this.result, this.finished(result));
         this.faults(result);
       }
+      return result;
     } catch (error) {
       show(this.question);
       const isCancelled = error.name === "AbortError";
       this.enter(isCancelled ? "cancelled" : "failed", isCancelled ? "Cancelled" : "Failed");
       if (!isCancelled) show(this.result, notice("error", error.message));
       if (error.data?.faults) this.onfault?.(error.data.faults);
+      if (this.isAwaited) throw error;
+    } finally {
+      this.showWire();
     }
-    this.showWire();
+    return null;
   }
 
   /** The element for a page; a task is shown anew, since its view ends with the page that had it. */
@@ -109,6 +119,7 @@ class Call {
     const result = await this.app.client.request(this.method, params, {
       signal: this.abort.signal,
       schema: this.schema,
+      tasks: !this.isAwaited,
       sent: (body) => (this.sent ??= body),
       received: (message) => {
         this.received.push(message);
@@ -118,6 +129,7 @@ class Call {
     });
     if (result.resultType !== "input_required") return result;
     const requests = result.inputRequests ?? {};
+    this.element.closest("details")?.setAttribute("open", ""); // the question is seen
     if (Object.keys(requests).length) this.enter("input_required", "The server asks for input.");
     else await new Promise((resume) => setTimeout(resume, 1000)); // it asks for another attempt only
     const inputResponses = await askAll(this.question, requests, this.abort.signal);

@@ -3,10 +3,17 @@
 const REVISION = "2026-07-28";
 const META = "io.modelcontextprotocol/";
 const TASKS = `${META}tasks`;
+const SKILLS = `${META}skills`;
+const UI = `${META}ui`;
+const APP_TYPE = "text/html;profile=mcp-app";
 const MOST_PAGES = 10_000; // of a list, in case a server never ends one
 
 /** An error of the server or of the connection, with the JSON-RPC error if there is one. */
 class McpError extends Error {
+  /**
+   * @param {string} message
+   * @param {{ code?: number | null, data?: any, status?: number | null }} [options]
+   */
   constructor(message, { code = null, data = null, status = null } = {}) {
     super(message);
     this.code = code;
@@ -28,14 +35,14 @@ class McpClient {
   }
 
   /** The body of a request, as it is sent and shown. */
-  body(method, params = {}, { progress = false } = {}) {
+  body(method, params = {}, { progress = false, tasks = true } = {}) {
     this.lastId += 1;
     const meta = {
       [`${META}protocolVersion`]: REVISION,
       [`${META}clientInfo`]: { name: "genmcp-console", version: "1" },
       [`${META}clientCapabilities`]: {
         elicitation: { form: {}, url: {} },
-        extensions: { [TASKS]: {} },
+        extensions: { ...(tasks ? { [TASKS]: {} } : {}), [UI]: { mimeTypes: [APP_TYPE] } },
       },
       [`${META}logLevel`]: "debug",
       ...(progress ? { progressToken: this.lastId } : {}),
@@ -62,7 +69,8 @@ class McpClient {
    * and `received` get the JSON, for display.
    */
   async request(method, params = {}, options = {}) {
-    const body = this.body(method, params, { progress: Boolean(options.notified) });
+    const { tasks } = options; // false: the call must not become one
+    const body = this.body(method, params, { progress: Boolean(options.notified), tasks });
     options.sent?.(body);
     const response = await this.send(body, options);
     /** @type {any} */

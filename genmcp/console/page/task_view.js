@@ -75,7 +75,13 @@ class TaskView {
     this.shown = state;
     if (state.result) {
       const sent = { method: "tasks/get", params: { taskId: this.task.id } };
-      show(this.outcome, toolResult(state.result), exchange({ sent, received: [state] }));
+      const { tasks, kept } = this.task;
+      const shown = resultOf(
+        tasks.app,
+        { name: kept.tool, arguments: kept.arguments },
+        state.result,
+      );
+      show(this.outcome, shown, exchange({ sent, received: [state] }));
     } else if (state.error) show(this.outcome, notice("error", state.error.message));
   }
 

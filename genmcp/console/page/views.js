@@ -13,6 +13,8 @@ async function page(app, section, key) {
       return resourcesPage(app, key);
     case "prompts":
       return listed(app, section, await app.list("prompts"), key, (each) => promptPage(app, each));
+    case "skills":
+      return skillsPage(app, key);
     case "tasks":
       return tasksPage(app, key);
     case "events":
@@ -54,6 +56,21 @@ function tasksPage(app, key) {
     mark: ({ status }) => badge(status),
   }));
   return { list, detail };
+}
+
+/** The page of skills, which may have the same name. */
+async function skillsPage(app, key) {
+  const skills = await app.list("skills");
+  if (!skills.length)
+    return { list: null, detail: emptyPage("skills", "The server lists no skills.") };
+  const list = app.searchList("skills", skills, () => ({
+    text: ({ frontmatter }) => [frontmatter.name, frontmatter.description],
+    link: ({ uri }) => `#/skills/${encodeURIComponent(uri)}`,
+  }));
+  if (key === undefined) return { list, detail: null };
+  const chosen = skills.find(({ uri }) => uri === key);
+  const missing = notice("error", `The server lists no skill ${key}.`);
+  return { list, detail: chosen ? skillPage(app, chosen) : missing };
 }
 
 const shortTime = (at) =>
@@ -166,7 +183,7 @@ function keysOf(app) {
       {},
       key("1"),
       " to ",
-      key("6"),
+      key(`${app.shownSections.length}`),
       " go to the sections, ",
       key("/"),
       " to the search; Ctrl and Enter send a form.",
@@ -207,6 +224,7 @@ function toolPage(app, tool) {
     annotations.readOnlyHint && "read only",
     annotations.destructiveHint && "may destroy",
     annotations.idempotentHint && "idempotent",
+    tool._meta?.ui?.visibility && !tool._meta.ui.visibility.includes("model") && "for apps only",
   ].filter(Boolean);
   async function submit(event) {
     event.preventDefault();
@@ -214,19 +232,22 @@ function toolPage(app, tool) {
     const values = form.read();
     if (values === null) return;
     app.drafts.set(tool.name, values);
+    const params = { name: tool.name, arguments: values };
     const call = new Call(app, {
       method: "tools/call",
-      params: { name: tool.name, arguments: values },
+      params,
       title: titleOf(tool),
       schema: tool.inputSchema,
       python: `call(${pythonValue(tool.name)}, ${pythonValue(values)})`,
+      finished: (result) => resultOf(app, params, result),
       onfault: (faults) => {
         for (const { pointer, message } of faults) form.show(pointer, message);
       },
     });
     app.activity.add(call);
-    show(area, call.element);
     start.ariaDisabled = "true"; // a disabled button would lose the focus
+    await closeApps(area);
+    show(area, call.element);
     const running = call.run();
     area.scrollIntoView({ block: "nearest" });
     await running;

@@ -21,6 +21,9 @@ REVISIONS: Final[Mapping[str, Revision]] = MappingProxyType(
     }
 )
 
+#: Every method of the specification, in any revision.
+METHOD_NAMES: Final = frozenset(name for each in REVISIONS.values() for name in each.methods)
+
 #: Revisions in which requests are independent of each other.
 MODERN: Final = tuple(each for each in REVISIONS.values() if each.modern)
 #: Revisions that begin with a handshake (`initialize`).

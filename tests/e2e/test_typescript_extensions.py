@@ -1,4 +1,4 @@
-"""Skills with the TypeScript SDK 2.4, as a server, as a client, and with a hub between them."""
+"""Skills and methods of extensions with the TypeScript SDK 2.4: server, client, a hub between."""
 
 import asyncio
 import json
@@ -11,8 +11,16 @@ from typing import Any
 import pytest
 from starlette.applications import Starlette
 
-from genmcp import Client, Command, Endpoint, Hub, ServerConfig, Suite
-from genmcp.extensions import Skills
+from genmcp import Channel, Client, ClientHandler, Command, Endpoint, Hub, ServerConfig, Suite
+from genmcp.extensions import (
+    Extension,
+    Method,
+    NotificationParams,
+    RequestParams,
+    Result,
+    Skills,
+)
+from genmcp.server import Request
 from tests.support.npm import npm_package
 from tests.support.peers import SDK_2_CLIENT, SDK_2_SERVER
 from tests.support.serving import serve
@@ -23,7 +31,7 @@ pytestmark = [
     pytest.mark.e2e,
     pytest.mark.timeout(300),
 ]
-SCRIPT = str(Path(__file__).with_name("typescript_skills.mjs"))
+SCRIPT = str(Path(__file__).with_name("typescript_extensions.mjs"))
 SKILL = """\
 ---
 name: bolts
@@ -43,6 +51,40 @@ MATTER = {
     "tags": ["a", "b"],
     "metadata": {"version": "1.0"},
 }
+
+
+class LevelParams(RequestParams):
+    part: str
+
+
+class LevelResult(Result):
+    in_stock: int
+
+
+class LowParams(NotificationParams):
+    part: str
+
+
+class Stock(Extension):
+    name = "com.example/stock"
+    settings = {"unit": "piece"}
+    methods = (
+        Method("stock/level", LevelParams, LevelResult),
+        Method("notifications/stock/low", LowParams, sender="server"),
+    )
+
+    async def handle(self, request: Request, channel: Channel) -> Result:
+        assert isinstance(request.params, LevelParams)
+        await channel.notify("notifications/stock/low", LowParams(request.params.part))
+        return LevelResult(in_stock=len(request.params.part), meta={"com.example/by": "genmcp"})
+
+
+class Buyer(ClientHandler):
+    def __init__(self) -> None:
+        self.lows: list[Any] = []
+
+    async def handle_notification(self, method: str, params: Any) -> None:
+        self.lows.append(params)
 
 
 @pytest.fixture
@@ -69,32 +111,39 @@ async def loaded_from(url: str) -> dict[str, Any]:
     return found
 
 
-EXPECTED = {
-    "verified": True,
-    "frontmatter": MATTER,
-    "text": SKILL,
-    "sizes": "M3\r\n",
-    "folder": ["skill://bolts/SKILL.md", "skill://bolts/sizes"],
-}
+def expected(by: str) -> dict[str, Any]:
+    return {
+        "verified": True,
+        "frontmatter": MATTER,
+        "text": SKILL,
+        "sizes": "M3\r\n",
+        "folder": ["skill://bolts/SKILL.md", "skill://bolts/sizes"],
+        "stock": {"unit": "piece", "inStock": 4, "by": by, "lows": ["bolt"]},
+    }
 
 
 async def test_skills_of_typescript_are_loaded(folder: Path) -> None:
     """Its entries and files agree with what this client checks."""
     command, *args = server_of(folder)
-    async with Client(Command(command, args)) as client:
+    buyer = Buyer()
+    async with Client(Command(command, args), handler=buyer, extensions=[Stock()]) as client:
         (skill,) = await client.skills()
         assert await skill.load() == SKILL
         assert await skill.read("sizes/metric.md") == b"M3\r\n"
         assert [each.name for each in await skill.folder("sizes")] == ["metric.md"]
+        level = await client.request("stock/level", LevelParams(part="bolt"))
 
     assert skill.entry.frontmatter == MATTER
+    assert isinstance(level, LevelResult)
+    assert level.in_stock == 4
+    assert buyer.lows == [LowParams("bolt")]
 
 
 async def test_typescript_loads_skills(folder: Path) -> None:
     """Its client checks every digest, size and front matter by rules of its own."""
-    suite = Suite("s", extensions=[Skills(folder)])
+    suite = Suite("s", extensions=[Skills(folder), Stock()])
     async with serve(Starlette(routes=[Endpoint(suite).route("/mcp")])) as url:
-        assert await loaded_from(url) == EXPECTED
+        assert await loaded_from(url) == expected("genmcp")
 
 
 async def test_hub_between_typescript_loses_nothing(folder: Path) -> None:
@@ -110,4 +159,4 @@ async def test_hub_between_typescript_loses_nothing(folder: Path) -> None:
             yield
 
     async with serve(Starlette(routes=[endpoint.route("/mcp")], lifespan=lifespan)) as url:
-        assert await loaded_from(url) == EXPECTED
+        assert await loaded_from(url) == expected("typescript")
