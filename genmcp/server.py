@@ -107,7 +107,8 @@ async def resolve_route(channel: Channel) -> Request:
         if not set(found.scopes) <= {*route.scopes}:  # those that a middleware has added
             needed = dict.fromkeys((*found.scopes, *route.scopes))
             route = msgspec.structs.replace(route, scopes=tuple(needed))
-        channel.request = request = with_route(request, route)
+        # `resolve` may have replaced the request: one tool may name another in its arguments.
+        channel.request = request = with_route(channel.request, route)
     return request
 
 
