@@ -5,7 +5,7 @@ import logging
 import math
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
 
@@ -77,7 +77,7 @@ class SearchTools(Middleware):
         # Texts of genmcp tell a model to call the result tool, which it can only if it is listed.
         self._pinned = (*pinned, RESULT_TOOL)
         self._unknown = {*pinned}  # until the first list
-        self._search = ToolRoute.of(_Search(self))
+        self._search = ToolRoute.of(_Search(self._pages))
         self._call = _CallRoute(server=inner)
         self._listed: tuple[Sequence[ListToolsResult], ListToolsResult] | None = None
 
@@ -124,10 +124,6 @@ class SearchTools(Middleware):
         self._listed = pages, result
         return result
 
-    async def tools(self, channel: Channel) -> Sequence[ToolDefinition]:
-        """Return the tools that the inner server lists for the client of *channel*."""
-        return [tool async for page in self._pages(channel) for tool in page.tools]
-
     async def _pages(self, channel: Channel) -> AsyncIterator[ListToolsResult]:
         cursor, count = None, 0
         while count < _MOST:
@@ -136,7 +132,7 @@ class SearchTools(Middleware):
             count += 1 + len(page.tools)
             if (cursor := page.next_cursor) is None:
                 return
-        logger.warning("SearchTools: only the first %d tools are searched", count)
+        logger.warning("SearchTools: only the first %d tools and pages are searched", _MOST)
 
 
 class _Search(Tool):
@@ -155,11 +151,11 @@ class _Search(Tool):
         "required": ["query"],
     }
 
-    def __init__(self, server: SearchTools) -> None:
-        self._server = server
+    def __init__(self, pages: Callable[[Channel], AsyncIterator[ListToolsResult]]) -> None:
+        self._pages = pages
 
     async def call(self, request: ToolRequest, channel: Channel) -> dict[str, Any]:
-        tools = await self._server.tools(channel)
+        tools = [tool async for page in self._pages(channel) for tool in page.tools]
         # In a thread: the first search reads every description.
         found = await channel.in_thread(best_tools, request.arguments["query"], tools)
         return {"tools": [*map(_described, found)]}

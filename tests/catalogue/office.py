@@ -1,6 +1,7 @@
 """A catalogue of 1,000 tools of an office, and 50 requests in other words than their names."""
 
 from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
 from genmcp import Suite, tool
@@ -156,6 +157,7 @@ def definitions() -> Iterator[dict[str, Any]]:
         }
 
 
+@cache
 def office() -> Suite:
     """Return a suite of all the tools, each of which returns its name and the id."""
 

@@ -35,6 +35,7 @@ from genmcp import (
 from genmcp.catalogue import SearchTools
 from genmcp.client.client import Client
 from genmcp.client.errors import ServerError
+from genmcp.extensions import Extension, Method, RequestParams
 from genmcp.protocol import CallToolResult, Result
 from genmcp.server import Request, Server
 from genmcp.testing import connect
@@ -261,6 +262,53 @@ async def test_cancelled_task_is_cancelled_at_its_tool() -> None:
         await task.cancel()
 
     assert SEEN == ["cancelled red"]
+
+
+async def test_tool_for_results_of_long_calls_is_listed() -> None:
+    """Clients without tasks are told to call it by its name."""
+    async with connect(SearchTools(studio())) as client:
+        listed = [each.name for each in await client.tools()]
+
+    assert listed == ["get_call_result", "search_tools", "call_tool"]
+
+
+async def test_arguments_need_no_headers() -> None:
+    """A client repeats arguments in headers for tools that are listed."""
+    region = {"type": "string", "x-mcp-header": "Region"}
+    schema = {"type": "object", "properties": {"region": region}}
+    place = tool(name="place", input_schema=schema)(lambda region: region)
+    client = AsgiClient(Endpoint(SearchTools(Suite("places", tools=[place]))))
+    arguments = {"name": "place", "arguments": {"region": "north"}}
+    result = (await client.send(client.call("call_tool", arguments))).json["result"]
+
+    assert result["content"][0]["text"] == "north"
+
+
+class StockLevel(RequestParams):
+    """The params of a method of an extension."""
+
+    part: str
+
+
+class Stock(Extension):
+    """Adds a method to the protocol."""
+
+    name = "com.example/stock"
+    methods = (Method("stock/level", StockLevel, Result),)
+
+    async def handle(self, request: Request, channel: Channel) -> Result:
+        SEEN.append(request.params.part)  # type: ignore[attr-defined]
+        return Result()
+
+
+async def test_extensions_of_the_server_are_served() -> None:
+    """Their methods and what they declare are those of the inner server."""
+    server = SearchTools(Suite("shop", tools=[draw], extensions=[Stock()]))
+    async with Client(server, extensions=[Stock()]) as client:
+        await client.request("stock/level", StockLevel(part="bolt"))
+        drawn = await client.call("call_tool", {"name": "draw"})
+
+    assert (SEEN, drawn.is_error) == (["bolt"], False)
 
 
 async def test_idempotency_key_is_that_of_the_tool() -> None:

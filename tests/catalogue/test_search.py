@@ -6,12 +6,26 @@ from typing import Any
 
 import pytest
 
-from genmcp import Access, ConfigurationError, Hub, Provider, ServerConfig, Suite, prompt, tool
+from genmcp import (
+    Access,
+    Channel,
+    ConfigurationError,
+    Endpoint,
+    Hub,
+    Middleware,
+    Mux,
+    Provider,
+    ServerConfig,
+    Suite,
+    prompt,
+    tool,
+)
 from genmcp.catalogue import SearchTools, best_tools
 from genmcp.client.client import Client
-from genmcp.protocol import ToolDefinition
+from genmcp.protocol import ListToolsResult, PaginatedResult, ToolDefinition
 from genmcp.testing import connect
 from tests.catalogue.office import REQUESTS, VERBS, definitions, names, office
+from tests.support.asgi import Client as AsgiClient
 
 
 def tools() -> list[ToolDefinition]:
@@ -253,6 +267,38 @@ async def test_tools_of_a_hub_are_searched() -> None:
     assert (both, rest) == ({"a/look", "b/touch"}, ["a/look"])
     assert listed == ["a/look", "search_tools", "call_tool"]
     assert felt.text == "felt"
+
+
+class Endless(Middleware):
+    """Has one tool on each of its pages, without an end."""
+
+    async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
+        number = int(cursor or 0)
+        tools = [definition(f"look_{number}", "Looks at the painting.")]
+        following = str(number + 1)
+        return ListToolsResult(tools=tools, next_cursor=following, ttl_ms=0, cache_scope="private")
+
+
+async def test_list_without_an_end_is_cut(caplog: Any) -> None:
+    """A faulty server costs a bounded search; the log tells why tools are missing."""
+    async with connect(SearchTools(Endless(Suite("x", tools=[look])))) as client:
+        assert len(await found(client, "painting")) == 5
+
+    assert "only the first 10000 tools and pages are searched" in caplog.text
+
+
+async def test_cursor_of_the_inner_list_is_rejected() -> None:
+    """A client may have it from before the server got its search."""
+    suite, secret = Suite("museum", tools=[look, touch], page_size=1), b"s" * 32
+    muxes = [Mux(each, secret=secret) for each in (suite, SearchTools(suite))]
+    before, after = (AsgiClient(Endpoint(mux)) for mux in muxes)
+    page = (await before.send(before.request("tools/list"))).json["result"]
+    cursor = {"cursor": page["nextCursor"]}
+    refused = (await after.send(after.request("tools/list", cursor))).json
+    for mux in muxes:
+        await mux.aclose()
+
+    assert refused["error"]["code"] == -32602
 
 
 @pytest.mark.parametrize("pinned", ["look", [look]])
