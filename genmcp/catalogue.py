@@ -37,9 +37,7 @@ _FOUND: Final = 5  # tools that a search returns: with their schemas, more would
 _MOST: Final = 10_000  # tools, and pages of them, of one list; further ones are not searched
 _WORDS: Final = 32  # different words of a query that are compared with each tool
 _QUERY: Final = 500  # characters of a query
-_TEXT: Final = (
-    1_000  # characters of title and description, and of parameters' names, that are compared
-)
+_TEXT: Final = 1_000  # characters of title and description, and of parameters, to compare
 # What is returned of a tool, which may be of a server that a hub does not trust: characters of its
 # description, and bytes of its schema. A larger schema is left out.
 _DESCRIPTION: Final = 4_000
@@ -54,6 +52,8 @@ class SearchTools(Middleware):
     `search_tools` returns the tools that fit a text best, of those that *inner* lists for the
     client. `call_tool` calls one: from then on the call is that of the tool, for hooks, scopes,
     tasks, questions and telemetry. Tools that are not listed can be called by their names, too.
+    Middleware around this server that decides by a name does so in `handle`: `find` of it gets
+    `call_tool`.
 
     Args:
         inner: the server with many tools: a suite, or `Hub.server()`.
@@ -66,7 +66,8 @@ class SearchTools(Middleware):
 
     def __init__(self, inner: Server, *, pinned: Sequence[str] = ()) -> None:
         super().__init__(inner)
-        if isinstance(pinned, str) or not all(isinstance(each, str) for each in pinned):
+        named = isinstance(pinned, list | tuple) and all(isinstance(each, str) for each in pinned)
+        if not named:
             raise ConfigurationError(
                 f"SearchTools: pinned takes a list of names of tools, not {pinned!r}"
             )

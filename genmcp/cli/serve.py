@@ -360,7 +360,7 @@ def _create_endpoint(options: ServeOptions, given: Server | None = None) -> Endp
 
 
 def _load_endpoint(options: ServeOptions, given: Server | None) -> Endpoint:
-    found = given or load_attribute(options.target)
+    found: Any = load_attribute(options.target) if given is None else given
     if not isinstance(found, Endpoint):
         # A mux keeps its own telemetry. Only a mux that is made here gets LoggingTelemetry.
         if isinstance(found, Server):

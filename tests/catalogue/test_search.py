@@ -301,7 +301,7 @@ async def test_cursor_of_the_inner_list_is_rejected() -> None:
     assert refused["error"]["code"] == -32602
 
 
-@pytest.mark.parametrize("pinned", ["look", [look]])
+@pytest.mark.parametrize("pinned", ["look", [look], None])
 def test_pinned_takes_names(pinned: Any) -> None:
     """A single name would be read as a list of letters."""
     with pytest.raises(ConfigurationError, match="pinned takes a list of names"):
