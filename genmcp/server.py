@@ -15,7 +15,8 @@ wrap one to observe or change every call, as ASGI applications are wrapped:
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 from contextlib import AbstractAsyncContextManager, nullcontext
-from typing import Any
+from importlib import import_module
+from typing import Any, Literal
 
 import msgspec
 
@@ -107,7 +108,8 @@ async def resolve_route(channel: Channel) -> Request:
         if not set(found.scopes) <= {*route.scopes}:  # those that a middleware has added
             needed = dict.fromkeys((*found.scopes, *route.scopes))
             route = msgspec.structs.replace(route, scopes=tuple(needed))
-        channel.request = request = with_route(request, route)
+        # `resolve` may have replaced the request: one tool may name another in its arguments.
+        channel.request = request = with_route(channel.request, route)
     return request
 
 
@@ -122,6 +124,31 @@ class Server(ABC):
         """Reject a misnamed hook, which would never be called."""
         super().__init_subclass__(**options)
         check_words(cls)
+
+    def run(
+        self,
+        transport: Literal["stdio", "http"] = "stdio",
+        *,
+        host: str = "127.0.0.1",
+        port: int = 8000,
+    ) -> None:
+        """Serve, until the client leaves or a signal stops the process, as `genmcp serve` does.
+
+            if __name__ == "__main__":
+                suite.run()
+
+        Args:
+            transport: "stdio" for one client, which starts this process. "http" for clients of
+                `http://HOST:PORT/mcp`. Default "stdio".
+            host: the address to listen on. Default: only clients on this machine.
+            port: the port; 0: any free port. Default 8000.
+
+        Raises:
+            ConfigurationError: the transport does not exist.
+            SystemExit: the address cannot be used.
+        """
+        # By its name: the command is above all layers, and a server that is mounted needs none.
+        import_module("genmcp.cli.serve").run(self, transport, host, port)
 
     @property
     @abstractmethod

@@ -27,20 +27,21 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # Folders, and their lines of code. A module counts for the first row that its path begins with; the
 # leading underscore of a folder is left out.
 BUDGETS = {
-    "auth/ client/auth/ core/auth/": 3_780,
+    "auth/ client/auth/ core/auth/": 3_790,
     "client/ core/client/": 5_540,
     "tasks/": 3_660,
     "stores/": 3_210,
     "mux/": 3_140,
     "transports/": 3_255,
-    "cli/": 3_335,
+    "cli/": 3_345,
     "extensions/": 1_500,
     "testing/": 400,
-    "hub/ composite/ registry/ discovery": 2_600,
+    "hub/ composite/ registry/ discovery": 2_610,
+    "catalogue": 205,
     "schema/": 1_580,
-    "protocol/ wire/ core/": 4_390,
+    "protocol/ wire/ core/": 4_400,
     "prompts/ resources/ question/ suite/ telemetry/": 2_640,
-    "": 2_940,  # the modules at the top, and the console
+    "": 2_950,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {
@@ -62,7 +63,7 @@ SETTINGS = {
     "genmcp.Bearer": 8,
     "genmcp.auth.extensions.dpop.Dpop": 3,
     "genmcp.auth.Introspection": 7,
-    "genmcp.auth.Jwt": 4,
+    "genmcp.auth.Jwt": 5,
     "genmcp.ClientCredentials": 7,
     "genmcp.auth.extensions.identities.Enterprise": 11,
     "genmcp.client.auth.FileTokens": 2,

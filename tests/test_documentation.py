@@ -52,7 +52,11 @@ ENTRY = re.compile(r"^```json\n(\{\n  \"\w+\": \{ \"url\".*?)^```$", re.MULTILIN
 TEXTS = {str(page.relative_to(ROOT)): page.read_text("utf-8") for page in PAGES}
 README = TEXTS["README.md"]
 # Pages whose files and commands are run by tests/test_tutorial.py, in folders of their own.
-APART = {name for name in TEXTS if "/tutorial/" in name or "from-fastmcp" in name}
+APART = {
+    *(name for name in TEXTS if "/tutorial/" in name),
+    "docs/how-to/from-fastmcp.md",
+    "docs/how-to/from-sdk.md",
+}
 TOGETHER = [text for name, text in TEXTS.items() if name not in APART]
 BLOCKS = [block for text in TOGETHER for block in BLOCK.findall(text)]
 MODULES = {name: code for name, code, _ in BLOCKS}
@@ -324,6 +328,7 @@ async def folders(context: Any) -> ListRootsResult:
         ("studio", "transcribe", {"minutes": 2}, "2 minutes of silence, in French."),
         ("hotel", "reserve", {"name": "Fjord"}, "Reserved: 3 nights in Fjord."),
         ("tables", "reserve_table", {"guests": 4}, "A table for 4, at 20."),
+        ("hours", "book_table", {"guests": 4}, "Booked for 4 at 20, after 1 questions."),
         ("trips", "book_trip", {"city": "Porto"}, "Booked 3 nights in Porto, by boat."),
         ("drafts", "draft", {}, "Rain, and a warm room. For: notes"),
     ],

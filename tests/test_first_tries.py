@@ -214,11 +214,10 @@ def test_definition_says_what_to_write(write: Callable[[], Any], advice: str) ->
         ("tool", "import the decorator from genmcp"),
         ("resource", "import the decorator from genmcp"),
         ("add_tool", r"write suite\.add\(component\)"),
-        ("run", "genmcp serve module:suite"),
     ],
 )
 def test_names_of_other_servers_say_what_to_write(name: str, advice: str) -> None:
-    """`@mcp.tool` and `mcp.run()` are what a user of another framework types."""
+    """`@mcp.tool` is what a user of another framework types."""
     with pytest.raises(AttributeError, match=advice):
         getattr(Suite("shop"), name)
     assert not hasattr(Suite, name)

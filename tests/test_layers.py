@@ -46,7 +46,7 @@ LAYERS = [
     {"client", "extensions.remote_skills"},
     {"auth.extensions"},
     {"composite"},
-    {"hub", "registry", "discovery"},
+    {"hub", "registry", "discovery", "catalogue"},
     {"cli", "console", "__main__"},
     # Modules that no other may import: the facade for users, and those above all layers.
     {"genmcp", "testing"},

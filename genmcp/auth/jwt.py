@@ -16,7 +16,7 @@ from genmcp.auth.verdicts import SYSTEM_CLOCK, Clock, check_lists
 from genmcp.core.access import Access, AuthorizationUnavailable, InvalidToken
 from genmcp.core.auth.claims import Rules, check_claims, check_type, parse_object
 from genmcp.core.auth.fetching import NoDocument, check_url, get, get_document, shown
-from genmcp.core.auth.metadata import is_loopback_url, server_metadata_urls
+from genmcp.core.auth.metadata import check_public_url, is_loopback_url, server_metadata_urls
 from genmcp.core.auth.steps import Fetched, FlowFailed, FlowOptions, Steps
 from genmcp.errors import ConfigurationError
 
@@ -48,11 +48,13 @@ class PublishedKeys:
 
     Args:
         issuer: the issuer, as in its metadata.
+        jwks_uri: the URL of its keys; None: that of the metadata.
         clock: the clocks.
     """
 
-    def __init__(self, issuer: str, *, clock: Clock) -> None:
+    def __init__(self, issuer: str, jwks_uri: str | None = None, *, clock: Clock) -> None:
         self._issuer = issuer
+        self._jwks_uri = jwks_uri
         self._monotonic = clock.monotonic
         self._keys: Sequence[Key] = ()
         self._known = False  # whether a fetch has succeeded
@@ -97,7 +99,9 @@ class PublishedKeys:
         self._next_at = self._monotonic() + REFETCH
         try:
             async with asyncio.timeout(VERIFIER_TIMEOUT):
-                document = await Fetcher(VERIFIER_TIMEOUT).run(find_keys(self._issuer))
+                document = await Fetcher(VERIFIER_TIMEOUT).run(
+                    find_keys(self._issuer, self._jwks_uri)
+                )
             keys = read_key_set(document.body)
         except (FlowFailed, ValueError, TimeoutError) as error:
             reason = str(error) or f"no response within {VERIFIER_TIMEOUT:g} s"
@@ -119,13 +123,15 @@ class PublishedKeys:
             self._stale_at = self._monotonic() + _LIFETIME
 
 
-def find_keys(issuer: str) -> Steps[Fetched]:
-    """Fetch the JWK set that the first usable metadata document of *issuer* names.
+def find_keys(issuer: str, jwks_uri: str | None = None) -> Steps[Fetched]:
+    """Fetch the JWK set at *jwks_uri*, or the one that the metadata of *issuer* names.
 
     Raises:
         FlowFailed: there is none; the message has the reason for each place.
     """
-    options = FlowOptions(url=issuer, now=time.time, random=str)
+    options = FlowOptions(url=jwks_uri or issuer, now=time.time, random=str)
+    if jwks_uri is not None:
+        return (yield from get(options, jwks_uri))
     problems = []
     tried = set()  # both forms of metadata usually name the same place
     for url in server_metadata_urls(issuer):
@@ -160,6 +166,8 @@ class Jwt:
         keys: the keys of the issuer, a JWK set, a JWK or PEM, in place of the published ones:
             nothing is fetched. A JWK of the type `oct` is a secret for HS256, HS384 and HS512; any
             process that can verify with it can issue tokens, too. Only with a single issuer.
+        jwks_uri: the URL of the keys, for an issuer that has no metadata; HTTPS, or HTTP on a
+            loopback address. Only with a single issuer.
         clients: the ids of the clients whose tokens are accepted; default any client.
         unchecked_audience: accept tokens for any audience, also those for other servers of the
             issuer. Only for issuers that name none, such as Cognito; give *clients* then.
@@ -175,15 +183,21 @@ class Jwt:
         audiences: Sequence[str] = (),
         keys: KeyData | None = None,
         *,
+        jwks_uri: str | None = None,
         clients: Sequence[str] = (),
         unchecked_audience: bool = False,
     ) -> None:
         check_lists(audiences=audiences, clients=clients)
+        if jwks_uri is not None:
+            check_public_url("jwks_uri", jwks_uri)
+            if keys is not None:
+                raise ConfigurationError("Jwt takes keys or jwks_uri, not both")
         self._audiences = None if unchecked_audience else audiences
         self._keys = None if keys is None else _given_keys(keys)
         # A public key must never serve as a secret (RFC 8725, 2.1): published keys never do.
         given = [key.algorithms for key in self._keys or ()]
         self._algorithms = frozenset(ASYMMETRIC).union(*given)
+        self._jwks_uri = jwks_uri
         self._clients = clients
         self._rules: Rules | None = None
         self._published: dict[str, PublishedKeys] = {}
@@ -195,14 +209,16 @@ class Jwt:
         Raises:
             ConfigurationError: the options do not fit them.
         """
-        if len(issuers) > 1 and self._keys is not None:
+        if len(issuers) > 1 and (self._keys, self._jwks_uri) != (None, None):
             # With one list for all, each issuer could issue tokens in the name of the others.
-            raise ConfigurationError("keys of Jwt are for a single issuer")
+            raise ConfigurationError("keys and jwks_uri of Jwt are for a single issuer")
         audiences = None if self._audiences is None else (resource, *self._audiences)
         bound = copy(self)
         bound._unix = clock.unix
         bound._rules = Rules(issuers=issuers, audiences=audiences, clients=self._clients)
-        bound._published = {each: PublishedKeys(each, clock=clock) for each in issuers}
+        bound._published = {
+            each: PublishedKeys(each, self._jwks_uri, clock=clock) for each in issuers
+        }
         return bound
 
     async def verify(self, token: str) -> Access:

@@ -161,8 +161,28 @@ def serve(options: ServeOptions, stdio: bool) -> int:
     return serve_http(options)
 
 
-def serve_http(options: ServeOptions) -> int:
+def run(server: Server, transport: str, host: str, port: int) -> None:
+    """Serve *server* until its client leaves or a signal stops the process: `Server.run`.
+
+    Raises:
+        ConfigurationError: the transport does not exist, or a standard stream is closed.
+        CommandError: its store can never be used with its settings.
+        SystemExit: the address cannot be used.
+    """
+    log_to_stderr(serves=True)
+    if transport == "stdio":
+        serve_stdio_target(server)
+    elif transport == "http":
+        if serve_http(ServeOptions(target=server.info.name, host=host, port=port), server):
+            raise SystemExit(1)  # the log has the reason
+    else:
+        raise ConfigurationError(f'run: transport must be "stdio" or "http", not {transport!r}')
+
+
+def serve_http(options: ServeOptions, given: Server | None = None) -> int:
     """Serve over HTTP until SIGTERM or SIGINT, and return the exit status.
+
+    The server *given* is served in place of the target, in this process.
 
     Raises:
         ConfigurationError: the target cannot be served, or an option does not apply to it.
@@ -176,7 +196,7 @@ def serve_http(options: ServeOptions) -> int:
         )
     # Loaded here as well as in each worker, so that a configuration error is reported once.
     with _without_secret_warning():
-        endpoint = _create_endpoint(options)
+        endpoint = _create_endpoint(options, given)
     if has_workers and not endpoint.mux.store.shared:
         logger.warning(
             "the %d workers do not share tasks, log levels and subscriptions: give the mux a "
@@ -325,13 +345,13 @@ def _drain_on_sigterm(health: Health, seconds: float) -> None:
     signal.signal(signal.SIGTERM, MethodType(drain, server))
 
 
-def _create_endpoint(options: ServeOptions) -> Endpoint:
-    """Return the target if it is an endpoint, else a new endpoint for the target."""
+def _create_endpoint(options: ServeOptions, given: Server | None = None) -> Endpoint:
+    """Return the target if it is an endpoint, else a new endpoint for the target or *given*."""
     if not options.path.startswith("/") or options.path in (HEALTH_PATH, READY_PATH):
         raise ConfigurationError(
             f"--path: {options.path!r} does not begin with a slash, or is that of a probe"
         )
-    endpoint = _load_endpoint(options)
+    endpoint = _load_endpoint(options, given)
     if options.grace is not None:
         worker = endpoint.mux.tasks.service.worker
         worker.options = replace(worker.options, shutdown_grace=options.grace)
@@ -339,8 +359,8 @@ def _create_endpoint(options: ServeOptions) -> Endpoint:
     return endpoint
 
 
-def _load_endpoint(options: ServeOptions) -> Endpoint:
-    found = load_attribute(options.target)
+def _load_endpoint(options: ServeOptions, given: Server | None) -> Endpoint:
+    found: Any = load_attribute(options.target) if given is None else given
     if not isinstance(found, Endpoint):
         # A mux keeps its own telemetry. Only a mux that is made here gets LoggingTelemetry.
         if isinstance(found, Server):
@@ -358,7 +378,7 @@ def _load_endpoint(options: ServeOptions) -> Endpoint:
     return found
 
 
-def serve_stdio_target(target: str) -> None:
+def serve_stdio_target(target: str | Server) -> None:
     """Serve *target* over standard input and output until the input ends, or SIGTERM or SIGINT.
 
     Output that the modules of the target print when they are imported goes to standard error.
@@ -371,12 +391,14 @@ def serve_stdio_target(target: str) -> None:
         if stream is None:
             raise ConfigurationError(f"--stdio: standard {name} is closed")
     if sys.stdin.isatty():
+        remedy = "leave it out" if isinstance(target, str) else 'run(transport="http") is there'
         sys.stderr.write(
             "genmcp: waiting for JSON-RPC messages, one per line; Ctrl-D ends the input\n"
-            "(--stdio is for a client that starts this process; leave it out to serve HTTP)\n"
+            f"(stdio is for a client that starts this process; {remedy} to serve HTTP)\n"
         )
     with private_streams() as streams:
-        asyncio.run(serve_until_stopped(load_mux(target), streams))
+        mux = load_mux(target) if isinstance(target, str) else Mux(target)
+        asyncio.run(serve_until_stopped(mux, streams))
 
 
 async def serve_until_stopped(mux: Mux, streams: tuple[int, int]) -> None:

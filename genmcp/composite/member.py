@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from genmcp.channel import Channel
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
-from genmcp.core.request import Policy, Request
+from genmcp.core.request import Policy, Request, call_of
 from genmcp.core.waiting import Continue
 from genmcp.errors import McpError
 from genmcp.protocol.value import Result
@@ -123,13 +123,20 @@ class CompositeRoute(Route, frozen=True, kw_only=True):
         """
         failure: McpError | None = None
         for each in self.alternatives:
+            received = channel.request
             try:
                 channel.context.give(each.member.assigns)
                 route = await each.route.resolve(channel)
             except McpError as error:
                 failure = failure or error
                 continue
-            return self.of([each._replace(route=route)])
+            called = each._replace(route=route)
+            params: Any = channel.request.params
+            if channel.request is not received:  # a call that names another tool of the member
+                called = called._replace(key=params.name)
+                name = received.key.removesuffix(each.key) + params.name
+                channel.request = call_of(channel.request, name, params.arguments)
+            return self.of([called])
         assert failure is not None
         raise failure
 

@@ -486,3 +486,21 @@ def check_names(params: RequestParams) -> None:
             check_length(argument.name)
         case SubscribeRequestParams(uri=uri) | UnsubscribeRequestParams(uri=uri):
             check_length(uri)
+
+
+def call_of(request: Request, name: str, arguments: msgspec.Raw) -> Request:
+    """Return *request*, a call of a tool, as one of the tool *name* with *arguments*.
+
+    The params and the JSON are replaced, so that a record of the call is one of that tool. The
+    route stays, without the headers that repeat arguments of the received call.
+    """
+    raw = request.raw
+    members = _object_of_raw(params_of(raw) if isinstance(raw, bytes) else raw)
+    members["name"] = msgspec.Raw(msgspec.json.encode(name))
+    members["arguments"] = arguments
+    return msgspec.structs.replace(
+        request,
+        params=msgspec.structs.replace(request.params, name=name, arguments=arguments),
+        raw=msgspec.Raw(msgspec.json.encode(members)),
+        param_headers=None,
+    )

@@ -329,7 +329,6 @@ class Suite(Server):
             "import the decorator from genmcp, and pass the function: Suite(tools=[function])"
         )
         add_tool = add_resource = add_prompt = _Absent("write suite.add(component)")
-        run = _Absent("serve it by `genmcp serve module:suite`, or serve_stdio(suite) over stdio")
 
     def __repr__(self) -> str:
         return f"<Suite {self._info.name} {self._info.version}, {self._snapshot!r}>"

@@ -5,16 +5,16 @@ import gzip
 import json
 import logging
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
 import httpx
 import pytest
 
-from genmcp import Endpoint, Suite
+from genmcp import ConfigurationError, Endpoint, Suite
 from genmcp.auth import AuthorizationUnavailable, Bearer, InvalidToken, Jwt, jose
-from genmcp.auth.jwt import find_keys
+from genmcp.auth.jwt import REFETCH, find_keys
 from genmcp.auth.verdicts import Clock
 from genmcp.core.auth.fetching import MAX_DOCUMENT
 from genmcp.core.auth.steps import Fetched, FlowFailed
@@ -103,6 +103,41 @@ async def test_keys_are_fetched_once() -> None:
             assert (await verifier.verify(issuer.token(subject))).subject == subject
 
         assert [each.endpoint for each in issuer.requests] == ["metadata", "jwks"]
+
+
+async def test_keys_of_an_issuer_without_metadata() -> None:
+    """`jwks_uri` is asked alone, and again when the issuer has changed its key."""
+    clock = ManualClock(START)
+    async with key_server() as server:
+        server.documents.pop(METADATA)
+        verifier = Jwt(jwks_uri=f"{server.url}/keys")
+        bound = verifier.bind(RESOURCE, [server.url], Clock(clock, clock))
+        first = await bound.verify(server.token())
+        server.key = jose.generate_key()
+        server.put("/keys", {"keys": [server.key.public_jwk]})
+        await clock.advance(REFETCH)
+        second = await bound.verify(server.token("bob"))
+
+        assert (first.subject, second.subject) == ("ada", "bob")
+        assert server.asked == ["/keys", "/keys"]
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (lambda: Jwt(jwks_uri="http://login.example.com/keys"), "jwks_uri"),
+        (lambda: Jwt(jwks_uri="keys.json"), "jwks_uri"),
+        (lambda: Jwt(keys=jose.generate_key().public_jwk, jwks_uri="https://a.test/k"), "not both"),
+        (
+            lambda: Jwt(jwks_uri="https://a.test/k").bind(RESOURCE, ["https://a", "https://b"]),
+            "for a single issuer",
+        ),
+    ],
+)
+def test_wrong_jwks_uri_fails_when_it_is_given(make: Callable[[], Jwt], reason: str) -> None:
+    """Not with the first token; and one issuer must not speak for another."""
+    with pytest.raises(ConfigurationError, match=reason):
+        make()
 
 
 async def test_concurrent_tokens_share_a_fetch() -> None:
