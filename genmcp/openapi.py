@@ -90,7 +90,10 @@ _COPIED: Final[Mapping[str, tuple[type, ...]]] = {
 _LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
 _SINGLE: Final = ("items", "additionalProperties", "not")
 _COMPLEX: Final = frozenset({"enum", "const", *_LISTS, "not", "patternProperties"})
-_Object = Mapping[str, Any]
+# The keywords of output schemas: what clients and models read, but not its constraints. Responses
+# break those: a fifth of the examples in GitHub's document do not fit the schemas beside them.
+_OUTPUT: Final = ("type", "nullable", "description", "properties", "items", "allOf")
+_Object = dict[str, Any]
 _Below = list[tuple[Any, dict[str, Any]]]
 """Schemas of the document, each with the schema that is made of it."""
 
@@ -381,24 +384,6 @@ def _alternatives(node: _Object) -> list[_Object]:
     return [{"type": each} if each == "null" else {**bare, "type": each} for each in types]
 
 
-def _fill(node: _Object, made: dict[str, Any]) -> None:
-    """Copy the keywords of *node* that have no subschemas to *made*."""
-    if types := _types_of(node):
-        made["type"] = types[0] if len(types) == 1 else types
-        made |= {"items": {}} if types == ["array"] else {}
-    for keyword, kinds in _COPIED.items():
-        value: Any = node.get(keyword)
-        if type(value) in kinds and (keyword != "pattern" or _is_linear(value)):
-            made[keyword] = value[:_MAX_TEXT] if keyword == "description" else value
-    for bound in ("Minimum", "Maximum"):
-        # OpenAPI 3.0: a boolean beside `minimum`.
-        if node.get(f"exclusive{bound}") is True and bound.lower() in made:
-            made[f"exclusive{bound}"] = made.pop(bound.lower())
-    values = node.get("enum")
-    if isinstance(values, list) and values and all(type(each) in _SCALARS for each in values):
-        made["enum"] = values
-
-
 class OperationReader:
     """Makes tools of the operations of a document.
 
@@ -421,7 +406,7 @@ class OperationReader:
             UnusableOperation: a reference leads nowhere, to itself or out of the document.
         """
         passed: frozenset[str] = frozenset()
-        while isinstance(node, Mapping) and "$ref" in node:
+        while type(node) is dict and "$ref" in node:
             reference = str(node["$ref"])
             if reference in passed:
                 raise UnusableOperation(f"$ref {reference[:200]!r} refers to itself")
@@ -429,7 +414,7 @@ class OperationReader:
             if reference not in self._targets:
                 self._targets[reference] = self._at(reference)
             target = self._targets[reference]
-            if len(node) > 1 and isinstance(target, Mapping):
+            if len(node) > 1 and type(target) is dict:
                 beside = {key: each for key, each in node.items() if key != "$ref"}
                 target = {**target, **beside}
             node = target
@@ -438,7 +423,7 @@ class OperationReader:
     def _object(self, node: Any) -> _Object:
         """Return the object that *node* refers to; an empty one in place of another value."""
         found, _ = self.resolve(node)
-        return found if isinstance(found, Mapping) else {}
+        return found if type(found) is dict else {}
 
     def _at(self, reference: str) -> Any:
         if not reference.startswith("#"):
@@ -471,51 +456,62 @@ class OperationReader:
         while pending:
             node, made, above, depth = pending.popleft()
             node, passed = self.resolve(node)
-            if not isinstance(node, Mapping):
+            if type(node) is not dict:
                 made |= {"not": {}} if node is False else {}
                 continue
-            sizes = [node.get(each) for each in ("properties", "enum", *_LISTS)]
-            size = sum(len(each) for each in sizes if isinstance(each, Mapping | list))
+            if hidden == "writeOnly":
+                node = {key: node[key] for key in _OUTPUT if key in node}
+            counted = [node.get(each) for each in ("properties", "enum", *_LISTS)]
+            size = sum(len(each) for each in counted if isinstance(each, dict | list))
             below: _Below = []
             if size > room or depth > _MAX_DEPTH or not passed.isdisjoint(above):
                 types = _types_of(node)
                 kind = types[0] if len(types) == 1 else None
-                _fill({"type": kind, "description": node.get("description")}, made)
+                self._fill({"type": kind, "description": node.get("description")}, made, hidden)
             elif alternatives := _alternatives(node):
-                _fill({"description": node.get("description")}, made)
+                self._fill({"description": node.get("description")}, made, hidden)
                 made["anyOf"] = [{} for _ in alternatives]
                 below = [*zip(alternatives, made["anyOf"], strict=True)]
             else:
-                _fill(node, made)
-                below = self._fill_children(node, made, hidden)
+                below = self._fill(node, made, hidden)
             room -= size + len(below)
             pending += [(each, into, above | passed, depth + 1) for each, into in below]
         return root
 
-    def _fill_children(self, node: _Object, made: dict[str, Any], hidden: str) -> _Below:
+    def _fill(self, node: _Object, made: dict[str, Any], hidden: str) -> _Below:
+        """Copy the keywords of *node* to *made*; return the schemas below, yet to be filled."""
         below: _Below = []
 
         def child(schema: Any) -> dict[str, Any]:
             below.append((schema, {}))
             return below[-1][1]
 
-        properties = node.get("properties")
-        if isinstance(properties, Mapping):
-            made["properties"] = {
-                str(name): child(each)
-                for name, each in properties.items()
-                if self._object(each).get(hidden) is not True
-            }
-        if isinstance(required := node.get("required"), list):
-            absent = {*(properties or ())} - {*made.get("properties", ())}
-            names = [each for each in required if isinstance(each, str) and each not in absent]
+        if types := _types_of(node):
+            made["type"] = types[0] if len(types) == 1 else types
+            made |= {"items": {}} if types == ["array"] else {}
+        for keyword, value in node.items():
+            if type(value) in _COPIED.get(keyword, ()):
+                if keyword != "pattern" or _is_linear(value):
+                    made[keyword] = value[:_MAX_TEXT] if keyword == "description" else value
+            elif keyword == "properties" and type(value) is dict:
+                shown = {name: self._object(each).get(hidden) for name, each in value.items()}
+                made[keyword] = {
+                    str(name): child(value[name]) for name in shown if shown[name] is not True
+                }
+            elif keyword in _LISTS and type(value) is list and value:
+                made[keyword] = [child(each) for each in value]
+            elif keyword in _SINGLE and type(value) in (dict, bool):
+                made[keyword] = child(value) if type(value) is dict else value
+            elif keyword == "enum" and type(value) is list and value:
+                made |= {"enum": value} if {*map(type, value)} <= {*_SCALARS} else {}
+        if names := _listed(node.get("required")):
+            absent = {*node.get("properties", ())} - {*made.get("properties", ())}
+            names = [each for each in names if type(each) is str and each not in absent]
             made["required"] = [*dict.fromkeys(names)]
-        for keyword in _LISTS:
-            if isinstance(members := node.get(keyword), list) and members:
-                made[keyword] = [child(each) for each in members]
-        for keyword in _SINGLE:
-            if isinstance(member := node.get(keyword), Mapping | bool):
-                made[keyword] = member if isinstance(member, bool) else child(member)
+        for bound in ("Minimum", "Maximum"):
+            # OpenAPI 3.0: a boolean beside `minimum`.
+            if node.get(f"exclusive{bound}") is True and bound.lower() in made:
+                made[f"exclusive{bound}"] = made.pop(bound.lower())
         if "patternProperties" in node:  # not supported: others must be accepted then
             made.pop("additionalProperties", None)
         return below
@@ -525,7 +521,7 @@ class OperationReader:
         for path, each in self._object(self._document.get("paths")).items():
             item = self._object(each)
             for method in _METHODS:
-                if isinstance(given := item.get(method), Mapping):
+                if type(given := item.get(method)) is dict:
                     yield method, str(path), item, given
 
     def tool(self, id: str, method: str, path: str, item: _Object, given: _Object) -> OperationTool:
@@ -585,8 +581,10 @@ class OperationReader:
         if content := self._object(given.get("content")):
             schema, style = self._object(next(iter(content.values()))).get("schema"), "json"
         # Members beside a `$ref` replace those of its target.
-        described = {key: given[key] for key in ("description", "deprecated") if key in given}
-        described = {**(schema if isinstance(schema, Mapping) else {}), **described}
+        described: _Object = dict(schema) if type(schema) is dict else {}
+        described |= {key: given[key] for key in ("description", "deprecated") if key in given}
+        if place != "member":  # parameters may share a schema with members that are read-only
+            described["readOnly"] = False
         return RequestPart(
             argument=_unique(name, taken, "body" if place == "member" else place),
             name=name,
@@ -678,7 +676,8 @@ def _load(source: Any) -> _Object:
         document = source if isinstance(source, Mapping) else _decode(Path(source).read_bytes())
     except (OSError, TypeError, ValueError, RecursionError) as error:
         raise ConfigurationError(
-            f"openapi_tools: {source!r:.200} cannot be read as the path of a JSON file: {error}"
+            f"openapi_tools: {source!r:.200} is no path of a JSON file (of YAML, pass the decoded "
+            f"document): {error}"
         ) from error
     version = document.get("openapi") if isinstance(document, Mapping) else None
     if not str(version).startswith("3."):

@@ -219,6 +219,14 @@ async def test_placeholder_without_a_parameter_is_an_argument() -> None:
     assert found["path"] == "/v1/x/7"
 
 
+def test_parameter_with_a_read_only_schema_is_an_argument() -> None:
+    """GitHub's parameters have the schemas of members, which are read-only in bodies."""
+    parameter = {"name": "id", "in": "path", "schema": {"type": "integer", "readOnly": True}}
+    (tool,) = offline(operation(parameter, path="/x/{id}"))
+
+    assert tool.input_schema["properties"] == {"id": {"type": "integer"}}  # type: ignore[index]
+
+
 async def test_client_of_the_user_authenticates_requests() -> None:
     """Its headers, its auth and the parameters of its URLs are sent beside those of the call."""
     paths = operation({"name": "q", "in": "query"})
@@ -263,7 +271,7 @@ async def test_error_of_the_api_is_an_error_with_its_text(status: int) -> None:
     assert '"no such item"' in result.data
 
 
-OBJECT = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
+OBJECT = {"type": "object", "properties": {"n": {"type": "integer"}}}
 
 
 def responding(schema: Any, media_type: str = "application/json") -> dict[str, Any]:
@@ -305,14 +313,15 @@ async def test_redirect_is_not_followed_but_shown() -> None:
 
 
 async def test_documented_object_is_checked() -> None:
-    """It becomes the output schema; the model sees a response that does not fit it, as an error."""
+    """The types are the output schema; the model sees a response of others, but as an error."""
     api = Api()
-    async with tools_of(responding(OBJECT), api) as client:
+    constraints = {"required": ["m"], "additionalProperties": False, "oneOf": [False]}
+    async with tools_of(responding({**OBJECT, **constraints}), api) as client:
         (tool,) = await client.tools()
         assert tool.output_schema == OBJECT
 
-        api.body = b'{"n": 1}'
-        assert (await client.call("it")).data == {"n": 1}
+        api.body = b'{"n": 1, "o": 2}'
+        assert (await client.call("it")).data == {"n": 1, "o": 2}
 
         api.body = b'{"n": "one"}'
         result = await client.call("it")
