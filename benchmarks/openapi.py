@@ -126,7 +126,7 @@ async def of_fastmcp(document: dict[str, Any], name: str, arguments: dict[str, A
 
 async def main() -> None:
     warnings.simplefilter("ignore")
-    documents = {
+    documents: dict[str, tuple[dict[str, Any], tuple[str, str], dict[str, Any]]] = {
         "GitHub": (github(), ("gists_star", "gistsstar"), {"gist_id": "a"}),
         "Figma": (figma(), ("getMe", "getMe"), {}),
         "1,000 operations": (made(), ("op7", "op7"), {"id": "a", "q1": 1, "p1": "b"}),
