@@ -40,7 +40,7 @@ LAYERS = [
         "tools",
         "uri_template",
     },
-    {"extensions"},
+    {"extensions", "openapi"},
     {"suite", "_mux"},
     {"_transports", "auth", "telemetry"},
     {"client", "extensions.remote_skills"},

@@ -139,6 +139,8 @@ def _constants_of(schema: Mapping[str, Any], trusted: bool) -> Iterator[tuple[st
 
 
 def _refuse_loops(document: Document, graph: _Graph) -> None:
+    if not document.uses(*REFERENCES):
+        return
     same = {
         pointer: [each for keyword, each in edges if keyword in _TO_SAME]
         for pointer, edges in graph.items()
@@ -154,6 +156,10 @@ def _refuse_loops(document: Document, graph: _Graph) -> None:
 
 def _work_of(schema: Any, edges: Sequence[tuple[str, str]], work: Mapping[str, _Work]) -> _Work:
     """Return the work of *schema* from that of the subschemas that it applies."""
+    if not edges:  # most schemas have no others below them
+        return _Work(
+            _own_cost(schema) + (schema.__class__ is dict and not _UNEVALUATED.isdisjoint(schema))
+        )
     found = [(keyword, work.get(pointer, _Work(_LOOP, _LOOP, 1))) for keyword, pointer in edges]
     same = [each for keyword, each in found if keyword in _TO_SAME and keyword != _SELECTED]
     same.append(_most(each for keyword, each in found if keyword == _SELECTED))

@@ -16,6 +16,8 @@ SDK_2_CLIENT = ("@modelcontextprotocol/client", "2.4.0")
 SDK_2_SERVER = ("@modelcontextprotocol/server", "2.4.0")
 OIDC_PROVIDER = ("oidc-provider", "9.13.3")
 GATEWAY = ("supergateway", "4.0.0")
+GITHUB_OPENAPI = ("@octokit/openapi", "23.0.2")
+FIGMA_OPENAPI = ("@figma/rest-api-spec", "0.43.0")
 BIOME = ("@biomejs/biome", "2.6.8")
 TYPESCRIPT = ("typescript", "7.0.2")
 # Draws the diagrams of the documentation.

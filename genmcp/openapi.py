@@ -1,0 +1,759 @@
+"""The operations of an HTTP API as tools, from its OpenAPI document.
+
+    client = httpx.AsyncClient(base_url="https://api.example.com", auth=("ada", "secret"))
+    suite = Suite("orders", tools=openapi_tools("openapi.json", client=client))
+
+Nothing that the document refers to is fetched, and requests go only to the `base_url` of the
+client: the servers that the document names are not used.
+"""
+
+import re
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
+from contextlib import suppress
+from fnmatch import fnmatchcase
+from functools import cached_property, lru_cache
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from pathlib import Path
+from typing import Any, Final
+from urllib.parse import quote, unquote, urlencode
+
+import httpx
+import msgspec
+from starlette.authentication import AuthCredentials
+
+from genmcp._schema.schema import Schema
+from genmcp.channel import Channel
+from genmcp.component import check_tool_name
+from genmcp.content import json_of, result
+from genmcp.core.request import ToolRequest
+from genmcp.errors import ConfigurationError, ToolError
+from genmcp.protocol.tools import CallToolResult, ToolAnnotations
+from genmcp.tools import Tool
+
+# Subschemas of one input or output schema, and its levels. References are replaced by their targets
+# from the root down: a schema that would have more keeps its upper levels.
+_MAX_SUBSCHEMAS: Final = 500
+_MAX_DEPTH: Final = 32
+# Characters of a description: a hostile document may refer to a long one 10,000 times.
+_MAX_TEXT: Final = 4_096
+# Bytes of a response, decompressed, and characters of the text of an error.
+_MAX_RESPONSE: Final = 4 * 1024 * 1024
+_MAX_ERROR: Final = 16 * 1024
+_MAX_NAME: Final = 64  # clients reject longer names of tools and arguments: `genmcp lint`
+
+_METHODS: Final = ("get", "head", "post", "put", "patch", "delete", "options", "trace")
+_ANNOTATIONS: Final = {
+    **dict.fromkeys(("get", "head", "options"), ToolAnnotations(read_only_hint=True)),
+    "put": ToolAnnotations(idempotent_hint=True),
+    "delete": ToolAnnotations(destructive_hint=True, idempotent_hint=True),
+}
+# The styles of parameters by their place, the default first; "member" and "body" are of a body.
+_STYLES: Final = {
+    "path": ("simple",),
+    "query": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
+    "header": ("simple",),
+    "cookie": ("form",),
+    "member": ("form", "spaceDelimited", "pipeDelimited", "deepObject"),
+    "body": ("json",),
+}
+_SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
+# Headers that are set by the client, or are dangerous to set. OpenAPI, "Parameter Object", ignores
+# the first three.
+_RESERVED: Final = frozenset(
+    {
+        *("accept", "content-type", "authorization", "cookie", "host", "content-length"),
+        *("transfer-encoding", "connection", "upgrade", "expect", "te", "trailer", "forwarded"),
+    }
+)
+# Segments without "." and "..", a query or a fragment.
+_PATH: Final = re.compile(r"(?:/(?!/|(?:\.|%2e){1,2}(?:/|$))[^/?#\\\s]*)+", re.IGNORECASE)
+_PLACEHOLDER: Final = re.compile(r"\{([^{}]+)\}")
+_TOKEN: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # RFC 9110, 5.6.2
+_HEADER: Final = re.compile(r"(?:[\x21-\x7e](?:[\t\x20-\x7e]*[\x21-\x7e])?)?")
+_FORM: Final = "application/x-www-form-urlencoded"
+_SCOPE: Final = "genmcp.scope"
+
+_TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "null")
+_SCALARS: Final = (str, int, float, bool, type(None))
+# The keywords that are copied, and the types of their values. To leave one out is to accept more
+# values, which the API checks anyway.
+_COPIED: Final[Mapping[str, tuple[type, ...]]] = {
+    **dict.fromkeys(("description", "format", "pattern"), (str,)),
+    **dict.fromkeys(("default", "const"), _SCALARS[:-1]),
+    **dict.fromkeys(("minimum", "maximum", "multipleOf"), (int, float)),
+    **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), (int, float)),
+    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), (int,)),
+    **dict.fromkeys(("minProperties", "maxProperties"), (int,)),
+    **dict.fromkeys(("uniqueItems", "deprecated"), (bool,)),
+}
+_LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
+_SINGLE: Final = ("items", "additionalProperties", "not")
+_COMPLEX: Final = frozenset({"enum", "const", *_LISTS, "not", "patternProperties"})
+# The keywords of output schemas: what clients and models read, but not its constraints. Responses
+# break those: a fifth of the examples in GitHub's document do not fit the schemas beside them.
+_OUTPUT: Final = ("type", "nullable", "description", "properties", "items", "allOf")
+_Object = dict[str, Any]
+_Below = list[tuple[Any, dict[str, Any]]]
+"""Schemas of the document, each with the schema that is made of it."""
+
+_decode: Final = msgspec.json.Decoder().decode
+
+
+class UnusableOperation(Exception):
+    """An operation that cannot be a tool. The message is the reason."""
+
+
+class RequestPart(msgspec.Struct, frozen=True):
+    """A part of a request, whose value is an argument of the tool.
+
+    Attributes:
+        argument: the name of the argument.
+        name: the name of the parameter, or of the member of a body.
+        place: "path", "query", "header" or "cookie"; "member" of a body, or the whole "body".
+        schema, required: those of the argument.
+        style, explode: how an array or object is written.
+        multi_segment: whether a value in the path may have slashes.
+    """
+
+    argument: str
+    name: str
+    place: str
+    schema: Any
+    required: bool
+    style: str
+    explode: bool
+    multi_segment: bool
+
+    def pairs(self, value: Any) -> list[tuple[str, str]]:
+        """Return *value* as names and texts: OpenAPI, "Style Examples"."""
+        if self.style == "json":
+            return [(self.name, json_of(value).decode())]
+        if type(value) is list:
+            items = [(self.name, _text(each)) for each in value]
+        elif type(value) is dict and (self.place != "member" or self.style == "deepObject"):
+            form = f"{self.name}[%s]" if self.style == "deepObject" else "%s"
+            items = [(form % key, _text(each)) for key, each in value.items()]
+        else:
+            return [(self.name, _text(value))]
+        if self.style == "deepObject" or (self.explode and self.style != "simple"):
+            return items
+        separator = _SEPARATORS.get(self.style, ",")
+        link = "=" if self.explode else separator
+        texts = (link.join(each[type(value) is list :]) for each in items)
+        return [(self.name, separator.join(texts))]
+
+    def segment(self, value: Any) -> str:
+        """Return *value* for the path, percent-encoded.
+
+        Raises:
+            ToolError: the path would be another than that of the operation. Many servers decode
+                `%2F` before they look for the operation.
+        """
+        ((_, text),) = self.pairs(value)
+        for each in text.split("/") if self.multi_segment else [text]:
+            if each in ("", ".", "..") or re.search(r"[/\\\x00-\x1f\x7f]", each):
+                raise ToolError(
+                    f"Argument {self.argument!r} must not change the path: no slash, backslash or "
+                    f"control character, and neither empty nor '.' nor '..', but got {text[:100]!r}"
+                )
+        return quote(text, safe="")
+
+    def header(self, value: Any) -> str:
+        """Return *value* for a header.
+
+        Raises:
+            ToolError: it has characters that a header cannot have.
+        """
+        ((_, text),) = self.pairs(value)
+        if not _HEADER.fullmatch(text):
+            raise ToolError(f"Argument {self.argument!r} has characters that no header may have.")
+        return text
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json_of(value).decode()
+
+
+class OperationRequest(msgspec.Struct, frozen=True):
+    """How a request is made of the arguments of a tool.
+
+    media_type: that of the body, or None.
+    """
+
+    method: str
+    path: str
+    parts: Sequence[RequestPart]
+    media_type: str | None
+
+    def build(self, client: httpx.AsyncClient, given: _Object) -> httpx.Request:
+        """Return the request with the arguments *given*.
+
+        Raises:
+            ToolError: an argument cannot be sent.
+        """
+        path, members = self.path, {}
+        pairs: dict[str, list[Any]] = {"query": [], "cookie": [], "member": []}
+        headers: dict[str, str] = {}
+        # The members of a body are sent without any of them, too, and a whole body if it is given.
+        content = b"{}" if any(part.place == "member" for part in self.parts) else None
+        for part in self.parts:
+            value = given.get(part.argument)
+            if part.argument in given and part.place == "body":
+                content = json_of(value)
+            elif part.argument in given and part.place == "member" and self.media_type != _FORM:
+                members[part.name] = value
+            elif value is not None and part.place == "path":
+                path = path.replace(f"{{{part.name}}}", part.segment(value))
+            elif value is not None and part.place == "header":
+                headers[part.name] = part.header(value)
+            elif value is not None:
+                pairs[part.place] += part.pairs(value)
+        if missing := _PLACEHOLDER.search(path):
+            raise ToolError(f"Argument {missing[1]!r} must not be null.")
+        if pairs["cookie"]:
+            cookies = (f"{quote(name)}={quote(value)}" for name, value in pairs["cookie"])
+            headers["Cookie"] = "; ".join(cookies)
+        if members:
+            content = json_of(members)
+        if self.media_type == _FORM:
+            content = urlencode(pairs["member"]).encode()
+        if content is not None:
+            headers["Content-Type"] = self.media_type or "application/json"
+        return client.build_request(
+            self.method, path, params=pairs["query"] or None, headers=headers, content=content
+        )
+
+
+class InProcessTransport(httpx.AsyncBaseTransport):
+    """Passes requests to an ASGI app, each with the access of the caller in its scope."""
+
+    def __init__(self, app: Any) -> None:
+        self._app = app
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        """Run the app for *request*."""
+
+        async def app(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+            await self._app({**scope, **request.extensions[_SCOPE]}, receive, send)
+
+        return await httpx.ASGITransport(app).handle_async_request(request)
+
+
+class InProcessClient(httpx.AsyncClient):
+    """A client of an ASGI app of this process, which acts for the caller of each tool."""
+
+    def __init__(self, app: Any) -> None:
+        # No domain is allowed to set cookies: those of one caller must not reach another.
+        jar = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+        transport = InProcessTransport(app)
+        super().__init__(transport=transport, base_url="http://localhost", cookies=jar)
+
+    @staticmethod
+    def act_for(channel: Channel, request: httpx.Request) -> None:
+        """Give *request* the access, the credentials and the address of the caller.
+
+        The credentials stay in this process. The app gets them as if the caller had sent the
+        request itself, and decides about it.
+        """
+        scope = getattr(channel.context.caller, "scope", {})  # none over stdio
+        for name, value in scope.get("headers", ()):
+            if name in (b"authorization", b"host"):
+                request.headers[name.decode()] = value.decode("latin-1")
+        # Without an address: an app may trust clients on its own machine, which a caller is not.
+        added = {"client": scope.get("client"), "state": dict(scope.get("state", {}))}
+        if (access := channel.access) is not None:
+            added["user"] = access
+            added["auth"] = AuthCredentials(["authenticated", *sorted(access.scopes)])
+        request.extensions[_SCOPE] = added
+
+
+class OperationTool(Tool):
+    """An operation of an HTTP API as a tool. Made by `openapi_tools`.
+
+    Attributes:
+        operation: its `operationId`, or its method and path.
+    """
+
+    def __init__(
+        self, operation: str, request: OperationRequest, client: httpx.AsyncClient
+    ) -> None:
+        self.operation = self.__name__ = operation  # the latter names it in errors
+        self._request = request
+        self._client = client
+
+    @cached_property
+    def _output(self) -> Schema | None:
+        given = self.output_schema
+        return Schema(given, formats=False) if isinstance(given, Mapping) else None
+
+    async def call(self, request: ToolRequest, channel: Channel) -> CallToolResult:
+        """Send the request to the API, and return its response.
+
+        Raises:
+            ToolError: an argument cannot be sent; the API cannot be reached, or responds with a
+                status of 400 or more.
+        """
+        # Not `request.arguments`, in which the defaults of the schema are filled in: a PATCH would
+        # change members that the caller has not named.
+        raw: Any = request.raw_arguments or b"{}"
+        try:
+            sent = self._request.build(self._client, _decode(raw))
+            if isinstance(self._client, InProcessClient):
+                self._client.act_for(channel, sent)
+            response = await self._client.send(sent, stream=True)
+            try:
+                body = await _read(response)
+            finally:
+                await response.aclose()
+        except (httpx.HTTPError, httpx.InvalidURL) as error:
+            reason = type(error).__name__  # the text of the error may contain the URL of the API
+            raise ToolError(f"{self.operation}: the request failed: {reason}") from error
+        return self._result(response, body)
+
+    def _result(self, response: httpx.Response, body: bytes) -> CallToolResult:
+        status = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
+        if response.is_error:
+            text = body.decode(errors="replace")[:_MAX_ERROR]
+            raise ToolError(f"{self.operation}: {status}\n{text}".rstrip())
+        try:
+            text = body.decode()
+        except UnicodeDecodeError:
+            raise ToolError(f"{self.operation}: {status}, but its content is no text") from None
+        value: Any = None
+        if _is_json(response.headers.get("Content-Type", "")):
+            with suppress(msgspec.DecodeError, RecursionError):
+                value = _decode(body)
+        if self._output is not None:
+            faults = self._output.check(value) if value is not None else ["no JSON object"]
+            if faults:
+                words = f"{status}, but not as the API documents: {'; '.join(faults)}"
+                return result(words, text, error=True)
+        if isinstance(value, dict):
+            return result(value)
+        return result(text or f"{status} {response.headers.get('Location', '')}".rstrip())
+
+
+def _is_json(media_type: str) -> bool:
+    name = media_type.partition(";")[0].strip().lower()
+    return name == "application/json" or name.endswith("+json")
+
+
+async def _read(response: httpx.Response) -> bytes:
+    body = bytearray()
+    async for piece in response.aiter_bytes():
+        body += piece
+        if len(body) > _MAX_RESPONSE:
+            raise ToolError(
+                f"The response has more than {_MAX_RESPONSE} bytes. Ask for less, such as one page."
+            )
+    return bytes(body)
+
+
+@lru_cache(maxsize=1024)
+def _is_linear(pattern: str) -> bool:
+    """Return whether *pattern* can be matched in linear time, as the checker requires."""
+    try:
+        Schema({"pattern": pattern})
+    except ConfigurationError:
+        return False
+    return True
+
+
+def _types_of(node: _Object) -> list[str]:
+    """Return the types of *node*; none if it has any type."""
+    given = node.get("type")
+    types = [each for each in _TYPES if each in (given if isinstance(given, list) else [given])]
+    if types and node.get("nullable") is True:  # OpenAPI 3.0 has no type "null"
+        types = [*dict.fromkeys((*types, "null"))]
+    return types
+
+
+def _alternatives(node: _Object) -> list[_Object]:
+    """Return the schemas of one type each that *node* stands for; none if it can stay as it is.
+
+    Models reject a type that is a list with an array or object, and null as a choice.
+    """
+    types = _types_of(node) or (["any", "null"] if node.get("nullable") is True else [])
+    simple = _COMPLEX.isdisjoint(node) and not {"array", "object"} & {*types}
+    if len(types) < 2 or simple:
+        return []
+    bare = {key: each for key, each in node.items() if key not in ("description", "nullable")}
+    if isinstance(bare.get("enum"), list):
+        bare["enum"] = [each for each in bare["enum"] if each is not None]
+    return [{"type": each} if each == "null" else {**bare, "type": each} for each in types]
+
+
+class OperationReader:
+    """Makes tools of the operations of a document.
+
+    Args:
+        document: the document as it was decoded from JSON.
+        client: sends the requests of the tools.
+    """
+
+    def __init__(self, document: _Object, client: httpx.AsyncClient) -> None:
+        self._document = document
+        self._client = client
+        self._targets: dict[str, Any] = {}
+
+    def resolve(self, node: Any) -> tuple[Any, frozenset[str]]:
+        """Return the value that *node* refers to, and the references on the way to it.
+
+        Members beside a `$ref` replace those of its target.
+
+        Raises:
+            UnusableOperation: a reference leads nowhere, to itself or out of the document.
+        """
+        passed: frozenset[str] = frozenset()
+        while type(node) is dict and "$ref" in node:
+            reference = str(node["$ref"])
+            if reference in passed:
+                raise UnusableOperation(f"$ref {reference[:200]!r} refers to itself")
+            passed |= {reference}
+            if reference not in self._targets:
+                self._targets[reference] = self._at(reference)
+            target = self._targets[reference]
+            if len(node) > 1 and type(target) is dict:
+                beside = {key: each for key, each in node.items() if key != "$ref"}
+                target = {**target, **beside}
+            node = target
+        return node, passed
+
+    def _object(self, node: Any) -> _Object:
+        """Return the object that *node* refers to; an empty one in place of another value."""
+        found, _ = self.resolve(node)
+        return found if type(found) is dict else {}
+
+    def _at(self, reference: str) -> Any:
+        if not reference.startswith("#"):
+            raise UnusableOperation(
+                f"$ref {reference[:200]!r} is outside of the document, and nothing is fetched: "
+                f"bundle the document into one file"
+            )
+        found: Any = self._document
+        try:
+            for step in unquote(reference).split("/")[1:]:
+                key = step.replace("~1", "/").replace("~0", "~")
+                found = found[int(key)] if isinstance(found, list) else found[key]
+        except (LookupError, ValueError, TypeError):
+            raise UnusableOperation(f"$ref {reference[:200]!r} leads nowhere") from None
+        return found
+
+    def schema(self, given: Any, *, hidden: str) -> dict[str, Any]:
+        """Return the schema *given* in JSON Schema 2020-12 and without references.
+
+        A schema within itself, and the levels for which there is no room, accept any value.
+        Properties that are *hidden* are left out.
+
+        Raises:
+            UnusableOperation: a reference cannot be resolved.
+        """
+        root: dict[str, Any] = {}
+        # Breadth first, so that a large schema keeps its upper levels.
+        pending = deque([(given, root, frozenset[str](), 0)])
+        room = _MAX_SUBSCHEMAS
+        while pending:
+            node, made, above, depth = pending.popleft()
+            node, passed = self.resolve(node)
+            if type(node) is not dict:
+                made |= {"not": {}} if node is False else {}
+                continue
+            if hidden == "writeOnly":
+                node = {key: node[key] for key in _OUTPUT if key in node}
+            counted = [node.get(each) for each in ("properties", "enum", *_LISTS)]
+            size = sum(len(each) for each in counted if isinstance(each, dict | list))
+            below: _Below = []
+            if size > room or depth > _MAX_DEPTH or not passed.isdisjoint(above):
+                types = _types_of(node)
+                kind = types[0] if len(types) == 1 else None
+                self._fill({"type": kind, "description": node.get("description")}, made, hidden)
+            elif alternatives := _alternatives(node):
+                self._fill({"description": node.get("description")}, made, hidden)
+                made["anyOf"] = [{} for _ in alternatives]
+                below = [*zip(alternatives, made["anyOf"], strict=True)]
+            else:
+                below = self._fill(node, made, hidden)
+            room -= size + len(below)
+            pending += [(each, into, above | passed, depth + 1) for each, into in below]
+        return root
+
+    def _fill(self, node: _Object, made: dict[str, Any], hidden: str) -> _Below:
+        """Copy the keywords of *node* to *made*; return the schemas below, yet to be filled."""
+        below: _Below = []
+
+        def child(schema: Any) -> dict[str, Any]:
+            below.append((schema, {}))
+            return below[-1][1]
+
+        if types := _types_of(node):
+            made["type"] = types[0] if len(types) == 1 else types
+            made |= {"items": {}} if types == ["array"] else {}
+        for keyword, value in node.items():
+            if type(value) in _COPIED.get(keyword, ()):
+                if keyword != "pattern" or _is_linear(value):
+                    made[keyword] = value[:_MAX_TEXT] if keyword == "description" else value
+            elif keyword == "properties" and type(value) is dict:
+                shown = {name: self._object(each).get(hidden) for name, each in value.items()}
+                made[keyword] = {
+                    str(name): child(value[name]) for name in shown if shown[name] is not True
+                }
+            elif keyword in _LISTS and type(value) is list and value:
+                made[keyword] = [child(each) for each in value]
+            elif keyword in _SINGLE and type(value) in (dict, bool):
+                made[keyword] = child(value) if type(value) is dict else value
+            elif keyword == "enum" and type(value) is list and value:
+                made |= {"enum": value} if {*map(type, value)} <= {*_SCALARS} else {}
+        if names := _listed(node.get("required")):
+            absent = {*node.get("properties", ())} - {*made.get("properties", ())}
+            names = [each for each in names if type(each) is str and each not in absent]
+            made["required"] = [*dict.fromkeys(names)]
+        for bound in ("Minimum", "Maximum"):
+            # OpenAPI 3.0: a boolean beside `minimum`.
+            if node.get(f"exclusive{bound}") is True and bound.lower() in made:
+                made[f"exclusive{bound}"] = made.pop(bound.lower())
+        if "patternProperties" in node:  # not supported: others must be accepted then
+            made.pop("additionalProperties", None)
+        return below
+
+    def operations(self) -> Iterator[tuple[str, str, _Object, _Object]]:
+        """Yield each operation: its method and its path, the path item, and the operation."""
+        for path, each in self._object(self._document.get("paths")).items():
+            item = self._object(each)
+            for method in _METHODS:
+                if type(given := item.get(method)) is dict:
+                    yield method, str(path), item, given
+
+    def tool(self, id: str, method: str, path: str, item: _Object, given: _Object) -> OperationTool:
+        """Return the tool of the operation *given*, a member of the path *item*.
+
+        Raises:
+            UnusableOperation: it cannot be a tool.
+        """
+        if method == "trace":
+            raise UnusableOperation("a response to TRACE shows the credentials of the request")
+        if not _PATH.fullmatch(path):
+            raise UnusableOperation("its path has '.', '..', '//', a query or a fragment")
+        taken = Counter[str]()
+        found = self._parameters(path, item, given)
+        media_type, members = self._body(self._object(given.get("requestBody")))
+        parts = [self._part(place, str(name), each, taken) for place, name, each in found + members]
+        request = OperationRequest(method.upper(), path, parts, media_type)
+        tool = OperationTool(id, request, self._client)
+        tool.title = _text_of(given.get("summary"))
+        described = _text_of(given.get("description")) or tool.title
+        tool.description = described or f"{method.upper()} {path}"
+        tool.annotations = _ANNOTATIONS.get(method)
+        arguments = {
+            "type": "object",
+            "properties": {part.argument: part.schema for part in parts},
+            "required": [part.argument for part in parts if part.required],
+            "additionalProperties": False,
+        }
+        tool.input_schema = self.schema(arguments, hidden="readOnly")
+        tool.output_schema = self._output(given.get("responses"))
+        return tool
+
+    def _parameters(
+        self, path: str, item: _Object, given: _Object
+    ) -> list[tuple[str, str, _Object]]:
+        """Return the place, the name and the object of each parameter, those of the path first."""
+        # A path may name parameters that are not described.
+        found: dict[tuple[str, str], _Object] = {
+            ("path", name): {"schema": {"type": "string"}} for name in _PLACEHOLDER.findall(path)
+        }
+        in_path = {*found}
+        for each in (*_listed(item.get("parameters")), *_listed(given.get("parameters"))):
+            parameter = self._object(each)
+            name, place = str(parameter.get("name")), str(parameter.get("in"))
+            if place not in _STYLES or (place == "header" and not _TOKEN.fullmatch(name)):
+                raise UnusableOperation(f"its parameter {name[:100]!r} is in {place[:100]!r}")
+            is_ignored = place == "header" and name.lower() in _RESERVED
+            if not is_ignored and (place != "path" or (place, name) in in_path):
+                found[place, name] = parameter
+        return [(*key, found[key]) for place in _STYLES for key in found if key[0] == place]
+
+    def _part(self, place: str, name: str, given: _Object, taken: Counter[str]) -> RequestPart:
+        style = given.get("style", _STYLES[place][0])
+        if style not in _STYLES[place]:
+            raise UnusableOperation(f"its parameter {name[:100]!r} has the style {style!r:.100}")
+        schema = given.get("schema")
+        if content := self._object(given.get("content")):
+            schema, style = self._object(next(iter(content.values()))).get("schema"), "json"
+        # Members beside a `$ref` replace those of its target.
+        described: _Object = dict(schema) if type(schema) is dict else {}
+        described |= {key: given[key] for key in ("description", "deprecated") if key in given}
+        if place != "member":  # parameters may share a schema with members that are read-only
+            described["readOnly"] = False
+        return RequestPart(
+            argument=_unique(name, taken, "body" if place == "member" else place),
+            name=name,
+            place=place,
+            schema=described,
+            required=place == "path" or given.get("required") is True,
+            style=style,
+            explode=given.get("explode", style == "form") is True,
+            multi_segment=any(each.get("x-multi-segment") is True for each in (given, described)),
+        )
+
+    def _body(self, given: _Object) -> tuple[str | None, list[tuple[str, str, _Object]]]:
+        """Return the media type of a body, and its parts as if they were parameters.
+
+        The members of an object become arguments beside the parameters. Any other value is the
+        argument `body`.
+        """
+        content = self._object(given.get("content"))
+        types = {str(key).partition(";")[0].strip().lower(): each for key, each in content.items()}
+        usable = [each for each in types if _is_json(each) or each == _FORM]
+        if not types:
+            return None, []
+        if not usable:
+            raise UnusableOperation(f"its body is {', '.join(types)[:200]}: no JSON and no form")
+        media, required = self._object(types[usable[0]]), given.get("required") is True
+        root, encoding = self._object(media.get("schema")), self._object(media.get("encoding"))
+        properties = self._object(root.get("properties"))
+        is_open = root.get("additionalProperties", False) is not False
+        if properties and not is_open and _COMPLEX.isdisjoint(root) and not _alternatives(root):
+            needed = _listed(root.get("required")) if required else []
+            return usable[0], [
+                (
+                    "member",
+                    name,
+                    {**self._object(encoding.get(name)), "schema": each}
+                    | {"required": name in needed},
+                )
+                for name, each in properties.items()
+            ]
+        if usable[0] == _FORM:
+            raise UnusableOperation("its form is not an object with properties of its own")
+        return usable[0], [
+            ("body", "body", {**given, **media, "required": required, "content": None})
+        ]
+
+    def _output(self, responses: Any) -> dict[str, Any] | None:
+        """Return the schema of the only successful response, if that is a JSON object."""
+        try:
+            given = self._object(responses)
+            found = [each for status, each in given.items() if str(status).startswith("2")]
+            content = self._object(self._object(found[0]).get("content")) if found else {}
+            if len(found) != 1 or len(content) != 1 or not _is_json(str(next(iter(content)))):
+                return None
+            schema = self._object(next(iter(content.values()))).get("schema")
+            if self._object(schema).get("type") != "object":
+                return None
+            made = self.schema(schema, hidden="writeOnly")
+        except UnusableOperation:
+            return None  # the operation can be called all the same
+        return made if made.get("type") == "object" else None
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
+def _text_of(value: Any) -> str | None:
+    return (value.strip()[:_MAX_TEXT] or None) if isinstance(value, str) else None
+
+
+def _unique(text: str, taken: Counter[str], place: str = "") -> str:
+    """Return *text* as a name that clients accept and that is not *taken*; add it to those.
+
+    A name that is taken gets its *place*, or a number.
+    """
+    name = re.sub(r"[^a-zA-Z0-9_-]+", "_", text).strip("_")[:_MAX_NAME] or "unnamed"
+    if name in taken and place:
+        name = f"{name[: _MAX_NAME - 8]}_{place}"
+    found = name
+    while found in taken:
+        taken[name] += 1
+        found = f"{name[: _MAX_NAME - 8]}_{taken[name]}"
+    taken[found] += 1
+    return found
+
+
+def _load(source: Any) -> _Object:
+    try:
+        document = source if isinstance(source, Mapping) else _decode(Path(source).read_bytes())
+    except (OSError, TypeError, ValueError, RecursionError) as error:
+        raise ConfigurationError(
+            f"openapi_tools: {source!r:.200} is no path of a JSON file (of YAML, pass the decoded "
+            f"document): {error}"
+        ) from error
+    version = document.get("openapi") if isinstance(document, Mapping) else None
+    if not str(version).startswith("3."):
+        raise ConfigurationError(
+            f"openapi_tools: {version!r:.50} is not a version of OpenAPI 3.0 or later"
+        )
+    return dict(document)
+
+
+class OperationTools(list[OperationTool]):
+    """The tools of an API, in the order of its document. Pass it as `Suite(tools=)`.
+
+    Attributes:
+        skipped: the operations that are no tools, each with the reason.
+    """
+
+    skipped: dict[str, str]
+
+
+def openapi_tools(
+    source: Any,
+    *,
+    client: httpx.AsyncClient | None = None,
+    only: Collection[str] = ("*",),
+    rename: Callable[[str], str | None] | None = None,
+) -> OperationTools:
+    """Return a tool for each operation of an HTTP API, for `Suite(tools=)`.
+
+    Args:
+        source: its OpenAPI document: a path of JSON or YAML, or the decoded document; or a FastAPI
+            app with all its routes, which is then called in this process with the access of the
+            caller.
+        client: sends the requests, to its `base_url`, and authenticates them. Not needed for an
+            app. It stays open.
+        only: the operations that become tools, each by its `operationId`, or by its method and path
+            (`"GET /users/{id}"`); `*` stands for any text. Default: all.
+        rename: returns the name of the tool for an `operationId`; None for the default, which is
+            that id with `_` in place of characters that clients reject.
+
+    Raises:
+        ConfigurationError: the document cannot be read, an option is wrong, or `only` names an
+            operation that does not exist.
+    """
+    app = source if callable(source) and hasattr(source, "openapi") else None
+    document = _load(source if app is None else app.openapi())
+    if app is not None and client is None:
+        client = InProcessClient(app)
+    if not isinstance(client, httpx.AsyncClient) or not client.base_url.host:
+        raise ConfigurationError(
+            f"openapi_tools: client must be an httpx.AsyncClient with a base_url; the servers of "
+            f"the document are not used by themselves: {document.get('servers')!r:.200}"
+        )
+    if isinstance(only, str):
+        raise ConfigurationError(f"openapi_tools: only takes a list, not the text {only!r}")
+    reader = OperationReader(document, client)
+    tools, tools.skipped = OperationTools(), {}
+    unused, ids, taken = {*only}, set[str](), Counter[str]()
+    for method, path, item, given in reader.operations():
+        place = f"{method.upper()} {path}"
+        id = str(given.get("operationId") or place)
+        id = place if id in ids else id
+        ids.add(id)
+        matching = {each for each in only if fnmatchcase(id, each) or fnmatchcase(place, each)}
+        unused -= matching
+        if not matching:
+            continue
+        try:
+            tool = reader.tool(id, method, path, item, given)
+        except UnusableOperation as error:
+            tools.skipped[id] = str(error)
+            continue
+        name = rename(id) if rename is not None else None
+        if name is not None:
+            check_tool_name(f"openapi_tools: the tool of {id!r}", name)
+        tool.name = name or _unique(id if id != place else f"{method}{path}", taken)
+        tools.append(tool)
+    if unused - {"*"}:
+        raise ConfigurationError(f"openapi_tools: only: no operation is {min(unused)!r}")
+    return tools
