@@ -7,7 +7,7 @@ without handles does not load them.
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
 
@@ -17,6 +17,10 @@ from genmcp.faults import Fault
 if TYPE_CHECKING:
     from genmcp.core.seal import Seal
     from genmcp.stores.store import Store
+
+
+_MAX_VALUES: Final = 100
+"""The number of bound values in the arguments of a call, each of which is looked up."""
 
 
 class Owner(NamedTuple):
@@ -69,7 +73,6 @@ class BoundValue:
         Raises:
             ToolError: it does not exist, or belongs to another client.
         """
-        raise NotImplementedError
 
     @classmethod
     def read(cls, given: Any) -> Self:
@@ -138,6 +141,8 @@ def bound_values(get_owner: GetOwner = no_owner) -> Iterator[list[Any]]:
 
 async def faults_of(values: Sequence[BoundValue], given: bytes) -> Sequence[Fault]:
     """Return a fault for each of *values*, read from the JSON *given*, that its owner lacks."""
+    if len(values) > _MAX_VALUES:
+        return [Fault((), f"{len(values)} ids, but the maximum is {_MAX_VALUES} in a call")]
     faults = []
     for each in values:
         try:

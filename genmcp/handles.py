@@ -23,14 +23,13 @@ call has taken the lease over; then its write is refused, and its call fails.
 """
 
 import asyncio
-from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from functools import lru_cache
 from math import inf
 from random import random
 from secrets import token_bytes
 from struct import Struct
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from msgspec.structs import replace
@@ -53,6 +52,7 @@ from genmcp.tasks.jobs import Run
 from genmcp.tasks.values import codec_of, to_json
 
 T = TypeVar("T")
+V = TypeVar("V")  # type checkers do not infer T for `Handle.new`, without the type
 
 _LEASE: Final = 15.0
 """Seconds after which a value that a killed process was changing can be changed again."""
@@ -111,6 +111,9 @@ class _Change(NamedTuple):
     value: Any
 
 
+_HandleList: TypeAlias = "list[Handle[T]]"  # `list` is a method within the class
+
+
 class Handle(BoundValue, Generic[T]):
     """A value of the type T, such as a struct, a dataclass or a pydantic model, by its id.
 
@@ -153,8 +156,8 @@ class Handle(BoundValue, Generic[T]):
 
     @classmethod
     async def new(
-        cls, within: Channel[Any] | Run[Any], value: T, *, ttl: float = 86400.0
-    ) -> "Handle[T]":
+        cls, within: Channel[Any] | Run[Any], value: V, *, ttl: float = 86400.0
+    ) -> "Handle[V]":
         """Store *value* for the client of *within*, and return its handle.
 
         Args:
@@ -169,8 +172,8 @@ class Handle(BoundValue, Generic[T]):
         """
         if not 0 < ttl <= _MAX_TTL:
             raise ContractError(f"Handle.new: ttl must be seconds up to ten years, not {ttl!r}")
-        of_value: Any = type(value)
-        kind: type[Handle[T]] = cls if cls._type is not None else _handle_of(of_value)
+        kind: Any = type(value)
+        kind = _handle_of(kind) if cls._type is None else cls
         owner, data = within.owner(), kind._to_json(value)
         if await owner.store.count(kind._label(owner, owner.client)) >= _MAX_OF_CLIENT:
             raise ToolError(f"There are already {_MAX_OF_CLIENT} of {kind._title}: delete one.")
@@ -178,12 +181,12 @@ class Handle(BoundValue, Generic[T]):
         name = round(owner.store.now() * 1000).to_bytes(6) + token_bytes(6)
         bound = kind._name, owner.principal
         id = owner.seal.seal(Purpose.HANDLE, _SEALED.pack(name, ttl), *bound, ttl=inf)
-        made = kind(id, within)
-        await made._write(made._location(), _StoredValue(id, owner.client, 0.0, data), 0, new=True)
+        made: Handle[V] = kind(id, within)
+        await made._write(made._location(), _StoredValue(id, owner.client, 0.0, data), 0)
         return made
 
     @classmethod
-    async def list(cls, within: Channel[Any] | Run[Any]) -> "Sequence[Handle[T]]":
+    async def list(cls, within: Channel[Any] | Run[Any]) -> "_HandleList[T]":
         """Return the handles of this type that the client of *within* has, the oldest first.
 
             carts = await Handle[Cart].list(channel)
@@ -192,7 +195,7 @@ class Handle(BoundValue, Generic[T]):
         """
         cls.schema()  # it has a type
         owner, last = within.owner(), None
-        found: list[Handle[T]] = []
+        found: _HandleList[T] = []
         if owner.principal is None and owner.client.startswith(ADDRESS):
             return found
         label = cls._label(owner, owner.client)
@@ -270,10 +273,9 @@ class Handle(BoundValue, Generic[T]):
             raise self._refusal()
         return _decode(entry.value), entry.version
 
-    async def _write(
-        self, location: _Location, record: _StoredValue, version: int, *, new: bool = False
-    ) -> None:
-        client, labels = record.client, [self._label(location.owner, record.client)]
+    async def _write(self, location: _Location, record: _StoredValue, version: int) -> None:
+        client, new = record.client, version == 0
+        labels = [self._label(location.owner, client)]
         put = Put(location.key, _encode(record), location.ttl, version, client, new, labels)
         await location.owner.store.apply(put)
 
@@ -299,9 +301,8 @@ class Handle(BoundValue, Generic[T]):
 
     def _refusal(self) -> ToolError:
         # One text for all causes: it must not tell whether another client has the value.
-        return ToolError(
-            f"there is no such {self._title}: the id is wrong, or it has expired or was deleted"
-        )
+        text = f"there is no such {self._title}: the id is wrong, or it has expired or was deleted"
+        return ToolError(text)
 
     # The type of the values.
 
@@ -310,7 +311,7 @@ class Handle(BoundValue, Generic[T]):
         if cls._type is None:
             raise ConfigurationError("a Handle needs the type of its values: Handle[Cart]")
         codec_of(cls.__name__, cls._type)
-        text = f"Id of a {cls._title}, which another tool of this server has returned"
+        text = f"Id of the {cls._title}, as another tool of this server has returned it"
         return {"type": "string", "description": text}
 
     @classmethod

@@ -87,7 +87,7 @@ async def drop(cart: Handle[Cart]) -> None:
 
 @tool
 async def mine(channel: Channel) -> list[Handle[Cart]]:
-    return [*await Handle[Cart].list(channel)]
+    return await Handle[Cart].list(channel)
 
 
 SHOP = (start, add, show, drop, mine)
@@ -123,7 +123,7 @@ async def test_handle_is_an_id_with_a_description() -> None:
     async with connect(mux_of(pay)) as client:
         schemas = {each.name: each.input_schema["properties"] for each in await client.tools()}
 
-    described = "Id of a Cart, which another tool of this server has returned"
+    described = "Id of the Cart, as another tool of this server has returned it"
     assert schemas["add"]["cart"] == {"type": "string", "description": described}
     assert schemas["pay"]["cart"] == {"type": "string", "description": "What to pay for"}
 
@@ -170,6 +170,23 @@ async def test_values_of_each_kind_of_type_are_changed(kind: Any) -> None:
         assert "/value: expected a string" in await call("put", value=7, item="a plate")
 
 
+class Parcel(pydantic.BaseModel):
+    cart: Handle[Cart]
+
+
+async def test_models_of_pydantic_contain_handles() -> None:
+    """As arguments, and as results that the hook makes."""
+
+    @tool
+    async def pack(parcel: Parcel) -> Parcel:
+        return Parcel(cart=parcel.cart)
+
+    async with shop(pack) as call:
+        parcel = {"cart": await call("start")}
+        assert await call("pack", parcel=parcel) == parcel
+        assert f"/parcel/cart: {REFUSED}" in await call("pack", parcel={"cart": "another"})
+
+
 async def test_handles_are_found_at_any_depth_of_arguments() -> None:
     """Fields of structs, and items of lists; a fault names the place of the one that is refused."""
 
@@ -190,6 +207,8 @@ async def test_handles_are_found_at_any_depth_of_arguments() -> None:
         assert await call("total", cart=one, more=[two, one]) == "3"
         refused = await call("total", cart=one, more=[two, "another"])
         assert refused == f"Invalid arguments for tool total:\n- /more/1: {REFUSED}"
+        many = await call("total", cart=one, more=[two] * 100)
+        assert many.endswith("(root): 101 ids, but the maximum is 100 in a call")
 
 
 async def test_ids_of_others_are_refused_as_those_that_never_were() -> None:
@@ -593,6 +612,9 @@ async def test_handle_can_be_made_of_a_kept_id() -> None:
     async with shop(add_kept) as call:
         assert await call("add_kept", id=await call("start")) == ["a cup"]
         assert await call("add_kept", id="another") == REFUSED
+        gone = await call("start")
+        await call("drop", cart=gone)
+        assert await call("add_kept", id=gone) == REFUSED
 
 
 async def test_handle_outside_of_a_call_has_no_value() -> None:
@@ -619,7 +641,7 @@ async def test_types_of_values_are_checked() -> None:
     @tool
     async def wrong(channel: Channel) -> None:
         with pytest.raises(ContractError, match="Cart is Sure, which does not fit Cart"):
-            await Handle[Cart].new(channel, Sure(sure=True))  # type: ignore[arg-type]
+            await Handle[Cart].new(channel, Sure(sure=True))
         with pytest.raises(ContractError, match="ttl must be seconds up to ten years, not -1"):
             await Handle.new(channel, Cart(), ttl=-1)
         with pytest.raises(ConfigurationError, match=r"a Handle needs the type of its values"):
