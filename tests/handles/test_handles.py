@@ -25,8 +25,10 @@ from genmcp import (
     MemoryStore,
     Mux,
     Run,
+    ServerError,
     Suite,
     Tool,
+    ToolError,
     ToolRequest,
     elicit,
     handles,
@@ -34,9 +36,10 @@ from genmcp import (
     prompt,
     tool,
 )
-from genmcp.errors import ContractError
+from genmcp.errors import ContractError, StoreUnavailable
 from genmcp.handles import Handle
 from genmcp.protocol.tools import CallToolResult
+from genmcp.stores.store import Op
 from genmcp.testing import connect
 from tests.support.asgi import Client
 from tests.support.clock import Clock
@@ -330,7 +333,7 @@ async def test_client_cannot_fill_the_store_of_others() -> None:
     async with connect(mux, access=ANN) as ann, connect(mux, access=BOB) as bob:
         id = (await ann.call("start")).text
         await ann.call("add", {"cart": id, "item": "x" * 40_000})
-        with pytest.raises(Exception, match="This client has used the share"):
+        with pytest.raises(ServerError, match="This client has used the share"):
             await ann.call("add", {"cart": id, "item": "x" * 20_000})
         assert (await ann.call("show", {"cart": id})).data == ["x" * 40_000]
 
@@ -582,6 +585,43 @@ async def test_value_that_is_deleted_meanwhile_stays_deleted() -> None:
             expected = "failed unexpectedly" if fails else "changed or deleted it meanwhile"
             assert expected in await lingering
             assert REFUSED in await call("show", cart=id)
+
+
+class Failing(MemoryStore):
+    """A store that can be out of reach."""
+
+    fails = False
+
+    async def apply(self, *ops: Op) -> None:
+        if self.fails:
+            raise StoreUnavailable("out of reach")
+        await super().apply(*ops)
+
+
+@pytest.mark.parametrize("raises", [False, True])
+async def test_change_that_the_store_does_not_take_fails(raises: bool) -> None:
+    """The value stays, and can be changed once the lease has ended."""
+    store = Failing(clock=(clock := Clock(1000.0)))
+
+    @tool
+    async def change(cart: Handle[Cart]) -> None:
+        async with cart as value:
+            value.items.append("a cup")
+            store.fails = True
+            if raises:
+                raise ToolError("no cup")
+
+    async with shop(change, store=store) as call:
+        id = await call("start")
+        if raises:
+            assert await call("change", cart=id) == "no cup"
+        else:
+            with pytest.raises(ServerError, match="The server cannot keep what this needs now"):
+                await call("change", cart=id)
+        store.fails = False
+        assert await call("show", cart=id) == []
+        await clock.advance(handles._LEASE)
+        assert await call("add", cart=id, item="a plate") == ["a plate"]
 
 
 async def test_wait_for_the_change_of_another_call_is_bounded(
