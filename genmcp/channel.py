@@ -13,6 +13,7 @@ from weakref import WeakSet
 import msgspec
 from typing_extensions import TypeVar
 
+from genmcp.binding import Owner
 from genmcp.core.access import Access
 from genmcp.core.call import CallAction, CallPhase, CallState
 from genmcp.core.client_key import ClientKey
@@ -179,13 +180,15 @@ class CallServices(msgspec.Struct, frozen=True, eq=False):
 
     level_of: returns the lowest level of log messages that a request wants; None for no messages.
     result_of: returns the result of a call of a principal by its id. in_thread: runs a blocking
-    function in the thread pool.
+    function in the thread pool. owner: returns a client (its principal, and `Put.client`) as an
+    owner of bound values.
     """
 
     changes: ChangeNotifier
     level_of: Callable[[Request], Coroutine[Any, Any, LoggingLevel | None]]
     result_of: Callable[[str, str | None], Coroutine[Any, Any, CallToolResult]]
     in_thread: Callable[..., Coroutine[Any, Any, Any]]
+    owner: Callable[[str | None, str], Owner]
 
 
 class CallContext(CallState, kw_only=True, eq=False):
@@ -317,6 +320,10 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
     def run_id(self) -> str | None:
         """The `run.id` of the job that the call waited for; in `on_cancel` and after a wait."""
         return self.context.run
+
+    def owner(self) -> Owner:
+        """Return the client as an owner of values, which `genmcp.handles` needs."""
+        return self.context.services.owner(self.principal, self.context.client)
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None

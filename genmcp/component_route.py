@@ -185,11 +185,11 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         name = otherwise or continuation.tag
         method, parameter = self._method(name)
         if parameter.outcome:
-            value = parameter.convert(self.hook_name(name), outcome)
+            value = parameter.convert(self.hook_name(name), outcome, channel.owner)
         elif isinstance(outcome, Failed):
             outcome.result()  # raises the error of the wait, which ends the call
         elif not declined:
-            value = parameter.convert(self.hook_name(name), value)
+            value = parameter.convert(self.hook_name(name), value, channel.owner)
         elif not otherwise:
             return self.declined(declined)
         if not isinstance(method, FunctionStep):

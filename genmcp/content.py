@@ -38,6 +38,7 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.binding import BoundValue
 from genmcp.core.outcome import Done, Failed
 from genmcp.core.waiting import ExternalJob, Job, JobGroup, returned
 from genmcp.errors import ContractError
@@ -172,6 +173,8 @@ def to_result(value: Any, *, structured: bool) -> CallToolResult:
     Raises:
         ContractError: a tool must not return such a value.
     """
+    if isinstance(value, BoundValue):
+        value = value.id
     if isinstance(value, CallToolResult):
         given = value.structured_content
         if given is msgspec.UNSET or isinstance(given, msgspec.Raw):

@@ -13,6 +13,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec.structs import replace
 
+from genmcp.binding import GetOwner, bound_values, no_owner
 from genmcp.channel import Channel
 from genmcp.core.access import Access
 from genmcp.core.continuation import Continuation
@@ -190,18 +191,19 @@ class StepValue(msgspec.Struct, frozen=True):
         hint = hint_of(function, name)
         return cls(name == "outcome" or Failed in get_args(hint), _reader_of(hint))
 
-    def convert(self, method: str, found: Any) -> Any:
+    def convert(self, method: str, found: Any, owner: GetOwner = no_owner) -> Any:
         """Return *found*, the value or outcome of a wait, converted to the annotated type.
 
         The value of a job is JSON: without the conversion, a method that annotates a `date` or a
         model would get a `str` or a `dict`. Only an awaitable returns Python objects, which are not
-        converted.
+        converted. Bound values in it belong to *owner*.
 
         Raises:
             ContractError: *found* does not match the type.
         """
         try:
-            return self.read(found)
+            with bound_values(owner):
+                return self.read(found)
         except ValueError as error:
             raise ContractError(f"{method} cannot take the value of the wait: {error}") from error
         except TypeError:  # a type that msgspec does not support, or a Protocol

@@ -17,6 +17,7 @@ import msgspec
 
 from genmcp._schema.of_pydantic import is_pydantic, is_pydantic_note
 from genmcp._schema.of_type import schema_of
+from genmcp.binding import described
 from genmcp.channel import Channel
 from genmcp.content import CONTENT
 from genmcp.core.request import Request
@@ -224,7 +225,7 @@ def _needs_pydantic(field: _Field) -> bool:
 def _struct_field(owner: str, name: str, hint: Any, default: Any) -> Any:
     """Return a field as `msgspec.defstruct` takes it."""
     try:
-        msgspec.json.schema(hint)
+        msgspec.json.schema(hint, schema_hook=described)
     except TypeError as error:
         raise ConfigurationError(
             f"{owner}: parameter {name}: {hint} is not read from JSON here; use a struct, a "

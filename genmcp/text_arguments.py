@@ -90,6 +90,8 @@ def _of_type(source: Any) -> TextArguments:
     # Unknown arguments are ignored: a client may send further fields of its form. They are not
     # typing errors, since no model writes them.
     typed = arguments_of(source, extra="ignore", origin="arguments")
+    if typed.bound:
+        raise ConfigurationError("arguments: a Handle is an argument of tools and jobs only")
     required = typed.schema.get("required", [])
     properties: Mapping[str, Any] = typed.schema.get("properties", {})
     values = {name: _Values(typed.schema, schema) for name, schema in properties.items()}

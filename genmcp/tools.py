@@ -19,6 +19,7 @@ method in which the call continues: `elicit("Sure?").then(self.sure)`.
 
 import inspect
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any, Generic, Literal, is_typeddict
 
 import msgspec
@@ -28,6 +29,7 @@ from typing_extensions import TypeVar
 from genmcp._schema.arguments import Arguments, Extra, arguments_of
 from genmcp._schema.of_type import schema_of
 from genmcp._schema.schema import Formats, Schema
+from genmcp.binding import bound_values, faults_of
 from genmcp.channel import Channel
 from genmcp.component import (
     DescribedComponent,
@@ -199,6 +201,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         arguments: the schema and the decoder of its arguments.
         output: its output schema, or None.
         validates: whether the tool overrides `validate`.
+        prepares: whether more is done with the arguments than to decode them.
         is_async: whether `call` is an `async def`.
         cancels: its `on_cancel`, or None if the tool does not override it.
     """
@@ -209,6 +212,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
     arguments: Arguments
     output: Schema | None
     validates: bool
+    prepares: bool
     is_async: bool
     cancels: Hook | None
 
@@ -249,6 +253,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         # the response is held until `call` returns, without the time limit of `max_hold`.
         if policy.auto_hold and not can_continue(tool):
             policy = replace(policy, auto_hold=False)
+        validates = overrides(tool, "validate", Tool)
         return cls(
             owner=owner,
             place=f"tool {tool.name!r}",
@@ -257,7 +262,8 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             definition=definition,
             arguments=arguments,
             output=output,
-            validates=overrides(tool, "validate", Tool),
+            validates=validates,
+            prepares=validates or arguments.bound,
             is_async=inspect.iscoroutinefunction(tool.call),
             cancels=Hook.of(tool, "on_cancel", Tool),
             policy=policy,
@@ -269,7 +275,9 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
 
     async def handle(self, request: Request, channel: Channel) -> CallToolResult | Continue:
         """Decode and validate the arguments of *request*, run `call`, and return its result."""
-        if self.validates or channel.request is not request:
+        if self.prepares or channel.request is not request:
+            if self.arguments.bound:
+                await self._check_bound(request, channel)
             request = await self.begin(request, channel)
         else:
             # The decoded arguments are set on a copy: the transport, telemetry and middleware keep
@@ -290,7 +298,8 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
 
     async def prepare(self, request: Request, channel: Channel) -> Request:
         """Return *request* with its arguments, decoded and validated."""
-        arguments = self._decode(request)
+        with bound_values(channel.owner) if self.arguments.bound else nullcontext():
+            arguments = self._decode(request)
         if self.validates:
             return await self._validated(request, arguments, channel)
         return replace(request, arguments=arguments)
@@ -340,6 +349,19 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             return self.arguments.decode(request.params.given)  # type: ignore[attr-defined]
         except ArgumentFaults as error:
             raise InvalidArguments(self.definition.name, error.faults) from None
+
+    async def _check_bound(self, request: Request, channel: Channel) -> None:
+        """Check that the bound values in the arguments of *request* exist and are its client's.
+
+        Only before `call`: a call that continues may have deleted them.
+
+        Raises:
+            InvalidArguments: some do not.
+        """
+        with bound_values(channel.owner) as found:
+            self._decode(request)
+        if faults := await faults_of(found, request.params.given):  # type: ignore[attr-defined]
+            raise InvalidArguments(self.definition.name, faults)
 
     async def _validated(self, request: Request, arguments: Any, channel: Channel) -> Request:
         try:

@@ -29,20 +29,21 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 BUDGETS = {
     "auth/ client/auth/ core/auth/": 3_790,
     "client/ core/client/": 5_540,
-    "tasks/": 3_660,
+    "tasks/": 3_680,
     "stores/": 3_210,
-    "mux/": 3_140,
+    "mux/": 3_150,
     "transports/": 3_255,
     "cli/": 3_345,
     "extensions/": 1_500,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_610,
-    "catalogue": 205,
-    "schema/": 1_580,
+    "schema/": 1_590,
     "protocol/ wire/ core/": 4_400,
     "prompts/ resources/ question/ suite/ telemetry/": 2_640,
+    "catalogue": 205,
+    "handles binding": 300,
     "openapi": 540,
-    "": 2_950,  # the modules at the top, and the console
+    "": 2_980,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {

@@ -431,5 +431,5 @@ async def test_documentation_shows_the_faults_of_its_first_tool(modules: Path) -
 def test_documentation_links_are_not_broken() -> None:
     """Every relative link is a path to an existing file."""
     for page in PAGES:
-        for target in re.findall(r"\]\(((?!http)[^)#]+)", page.read_text("utf-8")):
+        for target in re.findall(r"\]\(((?!http)[^)#\s]+)[)#]", page.read_text("utf-8")):
             assert (page.parent / target).exists(), f"{page}: {target}"

@@ -19,7 +19,7 @@ LAYERS = [
     {"protocol"},
     {"wire"},
     {"core"},
-    {"cancellation", "dependencies", "stores", "tasks"},
+    {"binding", "cancellation", "dependencies", "stores", "tasks"},
     {
         "channel",
         "completion",
@@ -28,6 +28,7 @@ LAYERS = [
         "content",
         "decorator",
         "extensions.extension",
+        "handles",
         "hook",
         "log_handler",
         "prompts",

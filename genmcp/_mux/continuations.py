@@ -103,8 +103,9 @@ class Continuations:
         self._store = services.store
         self._state_ttl = services.limits.input_timeout
         self.tasks = Tasks(services, jobs=jobs, external=external, resume=self.resume)
+        level_of, in_thread = services.sessions.level_of, services.threads.run
         self.call_services = CallServices(
-            services.changes, services.sessions.level_of, self.tasks.result_of, services.threads.run
+            services.changes, level_of, self.tasks.result_of, in_thread, services.owner
         )
 
     # Calls of a client that waits for the result.

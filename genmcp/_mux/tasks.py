@@ -25,10 +25,11 @@ from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import Sessions
 from genmcp._mux.telemetry import Observers
 from genmcp._mux.threads import ThreadPool
+from genmcp.binding import Owner
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.core.access import Access
 from genmcp.core.call import CallAction, WorkCancelled
-from genmcp.core.client_key import ClientKey
+from genmcp.core.client_key import ClientKey, client_of
 from genmcp.core.continuation import Continuation
 from genmcp.core.failures import tool_error
 from genmcp.core.request import REQUEST_TYPES, ClientInfo, Request
@@ -106,6 +107,10 @@ class Services:
     threads: ThreadPool
     waiting_calls: ConcurrencyLimit
     observers: Observers
+
+    def owner(self, principal: str | None, client: str) -> Owner:
+        """Return a client, *client* in the store, as the owner of bound values."""
+        return Owner(self.store, self.seal, self.audience, principal, client)
 
 
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -323,6 +328,7 @@ class Tasks:
                 assigns=lambda task: services.assigns,
                 in_thread=services.threads.run,
                 observer=services.observers,
+                owner=lambda task: services.owner(task.owner, client_of(task.owner, task.address)),
             ),
             namespace=services.audience,
         )

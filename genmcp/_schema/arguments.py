@@ -8,6 +8,7 @@ from msgspec import Raw, Struct
 
 from genmcp._schema.of_type import allows_extra, decoder_of, schema_of
 from genmcp._schema.schema import Formats, Schema
+from genmcp.binding import bound_values
 from genmcp.errors import ArgumentFaults, ConfigurationError, MalformedParams
 from genmcp.faults import Fault
 from genmcp.wire.param_headers import HeaderRule, header_rules
@@ -35,11 +36,13 @@ class Arguments(Struct, frozen=True):
         decode: decodes the JSON text of a call's arguments; the text is empty if there are none.
             Raises `MalformedParams` if they are not a JSON object, `ArgumentFaults` if they do not
             fit the schema, and any exception of the code of a type.
+        bound: whether they may contain bound values (`genmcp.binding`).
     """
 
     schema: Mapping[str, Any]
     headers: tuple[HeaderRule, ...]
     decode: Callable[[Raw | bytes], Any]
+    bound: bool = False
 
 
 def arguments_of(
@@ -66,7 +69,8 @@ def arguments_of(
     if source is None:
         source = {"type": "object"}
     is_schema = isinstance(source, Mapping)
-    document = source if is_schema else schema_of(source, origin=origin)
+    with bound_values() as bound:
+        document = source if is_schema else schema_of(source, origin=origin)
     if document.get("type") != "object":
         raise ConfigurationError(
             f'{origin}: arguments are an object; the root of the schema needs "type": "object"'
@@ -87,7 +91,8 @@ def arguments_of(
     else:
         known = _known_names(schema) if closes else None
         decode = decoder_of(source, schema, known=known, check_text=_check_object)
-    return Arguments(document, header_rules(schema.parts.schemas, schema.parts.refuse), decode)
+    headers = header_rules(schema.parts.schemas, schema.parts.refuse)
+    return Arguments(document, headers, decode, bool(bound))
 
 
 def _dict_decoder(schema: Schema) -> Callable[[Raw | bytes], Any]:

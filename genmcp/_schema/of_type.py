@@ -9,6 +9,7 @@ from msgspec import Raw
 from genmcp._schema.inline import inlined, with_subschemas
 from genmcp._schema.of_pydantic import decoder_of_pydantic, is_pydantic, schema_of_pydantic
 from genmcp._schema.schema import Schema
+from genmcp.binding import decoded, described
 from genmcp.errors import ArgumentFaults, ConfigurationError
 from genmcp.faults import decoding_fault
 
@@ -45,7 +46,7 @@ def schema_of(source: Any, *, origin: str = "", output: bool = False) -> dict[st
 
 def _schema_of(source: Any) -> dict[str, Any]:
     try:
-        schema = msgspec.json.schema(source)
+        schema = msgspec.json.schema(source, schema_hook=described)
         # Defaults are given as Python values; in the schema they are JSON.
         schema = msgspec.json.decode(msgspec.json.encode(schema))
     except (TypeError, ValueError) as error:
@@ -119,7 +120,10 @@ def decoder_of(
     called with a text that was rejected, and may raise a better error.
     """
     of_pydantic = is_pydantic(source)
-    typed = decoder_of_pydantic(source) if of_pydantic else msgspec.json.Decoder(source).decode
+    if of_pydantic:
+        typed = decoder_of_pydantic(source)
+    else:
+        typed = msgspec.json.Decoder(source, dec_hook=decoded).decode
     # msgspec matches patterns with `re`, which may take exponential time. It only gets values that
     # the linear engine of jsonschema-rs has accepted.
     checks_first = not of_pydantic and schema.parts.uses("pattern")

@@ -56,6 +56,7 @@ class Purpose(StrEnum):
     EVENT = "event"
     DPOP_NONCE = "dpop_nonce"
     TOKENS = "tokens"
+    HANDLE = "handle"
 
 
 class _Keys(NamedTuple):

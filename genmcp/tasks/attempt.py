@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.binding import GetOwner
 from genmcp.core.failures import is_expected
 from genmcp.core.outcome import Done, Failed, pack
 from genmcp.core.waiting import Finished, Job
@@ -118,8 +119,8 @@ class AttemptResult(msgspec.Struct, frozen=True):
     progress: JobProgress | None = None
 
 
-def function_of(job: Job) -> tuple[JobFunction[..., Any], Mapping[str, Any]]:
-    """Return the function of *job*, and its arguments.
+def function_of(job: Job, owner: GetOwner) -> tuple[JobFunction[..., Any], Mapping[str, Any]]:
+    """Return the function of *job*, and its arguments; *owner* is that of bound values.
 
     Raises:
         NotRunnableHere: this process has no such function, or none that takes these arguments.
@@ -132,7 +133,7 @@ def function_of(job: Job) -> tuple[JobFunction[..., Any], Mapping[str, Any]]:
             "The job is not known to any worker",
         )
     try:
-        return function, function.arguments_of(job.arguments)
+        return function, function.arguments_of(job.arguments, owner)
     except (TypeError, ValueError) as error:
         raise NotRunnableHere(
             f"job {job.name} has other parameters here: {error}",

@@ -105,7 +105,7 @@ class JobRunner:
             asyncio.CancelledError: the attempt was cancelled, and so is the function.
         """
         name = f"job {job.name}"
-        function, arguments = function_of(job)
+        function, arguments = function_of(job, partial(self._environment.owner, task))
         progress = ProgressWriter(held.write_progress, lambda: working.cancel())
         run = self._run_of(held, task, job, progress, function.state_codec)
         call = partial(function, run, **arguments)
@@ -156,6 +156,7 @@ class JobRunner:
             failures=work.failures,
             retries=job.retries,
             _ends=None if job.timeout is None else loop.time() + job.timeout,
+            owner=partial(self._environment.owner, task),
         )
 
     async def _save(self, held: HeldTask, state: bytes) -> None:

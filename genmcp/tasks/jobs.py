@@ -27,6 +27,7 @@ from typing_extensions import TypeVar as DefaultTypeVar
 from typing_extensions import Unpack
 
 from genmcp._options import check_bounds
+from genmcp.binding import GetOwner, bound_values, no_owner
 from genmcp.core.waiting import Job
 from genmcp.dependencies import hints_of, injected, signature_of
 from genmcp.errors import ConfigurationError, ContractError
@@ -99,6 +100,7 @@ class Run(msgspec.Struct, Generic[S], frozen=True, eq=False):
         failures: how many earlier attempts have failed. Attempts that ended with a crash or a
             shutdown of their worker do not count.
         retries: how many failures are followed by another attempt: `@job(retries=)`.
+        owner: returns the client of the call as an owner of values, which `genmcp.handles` needs.
     """
 
     id: str
@@ -110,6 +112,7 @@ class Run(msgspec.Struct, Generic[S], frozen=True, eq=False):
     failures: int = 0
     retries: int = 0
     _ends: float | None = None
+    owner: GetOwner = no_owner
 
     @property
     def time_left(self) -> float | None:
@@ -146,7 +149,8 @@ class Run(msgspec.Struct, Generic[S], frozen=True, eq=False):
 
         Each read decodes it again: changing the returned value has no effect on later reads.
         """
-        state: S | None = self._state.decode()
+        with bound_values(self.owner):
+            state: S | None = self._state.decode()
         return state
 
     async def save(self, state: S) -> None:
@@ -315,16 +319,22 @@ class JobFunction(Generic[P, R_co]):
         """Return whether a job that raised *error* is tried again, if it has retries left."""
         return isinstance(error, self._retry_on) and not isinstance(error, self._do_not_retry)
 
-    def arguments_of(self, stored: Mapping[str, Any]) -> Mapping[str, Any]:
+    def arguments_of(
+        self, stored: Mapping[str, Any], owner: GetOwner = no_owner
+    ) -> Mapping[str, Any]:
         """Return the arguments for the function, of *stored*, which another release may have made.
+
+        Bound values among them belong to *owner*.
 
         Raises:
             TypeError, ValueError: the function does not accept them.
         """
         self._signature.bind(**stored)
         arguments = dict(stored)
-        for name in self._codecs.keys() & stored.keys():
-            arguments[name] = self._codecs[name].decode(stored[name])
+        if typed := self._codecs.keys() & stored.keys():
+            with bound_values(owner):
+                for name in typed:
+                    arguments[name] = self._codecs[name].decode(stored[name])
         return arguments
 
     @overload

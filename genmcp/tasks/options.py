@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._options import Count, Pause, Seconds, check_bounds
+from genmcp.binding import Owner, no_owner
 from genmcp.core.task import Task
 from genmcp.errors import ConfigurationError
 from genmcp.tasks.cron import Schedule
@@ -121,9 +122,10 @@ class JobEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a mux that the jobs of its service use.
 
     assigns: returns the `Run.assigns` of a job. in_thread: runs a blocking function. observer: is
-    notified of attempts at jobs and of lost leases.
+    notified of attempts at jobs and of lost leases. owner: returns the client of a job.
     """
 
     assigns: Callable[[Task], Mapping[str, Any]] = lambda task: {}
     in_thread: Callable[..., Coroutine[Any, Any, Any]] = asyncio.to_thread
     observer: StepObserver = StepObserver()
+    owner: Callable[[Task], Owner] = no_owner

@@ -15,6 +15,7 @@ from typing import Annotated, Any, Final, Literal, NoReturn, Union, get_args, ge
 import msgspec
 from msgspec.msgpack import Ext
 
+from genmcp.binding import BoundValue, is_bound
 from genmcp.core.outcome import check_json
 from genmcp.errors import ConfigurationError, ContractError
 
@@ -92,6 +93,8 @@ def _codec(hint: Any) -> Codec:
     Raises:
         TypeError: neither library reads it.
     """
+    if is_bound(hint):
+        return Codec(_name(hint), str, hint.read)
     if _is_of_pydantic(hint):
         return _codec_of_pydantic(hint)
     unknown: list[Any] = []
@@ -158,6 +161,8 @@ def json_form(value: Any, *, round_trip: bool = True) -> Any:
     """
     if isinstance(value, Mapping):
         return dict(value)
+    if isinstance(value, BoundValue):
+        return value.id
     dump = getattr(value, "model_dump", None)
     if dump is not None and not isinstance(value, type):
         return dump(mode="json", by_alias=True, round_trip=round_trip)

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from genmcp._mux.performing import report
+from genmcp.binding import no_owner
 from genmcp.channel import CallContext, CallServices, ChangeNotifier, Channel
 from genmcp.core.access import Access
 from genmcp.core.call import CallAction, CallPhase, Promote
@@ -101,7 +102,7 @@ def channel_of(
         sink=Silent(),
         caller=Local(),
         performer=performer or Recording(),
-        services=CallServices(ChangeNotifier(), no_level, no_result, threads),
+        services=CallServices(ChangeNotifier(), no_level, no_result, threads, no_owner),
     )
     return Channel(request, context, access)
 
