@@ -17,6 +17,7 @@ from genmcp.core.access import Access
 from genmcp.core.call import CallAction, CallPhase, CallState
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import ClientInfo, Request
+from genmcp.core.seal import Seal
 from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp.errors import AssignUnavailable, ContractError
 from genmcp.protocol.params import (
@@ -27,6 +28,7 @@ from genmcp.protocol.params import (
 )
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
+from genmcp.stores.store import Store
 
 _DISCARDED: Final = (CallPhase.CANCELLED_TASK, CallPhase.OVER)
 """Phases in which the output of a call is discarded."""
@@ -179,13 +181,15 @@ class CallServices(msgspec.Struct, frozen=True, eq=False):
 
     level_of: returns the lowest level of log messages that a request wants; None for no messages.
     result_of: returns the result of a call of a principal by its id. in_thread: runs a blocking
-    function in the thread pool.
+    function in the thread pool. store, seal: those of the mux.
     """
 
     changes: ChangeNotifier
     level_of: Callable[[Request], Coroutine[Any, Any, LoggingLevel | None]]
     result_of: Callable[[str, str | None], Coroutine[Any, Any, CallToolResult]]
     in_thread: Callable[..., Coroutine[Any, Any, Any]]
+    store: Store
+    seal: Seal
 
 
 class CallContext(CallState, kw_only=True, eq=False):

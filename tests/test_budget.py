@@ -31,7 +31,7 @@ BUDGETS = {
     "client/ core/client/": 5_540,
     "tasks/": 3_660,
     "stores/": 3_210,
-    "mux/": 3_140,
+    "mux/": 3_145,
     "transports/": 3_240,
     "cli/": 3_335,
     "extensions/": 1_500,
@@ -39,8 +39,9 @@ BUDGETS = {
     "hub/ composite/ registry/ discovery": 2_580,
     "schema/": 1_580,
     "protocol/ wire/ core/": 4_390,
-    "prompts/ resources/ question/ suite/ telemetry/": 2_640,
-    "": 2_940,  # the modules at the top, and the console
+    "overflow": 305,
+    "prompts/ resources/ question/ suite/ telemetry/": 2_660,
+    "": 2_955,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {
@@ -58,7 +59,7 @@ SETTINGS = {
     "genmcp.SQLiteStore": 4,
     "genmcp.Security": 2,
     "genmcp.ServerConfig": 11,
-    "genmcp.Suite": 14,
+    "genmcp.Suite": 15,
     "genmcp.Bearer": 8,
     "genmcp.auth.extensions.dpop.Dpop": 3,
     "genmcp.auth.Introspection": 7,

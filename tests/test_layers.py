@@ -30,6 +30,7 @@ LAYERS = [
         "extensions.extension",
         "hook",
         "log_handler",
+        "overflow",
         "prompts",
         "question",
         "resources",

@@ -104,7 +104,12 @@ class Continuations:
         self._state_ttl = services.limits.input_timeout
         self.tasks = Tasks(services, jobs=jobs, external=external, resume=self.resume)
         self.call_services = CallServices(
-            services.changes, services.sessions.level_of, self.tasks.result_of, services.threads.run
+            changes=services.changes,
+            level_of=services.sessions.level_of,
+            result_of=self.tasks.result_of,
+            in_thread=services.threads.run,
+            store=services.store,
+            seal=services.seal,
         )
 
     # Calls of a client that waits for the result.

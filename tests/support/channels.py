@@ -2,6 +2,7 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
@@ -11,10 +12,12 @@ from genmcp.core.access import Access
 from genmcp.core.call import CallAction, CallPhase, Promote
 from genmcp.core.client_key import LOCAL, ClientKey
 from genmcp.core.request import Request
+from genmcp.core.seal import Seal
 from genmcp.errors import CapabilityMissing
 from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
+from genmcp.stores.memory import MemoryStore
 
 
 class Silent:
@@ -96,12 +99,13 @@ def channel_of(
     access: Access | None = None,
 ) -> Channel[Any]:
     """Return the channel of *request* to a client that receives nothing."""
+    seal = Seal(secrets.token_bytes(32), "test", now=time.time, nonce=secrets.token_bytes)
     context = CallContext(
         phase,
         sink=Silent(),
         caller=Local(),
         performer=performer or Recording(),
-        services=CallServices(ChangeNotifier(), no_level, no_result, threads),
+        services=CallServices(ChangeNotifier(), no_level, no_result, threads, MemoryStore(), seal),
     )
     return Channel(request, context, access)
 
