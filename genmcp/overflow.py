@@ -117,7 +117,8 @@ class OverflowRoute(ToolRoute, frozen=True, kw_only=True):
         try:
             return await shortening.result()
         except StoreUnavailable as error:
-            reason = str(error) if isinstance(error, OverShare) else "the store did not take it"
+            full = isinstance(error, OverShare)
+            reason = "its client's share of the store has no room" if full else "the store failed"
             raise ToolError(
                 f"The result is longer than {self.overflow} characters (limit: overflow), and "
                 f"could not be kept: {reason}"
@@ -142,7 +143,8 @@ class _Shortening:
             self._data = view if sum(map(len, _characters(view))) > self._limit else None
         # The structured content is sent as text, too: that text is kept once.
         texts = [block.text for block in result.content if isinstance(block, TextContent)]
-        self._copies = {id(text) for text in texts if self._data and _is_same(text, self._data)}
+        longer = [text for text in texts if len(text) > self._limit]
+        self._copies = {id(text) for text in longer if self._data and _is_same(text, self._data)}
         self._texts = [text for text in texts if id(text) not in self._copies]
         self._long = sum(map(len, self._texts)) > self._limit
         binary = sum(len(_binary(block)) for block in result.content)
@@ -212,8 +214,11 @@ class _Shortening:
         is_text = resource is not None and resource.text is not None
         kind = (resource or block).mime_type or ("text/plain" if is_text else "")
         name = self._name if resource is None else resource.uri
-        parts = _slices(content) if is_text else map(b64decode, _slices(content, _CHUNK // 3 * 4))
-        return await self._keep(parts, kind or "application/octet-stream", name)
+        kind = kind or "application/octet-stream"
+        if is_text:
+            return await self._keep(_slices(content), kind, name)
+        decode = partial(b64decode, validate=True)
+        return await self._keep(map(decode, _slices(content, _CHUNK // 3 * 4)), kind, name)
 
     def _instead(self, begin: str, after: int, link: ResourceLink) -> list[Any]:
         length = (link.meta or {})[LENGTH]
@@ -234,7 +239,8 @@ class _Shortening:
         channel, id = self._channel, secrets.token_hex(16)
         store, client = channel.context.services.store, channel.context.client
         ttl = TTL if channel.task is None else channel.request.policy.result_ttl
-        (key, *_), written = _keys(id, channel), list[Delete]()
+        key, *_ = _keys(id, channel)
+        written = [Delete(key)]
         put = partial(Put, client=client, optional=True)
         length = size = 0
         is_text = False
@@ -242,7 +248,7 @@ class _Shortening:
             for chunk in chunks:
                 is_text = isinstance(chunk, str)
                 part = chunk.encode() if isinstance(chunk, str) else chunk
-                written.append(Delete(f"{key}#{len(written)}"))
+                written.append(Delete(f"{key}#{len(written) - 1}"))
                 await store.apply(put(written[-1].key, part, ttl=ttl + _MARGIN))
                 length, size = length + len(chunk), size + len(part)
             record = msgspec.msgpack.encode(KeptResult(length, is_text, mime_type))

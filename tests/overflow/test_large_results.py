@@ -112,15 +112,15 @@ async def test_result_of_50_mb_is_read_after_a_restart(kind: str, tmp_path: Path
     async with shared_store(kind, tmp_path) as store:
         # A client's kept results have room in an eighth of the store: 128 MiB of 1 GiB, the default
         # of Redis, would be too few for the value of the job and two results.
-        room = f"{store.url}{'&' if '?' in store.url else '?'}max_bytes={4 * 1024**3}"
-        async with exports(room) as (_, client, memory):
+        url = f"{store.url}?max_bytes={4 * 1024**3}" if kind == "redis" else store.url
+        async with exports(url) as (_, client, memory):
             links = [await kept(client, "export")]
             assert memory.added < MOST
             links.append(await kept(client, "report"))
-        async with exports(room) as (url, _, memory):
+        async with exports(url) as (server, _, memory):
             found = []
             for reader in CLIENTS:
-                async with reader(url) as read:
+                async with reader(server) as read:
                     found += [await digest(read, link.uri) for link in links]
             assert memory.added < MOST
 

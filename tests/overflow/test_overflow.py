@@ -21,6 +21,7 @@ from genmcp import (
     ConfigurationError,
     Continue,
     Endpoint,
+    Hub,
     Image,
     MemoryStore,
     Mux,
@@ -33,18 +34,20 @@ from genmcp import (
     elicit,
     embedded_resource,
     job,
+    load_servers,
     result,
     tool,
 )
 from genmcp.client.errors import ServerError
 from genmcp.errors import StoreFull, StoreUnavailable
 from genmcp.overflow import LENGTH, MAX_RANGE, TTL, read_result
-from genmcp.protocol.content import ResourceLink
+from genmcp.protocol.content import ImageContent, ResourceLink
 from genmcp.stores.store import Op, Put
 from genmcp.testing import connect
 from tests.support.asgi import PATIENCE, TASKS, until
 from tests.support.asgi import Client as HttpClient
 from tests.support.clock import Clock
+from tests.support.serving import serve
 from tests.support.stores import stored_keys
 
 LIMIT = 1000
@@ -279,6 +282,23 @@ async def test_text_and_other_data_are_kept_separately() -> None:
     assert json.loads(kept[1]) == data
 
 
+@pytest.mark.parametrize("as_text", [True, False])
+async def test_data_of_several_chunks_is_read_as_it_was(as_text: bool) -> None:
+    """A character of two bytes may be cut between two chunks; the text form is kept once."""
+    data = {"rows": ["x" + "é" * number for number in range(1000)]}
+    store = MemoryStore()
+    value = result(data=data, as_text=as_text)
+    mux = Mux(suite_of(returning(value)), store=store)
+    async with connect(mux) as client:
+        found = await called(client)
+        kept = await whole(client, links(found)[0].uri)
+
+    assert json.loads(kept) == data
+    assert len(kept) > 500_000
+    assert len(stored_keys(store)) == 1 + 3
+    await mux.aclose()
+
+
 async def test_texts_are_kept_as_one() -> None:
     """Each is short, and all together are not."""
     lines = [f"line {number}" for number in range(500)]
@@ -475,7 +495,7 @@ async def test_client_fills_half_of_its_share_at_most() -> None:
 
     assert [each.is_error for each in found] == [False, False, True, True]
     assert "longer than 1000 characters (limit: overflow)" in found[2].text
-    assert "This client has used the share of the store" in found[2].text
+    assert found[2].text.endswith("its client's share of the store has no room")
     assert [len(each) for each in kept] == [50_000, 50_000]
     assert (await store.usage(f"principal {ANN.principal}")).entries == 4
     assert (short.text, other.is_error) == ("short", False)
@@ -492,7 +512,21 @@ async def test_store_that_fails_keeps_nothing(error: type[Exception], place: int
         found = await called(client)
 
     assert found.is_error
-    assert found.text.endswith("could not be kept: the store did not take it")
+    assert found.text.endswith("could not be kept: the store failed")
+    assert stored_keys(store) == []
+    await mux.aclose()
+
+
+@pytest.mark.parametrize("value", ["x" * 300_000 + "\ud800", ImageContent("=" * 2000, "image/png")])
+async def test_result_that_cannot_be_stored_is_an_error(value: Any, caplog: Any) -> None:
+    """Half of a surrogate pair, and base64 that is none. Neither is kept in part."""
+    store = MemoryStore()
+    mux = Mux(suite_of(returning(value)), store=store)
+    async with connect(mux) as client:
+        found = await called(client)
+
+    assert found.is_error
+    assert "The tool failed unexpectedly" in found.text
     assert stored_keys(store) == []
     await mux.aclose()
 
@@ -646,6 +680,15 @@ async def test_link_is_read_through_a_registry() -> None:
         found = await called(client, "second/returns")
         assert len(await whole(client, links(found)[0].uri)) == 5000
         assert "Resource not found" in await refused(client, "overflow://" + "0" * 32)
+
+
+async def test_link_is_read_through_a_hub() -> None:
+    """The hub asks the server that has it, although no list contains it."""
+    async with serve(Endpoint(suite_of(returning("x" * 5000)))) as url, Hub() as hub:
+        await hub.add_all(load_servers({"mcpServers": {"far": {"url": f"{url}/mcp"}}}))
+        async with connect(hub.server()) as client:
+            found = await called(client, "far/returns")
+            assert len(await whole(client, links(found)[0].uri)) == 5000
 
 
 @pytest.mark.parametrize("wrong", [0, -1, True, 1.5, "64000"])
