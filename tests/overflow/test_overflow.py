@@ -23,6 +23,7 @@ from genmcp import (
     Endpoint,
     Hub,
     Image,
+    Limits,
     MemoryStore,
     Mux,
     Provider,
@@ -338,6 +339,19 @@ async def test_embedded_text_is_replaced_by_a_link() -> None:
         contents = await read(client, links(found)[0].uri + "?from=4000")
 
     assert (contents.text, contents.mime_type) == ("é" * 1000, "text/plain")
+
+
+async def test_limit_of_a_result_bounds_what_is_sent() -> None:
+    """`Limits.max_result_bytes`, of the result and of a read."""
+    mux = Mux(suite_of(returning("x" * 50_000)), limits=Limits(max_result_bytes=5000))
+    async with connect(mux) as client:
+        (link,) = links(await called(client))
+        part = await read(client, link.uri + "?from=46000")
+        with pytest.raises(ServerError, match="limit: max_result_bytes"):
+            await client.read(link.uri)
+
+    assert part.text == "x" * 4000
+    await mux.aclose()
 
 
 @pytest.mark.parametrize(
