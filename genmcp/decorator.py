@@ -114,6 +114,7 @@ class ToolOptions(Metadata, total=False):
     single_use: bool
     on_worker_lost: OnLost | None
     queue: str | None
+    overflow: int | None
     idempotency_key: str | None
     cache_ttl: float
     cache_scope: CacheScope

@@ -109,6 +109,9 @@ class Tool(DescribedComponent, Generic[A]):
             that sends the same answer again resumes the call again. Default False.
         on_worker_lost: whether to "rerun" or "fail" a job whose worker has died. Default None:
             "rerun" if the annotations declare the tool idempotent or read-only, otherwise "fail".
+        overflow: the number of characters of a result that are sent. Of a longer result the
+            beginning is sent, and a link to the whole, which is kept in the store of the mux; see
+            docs/large-results.md. It applies in a `Suite`. Default None: `Suite(overflow=)`.
         idempotency_key: the name of an argument. Calls of one client with the same value are one
             call, sent again, as those with the same `io.genmcp/idempotencyKey` in their `_meta`.
             Default None.
@@ -144,6 +147,7 @@ class Tool(DescribedComponent, Generic[A]):
     single_use: bool = False
     on_worker_lost: OnLost | None = None  # None: `Policy.of` decides, by the annotations
     queue: str | None = None
+    overflow: int | None = None
     idempotency_key: str | None = None
     cache_scope: CacheScope = "public"
 
@@ -385,6 +389,19 @@ def _check(owner: str, values: Mapping[str, Any]) -> None:
     check_metadata(owner, values)
     if values.get("name") is not None:
         check_tool_name(owner, values["name"])
+    check_overflow(owner, values.get("overflow"))
+
+
+def check_overflow(owner: str, value: object) -> None:
+    """Check the option `overflow` of a tool or suite.
+
+    Raises:
+        ConfigurationError: it is neither None nor a number of characters.
+    """
+    if value is not None and (type(value) is not int or value < 1):
+        raise ConfigurationError(
+            f"{owner}.overflow must be a number of characters, 1 or more, not {value!r}"
+        )
 
 
 def _schemas(

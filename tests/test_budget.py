@@ -39,11 +39,12 @@ BUDGETS = {
     "hub/ composite/ registry/ discovery": 2_610,
     "schema/": 1_590,
     "protocol/ wire/ core/": 4_400,
-    "prompts/ resources/ question/ suite/ telemetry/": 2_640,
+    "prompts/ resources/ question/ suite/ telemetry/": 2_660,
     "catalogue": 205,
     "handles binding": 300,
     "openapi": 540,
-    "": 2_980,  # the modules at the top, and the console
+    "overflow": 310,
+    "": 3_000,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {
@@ -61,7 +62,7 @@ SETTINGS = {
     "genmcp.SQLiteStore": 4,
     "genmcp.Security": 2,
     "genmcp.ServerConfig": 11,
-    "genmcp.Suite": 14,
+    "genmcp.Suite": 15,
     "genmcp.Bearer": 8,
     "genmcp.auth.extensions.dpop.Dpop": 3,
     "genmcp.auth.Introspection": 7,

@@ -31,6 +31,7 @@ LAYERS = [
         "handles",
         "hook",
         "log_handler",
+        "overflow",
         "prompts",
         "question",
         "resources",

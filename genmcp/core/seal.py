@@ -54,6 +54,7 @@ class Purpose(StrEnum):
     SERVER_REQUEST = "server_request"
     TASK = "task"
     EVENT = "event"
+    OVERFLOW = "overflow"
     DPOP_NONCE = "dpop_nonce"
     TOKENS = "tokens"
     HANDLE = "handle"

@@ -27,7 +27,7 @@ It stays free for updates of accepted work, which could otherwise never end.
 """
 
 OPTIONAL_SHARE: Final = 0.5
-"""The part of the store, and of each share, that `Append.optional` may use."""
+"""The part of the store, and of each share, that optional writes may use."""
 
 # An update of a stored task changes a few bytes of its record, such as a counter. A write that adds
 # at most this number of bytes, and is not new work, is never rejected because of its bytes:
@@ -132,7 +132,7 @@ def room_for(
 ) -> Room:
     """Return the limits of a write to *accounts* in a store of *capacity*.
 
-    *new* and *optional* are as for `Append`. Cached, since most writes are of a recent client.
+    *new* and *optional* are as for `Put`. Cached, since most writes are of a recent client.
     """
     part = OPTIONAL_SHARE if optional else 1 - RESERVE if new else 1
     limits = []

@@ -86,6 +86,8 @@ class Put(Struct, frozen=True):
             Default False.
         labels: the labels under which `Store.find` finds the record. They replace those of the
             record that it replaces. Default: none.
+        optional: whether the caller can do without the record. It is rejected once half of the
+            store, or of its client's share, is used. Default False.
     """
 
     key: str
@@ -95,6 +97,7 @@ class Put(Struct, frozen=True):
     client: str = ""
     new: bool = False
     labels: Sequence[str] = ()
+    optional: bool = False
 
 
 class Append(Struct, frozen=True):
@@ -195,7 +198,7 @@ def room_of(capacity: Capacity, ops: Sequence[Op]) -> Room:
     for op in ops:
         if not isinstance(op, Delete):
             new = new or op.new
-            optional = optional or (isinstance(op, Append) and op.optional)
+            optional = optional or op.optional
             if op.client and op.client not in accounts:
                 accounts = (*accounts_of(op.client)[:-1], *accounts)
     return room_for(capacity, accounts, new=new, optional=optional)

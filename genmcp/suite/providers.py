@@ -19,6 +19,7 @@ from genmcp.hook import overrides
 from genmcp.protocol.value import CacheableResult, Result
 from genmcp.server import Route
 from genmcp.suite.collection import Collection, ComponentKind
+from genmcp.tools import ToolRoute
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Result | Continue)
@@ -61,8 +62,9 @@ class Provider:
 class Providers:
     """The providers of a suite, in the order in which they are searched. Owned by the snapshot."""
 
-    def __init__(self, providers: Sequence[Provider]) -> None:
+    def __init__(self, providers: Sequence[Provider], overflow: int | None = None) -> None:
         self._providers = providers
+        self._overflow = overflow
         self._cached: dict[tuple[str, int], tuple[object, Collection]] = {}
 
     def have(self, kind: ComponentKind) -> bool:
@@ -109,8 +111,14 @@ class Providers:
         if cached is None:
             if len(self._cached) >= _CACHED:
                 self._cached.clear()
+            route = kind.route_of(component)
+            if isinstance(route, ToolRoute):
+                # Without it the suite does not serve what is kept.
+                if route.provider.overflow and not self._overflow:
+                    raise ContractError(f"{route.owner}.overflow: set Suite(overflow=), too")
+                route = bounded(route, self._overflow)
             # The component is kept too, so that no other object gets its id.
-            cached = (component, Collection(kind, [kind.route_of(component)]))
+            cached = (component, Collection(kind, [route]))
             self._cached[key] = cached
         return cached[1]
 
@@ -181,6 +189,17 @@ class VisibilityGuard(Route, frozen=True, kw_only=True):
         """
         if self.route is not None:
             await self.route.cancelled(channel)
+
+
+def bounded(route: ToolRoute, default: int | None) -> ToolRoute:
+    """Return *route* with the bound on its results, if `Tool.overflow` or *default* sets one."""
+    limit = route.provider.overflow or default
+    if limit is None:
+        return route
+    # Here: a suite without such a limit does not load it.
+    from genmcp.overflow import OverflowRoute
+
+    return OverflowRoute.wrapping(route, limit)
 
 
 def private(result: R) -> R:

@@ -37,7 +37,8 @@ from genmcp.protocol.tools import CallToolResult, ToolAnnotations
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Route, Server, route_of
 from genmcp.suite.collection import KINDS, PROMPTS, RESOURCES, TOOLS, Collection, ComponentKind
-from genmcp.suite.providers import Provider, Providers, VisibilityGuard, private
+from genmcp.suite.providers import Provider, Providers, VisibilityGuard, bounded, private
+from genmcp.tools import check_overflow
 
 if TYPE_CHECKING:
     from genmcp.extensions.extension import Extension
@@ -120,14 +121,20 @@ class ComponentSnapshot:
     """
 
     def __init__(
-        self, registrations: Sequence[Registration], *, result_tool: bool | None = False
+        self, registrations: Sequence[Registration], result_tool: bool | None, overflow: int | None
     ) -> None:
         self.registrations = registrations
         providers = [each.route for each in registrations if each.kind is None]
-        self.providers = Providers(providers)
+        self.providers = Providers(providers, overflow)
         routes = {
             kind: [each.route for each in registrations if each.kind is kind] for kind in KINDS
         }
+        if overflow or any(each.provider.overflow for each in routes[TOOLS]):
+            from genmcp.overflow import KeptResults  # here: most suites do not need it
+
+            routes[TOOLS] = [bounded(each, overflow) for each in routes[TOOLS]]
+            # The first one, so that no repository of the user hides it.
+            routes[RESOURCES].insert(0, RESOURCES.route_of(KeptResults()))
         if _has_result_tool(routes[TOOLS], result_tool, extended=bool(providers)):
             tools = map(_with_default_hold, routes[TOOLS])
             routes[TOOLS] = [*tools, TOOLS.route_of(get_call_result)]
@@ -257,6 +264,9 @@ class Suite(Server):
             extension fetch the results of calls that ran longer than their `Tool.max_hold`. None
             (default): add it unless another tool has that name. The tool is listed only if a tool
             of the suite has a `max_hold`; with True it is also listed if there are providers.
+        overflow: the `Tool.overflow` of the tools that set none: the number of characters of a
+            result that are sent, while the whole is kept in the store. Default None: results are
+            sent whole.
         page_size: the maximum number of items in one page of a list. Default: 1000 tools; 100
             resources, templates or prompts.
 
@@ -284,6 +294,7 @@ class Suite(Server):
         providers: Sequence[Provider | type[Provider]] | Provider | type[Provider] = (),
         extensions: "Sequence[Extension]" = (),
         result_tool: bool | None = None,
+        overflow: int | None = None,
         page_size: int | None = None,
     ) -> None:
         for option, value in (("name", name), ("version", version)):
@@ -291,6 +302,7 @@ class Suite(Server):
                 raise ConfigurationError(f"Suite: {option} must be a text, not {value!r}")
         if page_size is not None and (type(page_size) is not int or page_size < 1):
             raise ConfigurationError(f"Suite: page_size must be 1 or more, not {page_size!r}")
+        check_overflow("Suite", overflow)
         described: dict[str, Any] = {
             "title": title,
             "description": description,
@@ -303,7 +315,7 @@ class Suite(Server):
         self._page_size = page_size
         self._changes = ChangeNotifier()
         self._changing = Lock()
-        self._result_tool = result_tool
+        self._result_tool, self._overflow = result_tool, overflow
         self._extensions = _served(extensions)
         registrations: list[Registration] = []
         components = {TOOLS: tools, RESOURCES: resources, PROMPTS: prompts, None: providers}
@@ -487,7 +499,7 @@ class Suite(Server):
         raise InvalidParams(f"Unknown resource template: {key}", {"uri": key})
 
     def _replace(self, registrations: Sequence[Registration]) -> None:
-        self._snapshot = ComponentSnapshot(registrations, result_tool=self._result_tool)
+        self._snapshot = ComponentSnapshot(registrations, self._result_tool, self._overflow)
 
     def _announce(self, registrations: Sequence[Registration]) -> None:
         for kind in dict.fromkeys(kind for each in registrations for kind in each.kinds):

@@ -179,6 +179,15 @@ class AccountsContract(StoreBench):
 
         await store.apply(Put("task", b"x" * 100_000, client=MALLORY, new=True))
 
+    async def test_optional_records_leave_half_of_a_share(self, store: Store) -> None:
+        """As optional events do; together they count."""
+        await store.apply(Append("log", b"x" * 60_000, ttl=60, client=MALLORY, optional=True))
+        await store.apply(Put("1", b"x" * 60_000, client=MALLORY, optional=True))
+        with pytest.raises(OverShare):
+            await store.apply(Put("2", b"x" * 60_000, client=MALLORY, optional=True))
+
+        await store.apply(Put("task", b"x" * 60_000, client=MALLORY, new=True))
+
     async def test_log_is_bounded_in_bytes(self, store: Store) -> None:
         """Its oldest events make room for the newest, which is retained however large it is."""
         for size in (400, 300, 300):

@@ -9,6 +9,7 @@ from genmcp import Client, Continue, Mux, Run, Suite, job, tool
 from genmcp.client.options import ClientOptions
 from genmcp.core.client_key import client_of
 from genmcp.stores import connections
+from genmcp.stores.accounts import EVERYTHING
 from genmcp.stores.sqlite import database
 from genmcp.stores.store import Append, Delete, Put, Store
 from tests.contracts.bench import BOUND, take
@@ -39,6 +40,12 @@ async def add(number: int) -> Continue:
 @add.step
 async def added(total: int) -> str:
     return f"{total}"
+
+
+@tool
+async def count() -> str:
+    """Returns a text of two chunks."""
+    return "\n".join(map(str, range(50_000)))
 
 
 class ExpiryOfEverything(CountingBench):
@@ -118,6 +125,23 @@ class ExpiryOfCalls(ExpiryOfEverything):
         await self.advance(30 * 24 * HOUR)
         await self._sweep(other)
         await self.advance(HOUR + 1)
+        await self._until_empty(other)
+
+    async def test_nothing_is_left_of_kept_results(self, store: Store, other: Store) -> None:
+        """They can be read until they expire."""
+        mux = Mux(Suite("test", tools=[count], overflow=1000), store=store, secret="s" * 16)
+        async with Client(mux) as client:
+            uri = (await client.call("count")).content[2].uri  # type: ignore[union-attr]
+            (contents,) = (await client.read(uri + "?from=288878")).contents
+        assert contents.text == "49998\n49999"
+        assert await self.contents(other)
+        await mux.aclose()
+
+        await self.advance(HOUR + 61)
+        async with asyncio.timeout(BOUND):
+            while (await other.usage(EVERYTHING)).entries > 1:  # the heartbeat of the process
+                await self._sweep(other)
+        await self.advance(30 * 24 * HOUR)
         await self._until_empty(other)
 
 

@@ -2,20 +2,23 @@
 
 import asyncio
 import secrets
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from genmcp._mux.performing import report
-from genmcp.binding import no_owner
+from genmcp.binding import Owner
 from genmcp.channel import CallContext, CallServices, ChangeNotifier, Channel
 from genmcp.core.access import Access
 from genmcp.core.call import CallAction, CallPhase, Promote
 from genmcp.core.client_key import LOCAL, ClientKey
 from genmcp.core.request import Request
+from genmcp.core.seal import Seal
 from genmcp.errors import CapabilityMissing
 from genmcp.protocol.params import LoggingLevel
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
+from genmcp.stores.memory import MemoryStore
 
 
 class Silent:
@@ -88,6 +91,13 @@ async def no_result(id: str, principal: str | None) -> CallToolResult:
     return CallToolResult(content=[])
 
 
+def owner_in_memory() -> Callable[[str | None, str], Owner]:
+    """Return what makes a client an owner of values in a store of its own."""
+    store = MemoryStore()
+    seal = Seal(secrets.token_bytes(32), "test", now=time.time, nonce=secrets.token_bytes)
+    return lambda principal, client: Owner(store, seal, "test", principal, client)
+
+
 def channel_of(
     request: Any = None,
     *,
@@ -102,7 +112,7 @@ def channel_of(
         sink=Silent(),
         caller=Local(),
         performer=performer or Recording(),
-        services=CallServices(ChangeNotifier(), no_level, no_result, threads, no_owner),
+        services=CallServices(ChangeNotifier(), no_level, no_result, threads, owner_in_memory()),
     )
     return Channel(request, context, access)
 
