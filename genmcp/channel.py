@@ -18,7 +18,6 @@ from genmcp.core.access import Access
 from genmcp.core.call import CallAction, CallPhase, CallState
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import ClientInfo, Request
-from genmcp.core.seal import Seal
 from genmcp.core.subscription import PROMPTS, RESOURCES, TOOLS, ServerChange, updated
 from genmcp.errors import AssignUnavailable, ContractError
 from genmcp.protocol.params import (
@@ -29,7 +28,6 @@ from genmcp.protocol.params import (
 )
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value
-from genmcp.stores.store import Store
 
 _DISCARDED: Final = (CallPhase.CANCELLED_TASK, CallPhase.OVER)
 """Phases in which the output of a call is discarded."""

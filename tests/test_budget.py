@@ -38,12 +38,12 @@ BUDGETS = {
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_610,
     "schema/": 1_590,
-    "protocol/ wire/ core/": 4_400,
+    "protocol/ wire/ core/": 4_410,
     "prompts/ resources/ question/ suite/ telemetry/": 2_660,
     "catalogue": 205,
     "handles binding": 300,
     "openapi": 540,
-    "overflow": 310,
+    "overflow": 315,
     "": 3_000,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
