@@ -18,6 +18,7 @@ from starlette.applications import Starlette
 from starlette.routing import Mount
 
 from genmcp import Endpoint, Mux, Suite, tool
+from tests.support.results import row_beside_peers
 
 pytestmark = pytest.mark.peers
 
@@ -156,10 +157,8 @@ def test_comparison_has_the_figures_of_the_benchmarks() -> None:
             re.M,
         )
     }
-    peers = (ROOT / "benchmarks" / "PEERS.md").read_text("utf-8")
     results = (ROOT / "benchmarks" / "RESULTS.md").read_text("utf-8")
-    (echo,) = re.findall(r"^\| echo, 16 at once \| (.*)$", peers, re.MULTILINE)
-    cells = [cell.strip() for cell in echo.split("|")]
+    cells = row_beside_peers("echo, 16 at once")
     calls = re.search(
         r"^\| 1,000 calls over HTTP, one after another, 2026-07-28, s "
         r"\| own: ([\d.]+) .*?mcp: ([\d.]+) .*?fastmcp: ([\d.]+) ",

@@ -14,6 +14,7 @@ import pytest
 import genmcp
 from genmcp.errors import GenmcpError
 from tests.chaos.test_chaos import CALLS, KILLS
+from tests.support.results import row_beside_peers
 from tests.test_budget import SETTINGS
 
 pytestmark = pytest.mark.no_cover  # they read files, which coverage would slow
@@ -128,12 +129,9 @@ def test_environment_variables_are_on_their_page() -> None:
 
 
 def test_figures_of_the_home_page_are_the_recorded_ones() -> None:
-    """Those of PEERS.md, of the test of kills, and of the official suite."""
+    """Those of RESULTS.md, of the test of kills, and of the official suite."""
     home = " ".join((ROOT / "docs" / "index.md").read_text("utf-8").split())
-    peers = (ROOT / "benchmarks" / "PEERS.md").read_text("utf-8")
-    row = re.search(r"^\| echo, 16 at once \|(.*)$", peers, re.MULTILINE)
-    assert row is not None
-    cells = [cell.strip() for cell in row[1].split("|")]
+    cells = row_beside_peers("echo, 16 at once")
     ours, sdk, fastmcp = (float(cells[at].replace(",", "")) for at in (4, 10, 16))
     passed = json.loads((ROOT / "scripts" / "conformance.json").read_text("utf-8"))["passed"]
 
