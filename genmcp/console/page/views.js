@@ -224,7 +224,7 @@ function toolPage(app, tool) {
     annotations.readOnlyHint && "read only",
     annotations.destructiveHint && "may destroy",
     annotations.idempotentHint && "idempotent",
-    tool._meta?.ui?.visibility && !tool._meta.ui.visibility.includes("model") && "for apps only",
+    !isVisibleTo("model", tool) && "for apps only",
   ].filter(Boolean);
   async function submit(event) {
     event.preventDefault();
