@@ -241,7 +241,7 @@ class ResourceRepo(ReadableComponent):
     description: str | None = None
     prefix: str | None = None
     template: str | UriTemplate | None = None
-    shared: bool = False
+    shared = False  # without an annotation: of classes, and no option of `@resource`
 
     def parse_uri(self, uri: str) -> Any:
         """Return the key that `read` gets for *uri*; None if no such resource exists.

@@ -30,12 +30,13 @@ Read `rules.md`. <b>Quickly</b>.
 
 
 class Swapped(Skills):
-    """Lists other files than those that it serves."""
+    """Lists other files than those that it serves, and an entry that is invalid."""
 
     async def handle(self, request: Request, channel: Channel) -> Result:
         page = await super().handle(request, channel)
         assert isinstance(page, ListSkillsResult)
-        return replace(page, skills=[*map(self.swapped, page.skills)])
+        nameless = replace(page.skills[0], uri="skill://none/SKILL.md", frontmatter={})
+        return replace(page, skills=[nameless, *map(self.swapped, page.skills)])
 
     def swapped(self, entry: object) -> object:
         files = [replace(each, digest=f"sha256:{'0' * 64}") for each in entry.resources]  # type: ignore[attr-defined]
@@ -85,6 +86,7 @@ async def test_file_that_is_not_the_listed_one_is_marked(browser: Browser, folde
     endpoint = Endpoint(Suite("shop", extensions=[Swapped(folder)]), console=True)
     async with serve(endpoint) as url, visiting(browser, url) as page:
         await go(page, "Skills", "refunds")
+        await expect(page.locator(".entries a")).to_have_count(1)
         await page.get_by_role("button", name="rules.md").click()
         await expect(page.locator(".outcome")).to_contain_text("its digest differs")
 

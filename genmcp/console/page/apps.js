@@ -41,10 +41,10 @@ async function closeApps(element) {
   await Promise.all(frames.map((frame) => appFrames.get(frame)?.close()));
 }
 
-/** Whether an app may call a tool. Without a declaration it may, as a model may. */
-function isForApps(tool) {
-  const visibility = tool._meta?.ui?.visibility ?? ["app"];
-  return Array.isArray(visibility) && visibility.includes("app");
+/** Whether a tool is visible to `who`, "app" or "model". Without a declaration it is to both. */
+function isVisibleTo(who, tool) {
+  const visibility = tool._meta?.ui?.visibility ?? [who];
+  return Array.isArray(visibility) && visibility.includes(who);
 }
 
 /** The policy of the page of an app. What is no origin could be another directive: it is left out. */
@@ -80,6 +80,7 @@ class AppFrame {
     this.running = 0; // calls
     this.closed = () => {};
     this.frame = h("iframe", {
+      // With forms a page gets their events. By its policy none is sent anywhere.
       sandbox: "allow-scripts allow-forms",
       src: `${location.pathname}?app`,
       title: `App of ${titleOf(tool)}`,
@@ -183,10 +184,11 @@ class AppFrame {
     const { contents } = await this.app.client.request("resources/read", { uri });
     const { mimeType, text, blob, _meta } = contents[0] ?? {};
     if (mimeType !== APP_TYPE) throw new McpError(`${uri} is not of the type ${APP_TYPE}.`);
-    const listed = (await this.app.list("resources")).find((each) => each.uri === uri);
+    const listed = async () =>
+      (await this.app.list("resources")).find((each) => each.uri === uri)?._meta?.ui;
     const bytes = () => Uint8Array.from(atob(blob), (each) => each.charCodeAt(0));
     const html = text ?? new TextDecoder().decode(bytes());
-    return { html, ui: _meta?.ui ?? listed?._meta?.ui ?? {} };
+    return { html, ui: _meta?.ui ?? (await listed()) ?? {} };
   }
 
   async initialize() {
@@ -217,7 +219,7 @@ class AppFrame {
   /** Call a tool of this server for the app. The call is shown, with the questions of the tool. */
   async call({ name, arguments: given = {} }) {
     const tool = (await this.app.list("tools")).find((each) => each.name === name);
-    if (!tool || !isForApps(tool)) {
+    if (!tool || !isVisibleTo("app", tool)) {
       throw new McpError(`No tool ${name} is visible to apps`, { code: INVALID_PARAMS });
     }
     if (this.running >= MOST_APP_CALLS) throw new McpError("Too many calls are running");

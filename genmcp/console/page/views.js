@@ -60,7 +60,7 @@ function tasksPage(app, key) {
 
 /** The page of skills, which may have the same name. */
 async function skillsPage(app, key) {
-  const skills = await app.list("skills");
+  const skills = (await app.list("skills")).filter((each) => each?.uri && each.frontmatter?.name);
   if (!skills.length)
     return { list: null, detail: emptyPage("skills", "The server lists no skills.") };
   const list = app.searchList("skills", skills, () => ({
@@ -224,7 +224,7 @@ function toolPage(app, tool) {
     annotations.readOnlyHint && "read only",
     annotations.destructiveHint && "may destroy",
     annotations.idempotentHint && "idempotent",
-    tool._meta?.ui?.visibility && !tool._meta.ui.visibility.includes("model") && "for apps only",
+    !isVisibleTo("model", tool) && "for apps only",
   ].filter(Boolean);
   async function submit(event) {
     event.preventDefault();
