@@ -37,7 +37,7 @@ _FOUND: Final = 5  # tools that a search returns: with their schemas, more would
 _MOST: Final = 10_000  # tools, and pages of them, of one list; further ones are not searched
 _WORDS: Final = 32  # different words of a query that are compared with each tool
 _QUERY: Final = 500  # characters of a query
-_TEXT: Final = 1_000  # characters of title and description, and of parameters, to compare
+_TEXT: Final = 1_000  # characters of a title, a description and all parameters, to compare
 # What is returned of a tool, which may be of a server that a hub does not trust: characters of its
 # description, and bytes of its schema. A larger schema is left out.
 _DESCRIPTION: Final = 4_000
@@ -240,8 +240,8 @@ def _described(tool: ToolDefinition) -> Mapping[str, Any]:
 # libraries for it need numpy, and keep an index; here each caller has a list of its own.
 
 _SATURATION: Final = 1.2
-_LENGTH_SHARE: Final = 0.5  # below the usual 0.75: a good description is no worse for its length
-_NAME_COUNTS: Final = 3  # words of the name are worth this many words of the description
+_LENGTH_SHARE: Final = 0.75
+_NAME_WEIGHT: Final = 1.5  # the words of name and title, against those of the other texts
 
 _WORD: Final = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W_\u3040-\u30ff\u3400-\u9fff]+")
 _INNER: Final = re.compile(r"(?<=[a-z\d])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")  # in camelCase
@@ -254,32 +254,39 @@ _COMMON: Final = re.compile(
 
 def best_tools(query: str, tools: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:
     """Return up to five of *tools* that fit *query*, the best first."""
-    texts = [_words_of(tool.name, _text(tool)) for tool in tools]
-    average = sum(length for _, length in texts) / max(1, len(texts))
-    scores = [0.0] * len(texts)
-    for word in [*dict.fromkeys(_words(query))][:_WORDS]:
-        places = [place for place, (counts, _) in enumerate(texts) if word in counts]
-        rarity = math.log(1 + (len(texts) - len(places) + 0.5) / (len(places) + 0.5))
-        for place in places:
-            counts, length = texts[place]
-            count = counts[word]
-            longer = 1 - _LENGTH_SHARE + _LENGTH_SHARE * length / average
-            scores[place] += rarity * count * (_SATURATION + 1) / (count + _SATURATION * longer)
-    best = heapq.nlargest(_FOUND, range(len(texts)), key=scores.__getitem__)
+    words = [*dict.fromkeys(_words(query))][:_WORDS]
+    scores = [0.0] * len(tools)
+    # Names and texts are ranked apart: in one text, a long description hides the words of a name,
+    # which say most. GitHub's 1,223 operations were found in 19 of 30 cases, and in 14 as one text.
+    for weight, text_of in ((_NAME_WEIGHT, _names), (1.0, _texts)):
+        texts = [_counted(text_of(tool)) for tool in tools]
+        average = sum(length for _, length in texts) / max(1, len(texts))
+        for word in words:
+            places = [place for place, (counts, _) in enumerate(texts) if word in counts]
+            rarity = math.log(1 + (len(texts) - len(places) + 0.5) / (len(places) + 0.5))
+            for place in places:
+                counts, length = texts[place]
+                longer = 1 - _LENGTH_SHARE + _LENGTH_SHARE * length / average
+                count = counts[word] / (counts[word] + _SATURATION * longer)
+                scores[place] += weight * rarity * count
+    best = heapq.nlargest(_FOUND, range(len(tools)), key=scores.__getitem__)
     return [tools[place] for place in best if scores[place]]
 
 
-def _text(tool: ToolDefinition) -> str:
+def _names(tool: ToolDefinition) -> str:
+    return f"{tool.name} {tool.title or ''}"[:_TEXT]
+
+
+def _texts(tool: ToolDefinition) -> str:
     properties = tool.input_schema.get("properties")
-    names = properties if isinstance(properties, Mapping) else ()
-    described = f"{tool.title or ''} {tool.description or ''}"
-    return f"{described[:_TEXT]} {' '.join(names)[:_TEXT]}"
+    parameters = properties if isinstance(properties, Mapping) else ()
+    return f"{(tool.description or '')[:_TEXT]} {' '.join(parameters)[:_TEXT]}"
 
 
-@lru_cache(maxsize=_MOST)
-def _words_of(name: str, text: str) -> tuple[Mapping[str, int], int]:
-    """Return how often each word is in the texts of a tool, and the number of words."""
-    counts = Counter(_words(text) + _words(name) * _NAME_COUNTS)
+@lru_cache(maxsize=2 * _MOST)
+def _counted(text: str) -> tuple[Mapping[str, int], int]:
+    """Return how often each word is in *text*, and the number of words."""
+    counts = Counter(_words(text))
     return dict(counts), counts.total()
 
 

@@ -328,7 +328,7 @@ async def folders(context: Any) -> ListRootsResult:
         ("studio", "transcribe", {"minutes": 2}, "2 minutes of silence, in French."),
         ("hotel", "reserve", {"name": "Fjord"}, "Reserved: 3 nights in Fjord."),
         ("tables", "reserve_table", {"guests": 4}, "A table for 4, at 20."),
-        ("hours", "book_table", {"guests": 4}, "Booked for 4 at 20, after 1 questions."),
+        ("hours", "book_table", {"guests": 4}, "Booked for 4 at 20, at attempt 1."),
         ("trips", "book_trip", {"city": "Porto"}, "Booked 3 nights in Porto, by boat."),
         ("drafts", "draft", {}, "Rain, and a warm room. For: notes"),
     ],

@@ -9,6 +9,7 @@ from msgspec import Struct
 from genmcp import (
     Accepted,
     Cancelled,
+    Channel,
     Client,
     ClientHandler,
     ClientOptions,
@@ -83,3 +84,25 @@ async def test_client_without_forms_is_not_asked() -> None:
     async with Client(suite) as client:
         with pytest.raises(Exception, match="elicitation"):
             await client.call("reserve", {"guests": 4})
+
+
+async def test_question_is_asked_until_the_answer_fits() -> None:
+    """A step may return its own question again. What it counts is kept with the call."""
+
+    @tool
+    async def book(guests: int) -> Continue:
+        return elicit("When?", Evening).then(chosen)
+
+    @book.step
+    async def chosen(evening: Evening, guests: int, channel: Channel) -> Continue | str:
+        attempt = channel.assigns.get("attempt", 1)
+        if attempt < 3:
+            channel.assigns["attempt"] = attempt + 1
+            return elicit(f"{evening.hour} is taken. When else?", Evening).then(chosen)
+        return f"A table for {guests}, at attempt {attempt}."
+
+    guest = Guest(Accepted({"hour": 19}))
+    async with Client(Suite("tutorial", tools=[book]), handler=guest) as client:
+        result = await client.call("book", {"guests": 4})
+
+    assert result.text == "A table for 4, at attempt 3."
