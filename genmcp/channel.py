@@ -5,6 +5,7 @@ from collections import ChainMap
 from collections.abc import Callable, Collection, Coroutine, Mapping, MutableMapping, Sequence
 from concurrent.futures import wait
 from enum import Enum
+from functools import partial
 from math import inf
 from threading import Lock
 from typing import Any, Final, Generic, Protocol
@@ -13,7 +14,7 @@ from weakref import WeakSet
 import msgspec
 from typing_extensions import TypeVar
 
-from genmcp.binding import Owner
+from genmcp.binding import GetOwner, Owner
 from genmcp.core.access import Access
 from genmcp.core.call import CallAction, CallPhase, CallState
 from genmcp.core.client_key import ClientKey
@@ -321,10 +322,6 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
         """The `run.id` of the job that the call waited for; in `on_cancel` and after a wait."""
         return self.context.run
 
-    def owner(self) -> Owner:
-        """Return the client as an owner of values, which `genmcp.handles` needs."""
-        return self.context.services.owner(self.principal, self.context.client)
-
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
     ) -> SendStatus:
@@ -441,6 +438,12 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
                 work.close()
                 raise RuntimeError("the server's event loop has ended")
         return done.result()
+
+
+def owner_of(channel: Channel[Any]) -> GetOwner:
+    """Return a function that returns the client of *channel* as an owner of bound values."""
+    context = channel.context
+    return partial(context.services.owner, channel.principal, context.client)
 
 
 _ASKS = "return elicit(...).then(self.method): the method, or a step of @tool, gets the answer"

@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from genmcp.channel import Channel
+from genmcp.channel import Channel, owner_of
 from genmcp.completion import Completer
 from genmcp.component import ServerComponent, missing_step
 from genmcp.core.access import checked_scopes
@@ -185,11 +185,11 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
         name = otherwise or continuation.tag
         method, parameter = self._method(name)
         if parameter.outcome:
-            value = parameter.convert(self.hook_name(name), outcome, channel.owner)
+            value = parameter.convert(self.hook_name(name), outcome, owner_of(channel))
         elif isinstance(outcome, Failed):
             outcome.result()  # raises the error of the wait, which ends the call
         elif not declined:
-            value = parameter.convert(self.hook_name(name), value, channel.owner)
+            value = parameter.convert(self.hook_name(name), value, owner_of(channel))
         elif not otherwise:
             return self.declined(declined)
         if not isinstance(method, FunctionStep):

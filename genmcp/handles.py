@@ -29,14 +29,14 @@ from math import inf
 from random import random
 from secrets import token_bytes
 from struct import Struct
-from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec.structs import replace
 
-from genmcp.binding import BoundValue, Owner, no_owner
+from genmcp.binding import BoundValue, GetOwner, Owner, no_owner
 from genmcp.cancellation import run_to_completion
-from genmcp.channel import Channel
+from genmcp.channel import Channel, owner_of
 from genmcp.core.client_key import ADDRESS
 from genmcp.core.seal import Purpose
 from genmcp.errors import (
@@ -78,8 +78,6 @@ _PAGE: Final = 100  # records that a listing reads at once
 
 _SEALED: Final = Struct(">12sf")
 """What an id contains: the name of a record, and its ttl. A model has to repeat it: it is short."""
-
-_encode = msgspec.msgpack.Encoder().encode
 
 
 class _StoredValue(msgspec.Struct, frozen=True, array_like=True):
@@ -145,7 +143,7 @@ class Handle(BoundValue, Generic[T]):
     _name: ClassVar[str] = ""
 
     def __init__(self, id: str, within: Channel[Any] | Run[Any] | None = None) -> None:
-        super().__init__(id, no_owner if within is None else within.owner)
+        super().__init__(id, no_owner if within is None else _owner_of(within))
         self._change: _Change | None = None
 
     def __class_getitem__(cls, kind: Any) -> Any:
@@ -172,9 +170,8 @@ class Handle(BoundValue, Generic[T]):
         """
         if not 0 < ttl <= _MAX_TTL:
             raise ContractError(f"Handle.new: ttl must be seconds up to ten years, not {ttl!r}")
-        kind: Any = type(value)
-        kind = _handle_of(kind) if cls._type is None else cls
-        owner, data = within.owner(), kind._to_json(value)
+        kind: Any = cls if cls._type is not None else _handle_of(cast(Any, type(value)))
+        owner, data = _owner_of(within)(), kind._to_json(value)
         if await owner.store.count(kind._label(owner, owner.client)) >= _MAX_OF_CLIENT:
             raise ToolError(f"There are already {_MAX_OF_CLIENT} of {kind._title}: delete one.")
         # Names begin with the time, so that a listing is in the order of creation.
@@ -194,7 +191,7 @@ class Handle(BoundValue, Generic[T]):
         An anonymous client over HTTP has no list: its address may be that of others, too.
         """
         cls.schema()  # it has a type
-        owner, last = within.owner(), None
+        owner, last = _owner_of(within)(), None
         found: _HandleList[T] = []
         if owner.principal is None and owner.client.startswith(ADDRESS):
             return found
@@ -274,9 +271,9 @@ class Handle(BoundValue, Generic[T]):
         return _decode(entry.value), entry.version
 
     async def _write(self, location: _Location, record: _StoredValue, version: int) -> None:
-        client, new = record.client, version == 0
+        data, client = msgspec.msgpack.encode(record), record.client
         labels = [self._label(location.owner, client)]
-        put = Put(location.key, _encode(record), location.ttl, version, client, new, labels)
+        put = Put(location.key, data, location.ttl, version, client, version == 0, labels)
         await location.owner.store.apply(put)
 
     def _location(self) -> _Location:
@@ -331,6 +328,10 @@ class Handle(BoundValue, Generic[T]):
         codec, plain = codec_of(self._title, self._type), msgspec.json.decode(record.value)
         value: T = plain if codec is None else codec.decode(plain)
         return value
+
+
+def _owner_of(within: Channel[Any] | Run[Any]) -> GetOwner:
+    return within.owner if isinstance(within, Run) else owner_of(within)
 
 
 # Cached, since types are compared by identity, and bounded: types may be made at run time.

@@ -30,7 +30,7 @@ from genmcp._schema.arguments import Arguments, Extra, arguments_of
 from genmcp._schema.of_type import schema_of
 from genmcp._schema.schema import Formats, Schema
 from genmcp.binding import bound_values, faults_of
-from genmcp.channel import Channel
+from genmcp.channel import Channel, owner_of
 from genmcp.component import (
     DescribedComponent,
     annotations_of,
@@ -204,8 +204,8 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         definition: its entry in `tools/list`.
         arguments: the schema and the decoder of its arguments.
         output: its output schema, or None.
-        validates: whether the tool overrides `validate`.
-        prepares: whether more is done with the arguments than to decode them.
+        validates: whether more is done with the arguments than to decode them: the tool overrides
+            `validate`, or they may contain bound values.
         is_async: whether `call` is an `async def`.
         cancels: its `on_cancel`, or None if the tool does not override it.
     """
@@ -216,7 +216,6 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
     arguments: Arguments
     output: Schema | None
     validates: bool
-    prepares: bool
     is_async: bool
     cancels: Hook | None
 
@@ -257,7 +256,6 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         # the response is held until `call` returns, without the time limit of `max_hold`.
         if policy.auto_hold and not can_continue(tool):
             policy = replace(policy, auto_hold=False)
-        validates = overrides(tool, "validate", Tool)
         return cls(
             owner=owner,
             place=f"tool {tool.name!r}",
@@ -266,8 +264,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             definition=definition,
             arguments=arguments,
             output=output,
-            validates=validates,
-            prepares=validates or arguments.bound,
+            validates=overrides(tool, "validate", Tool) or arguments.bound,
             is_async=inspect.iscoroutinefunction(tool.call),
             cancels=Hook.of(tool, "on_cancel", Tool),
             policy=policy,
@@ -279,7 +276,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
 
     async def handle(self, request: Request, channel: Channel) -> CallToolResult | Continue:
         """Decode and validate the arguments of *request*, run `call`, and return its result."""
-        if self.prepares or channel.request is not request:
+        if self.validates or channel.request is not request:
             if self.arguments.bound:
                 await self._check_bound(request, channel)
             request = await self.begin(request, channel)
@@ -302,7 +299,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
 
     async def prepare(self, request: Request, channel: Channel) -> Request:
         """Return *request* with its arguments, decoded and validated."""
-        with bound_values(channel.owner) if self.arguments.bound else nullcontext():
+        with bound_values(owner_of(channel)) if self.arguments.bound else nullcontext():
             arguments = self._decode(request)
         if self.validates:
             return await self._validated(request, arguments, channel)
@@ -362,7 +359,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         Raises:
             InvalidArguments: some do not.
         """
-        with bound_values(channel.owner) as found:
+        with bound_values(owner_of(channel)) as found:
             self._decode(request)
         if faults := await faults_of(found, request.params.given):  # type: ignore[attr-defined]
             raise InvalidArguments(self.definition.name, faults)
