@@ -26,7 +26,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec.structs import asdict, replace
 
-from genmcp.channel import Channel
+from genmcp.channel import Channel, owner_of
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
@@ -237,7 +237,7 @@ class _Shortening:
             StoreUnavailable: the store has no room, or cannot be reached. Nothing is left in it.
         """
         channel, id = self._channel, secrets.token_hex(16)
-        owner = channel.owner()
+        owner = owner_of(channel)()
         store = owner.store
         ttl = TTL if channel.task is None else channel.request.policy.result_ttl
         key, *_ = _keys(id, channel)
@@ -289,7 +289,7 @@ class KeptResults(ResourceRepo):
         if given is None:
             raise InvalidParams(f"?{query}: a range is given as ?from=0&to=1000", {"uri": key})
         for stored in _keys(found[2], channel):
-            record = await channel.owner().store.get(stored)
+            record = await owner_of(channel)().store.get(stored)
             if record is not None:
                 kept = msgspec.msgpack.decode(record.value, type=KeptResult)
                 begin = int(given[1] or 0)
@@ -315,7 +315,7 @@ async def read_result(uri: str, channel: Channel) -> str:
 
 def _keys(id: str, channel: Channel) -> list[str]:
     """Return the keys that the result *id* may have, by the secrets of the mux; its own first."""
-    owner = channel.owner()
+    owner = owner_of(channel)()
     marks = owner.seal.marks(Purpose.OVERFLOW, id, owner.principal)
     return [f"overflow:{mark}" for mark in marks]
 
@@ -343,7 +343,7 @@ async def _part(
     """Return the contents from *begin* to *end*; None if the result expires at this moment."""
     parts: list[Any] = []
     for number in range(begin // _CHUNK, (end - 1) // _CHUNK + 1):
-        record = await channel.owner().store.get(f"{key}#{number}")
+        record = await owner_of(channel)().store.get(f"{key}#{number}")
         if record is None:
             return None
         chunk = record.value.decode() if kept.is_text else record.value
