@@ -205,7 +205,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         validates: whether the tool overrides `validate`.
         is_async: whether `call` is an `async def`.
         cancels: its `on_cancel`, or None if the tool does not override it.
-        overflow: the number of characters of a result that are sent; None: all.
+        overflow: the number of characters of a result that an `OverflowRoute` sends; else None.
     """
 
     provider: Tool[Any]
