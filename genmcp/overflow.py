@@ -116,10 +116,10 @@ class OverflowRoute(ToolRoute, frozen=True, kw_only=True):
             return await shortening.result() if shortening.needed else result
         except StoreUnavailable as error:
             full = isinstance(error, OverShare)
-            reason = "its client's share of the store has no room" if full else "the store failed"
+            place = "its client's share of the store" if full else "the store, or it does not work"
             raise ToolError(
                 f"The result is longer than {self.overflow} characters (limit: overflow), and "
-                f"could not be kept: {reason}"
+                f"could not be kept: there is no room in {place}"
             ) from error
 
 
