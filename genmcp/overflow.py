@@ -73,7 +73,7 @@ class KeptResult(msgspec.Struct, frozen=True, array_like=True):
 
     length: int
     is_text: bool
-    mime_type: str
+    mime_type: str | None
 
 
 class _Short(NamedTuple):
@@ -91,7 +91,7 @@ class OverflowRoute(ToolRoute, frozen=True, kw_only=True):
     @classmethod
     def wrapping(cls, route: ToolRoute, overflow: int) -> "OverflowRoute":
         """Return the route of the same tool with *overflow*."""
-        return cls(**asdict(route), overflow=overflow)
+        return cls(**{**asdict(route), "overflow": overflow})
 
     async def handle(self, request: Request, channel: Channel) -> CallToolResult | Continue:
         """Run `call`, and return its result, shortened if it is too long."""
@@ -112,16 +112,14 @@ class OverflowRoute(ToolRoute, frozen=True, kw_only=True):
             ToolError: the store has no room for the whole.
         """
         shortening = _Shortening(self, result, channel)
-        if not shortening.needed:
-            return result
         try:
-            return await shortening.result()
+            return await shortening.result() if shortening.needed else result
         except StoreUnavailable as error:
             full = isinstance(error, OverShare)
-            reason = "its client's share of the store has no room" if full else "the store failed"
+            place = "its client's share of the store" if full else "the store, or it does not work"
             raise ToolError(
                 f"The result is longer than {self.overflow} characters (limit: overflow), and "
-                f"could not be kept: {reason}"
+                f"could not be kept: there is no room in {place}"
             ) from error
 
 
@@ -212,9 +210,8 @@ class _Shortening:
         """Keep an image, audio, or an embedded resource; return the link that is sent instead."""
         resource = block.resource if isinstance(block, EmbeddedResource) else None
         is_text = resource is not None and resource.text is not None
-        kind = (resource or block).mime_type or ("text/plain" if is_text else "")
+        kind = (resource or block).mime_type
         name = self._name if resource is None else resource.uri
-        kind = kind or "application/octet-stream"
         if is_text:
             return await self._keep(_slices(content), kind, name)
         decode = partial(b64decode, validate=True)
@@ -229,7 +226,7 @@ class _Shortening:
         return [TextContent(begin), TextContent(note), link]
 
     async def _keep(
-        self, chunks: Iterator[str] | Iterator[bytes], mime_type: str, name: str = ""
+        self, chunks: Iterator[str] | Iterator[bytes], mime_type: str | None, name: str = ""
     ) -> ResourceLink:
         """Store *chunks*, one after another, and return the link to the whole.
 
@@ -284,10 +281,10 @@ class KeptResults(ResourceRepo):
         found = _URI.fullmatch(key)
         if found is None:
             return None
-        uri, query = found[1], found[3] or ""
-        given = _RANGE.fullmatch(query)
+        uri = found[1]
+        given = _RANGE.fullmatch(found[3] or "")
         if given is None:
-            raise InvalidParams(f"?{query}: a range is given as ?from=0&to=1000", {"uri": key})
+            raise InvalidParams(f"{key}: a range is given as ?from=0&to=1000")
         for stored in _keys(found[2], channel):
             record = await owner_of(channel)().store.get(stored)
             if record is not None:

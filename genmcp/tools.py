@@ -208,6 +208,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             `validate`, or they may contain bound values.
         is_async: whether `call` is an `async def`.
         cancels: its `on_cancel`, or None if the tool does not override it.
+        overflow: the number of characters of a result that an `OverflowRoute` sends; else None.
     """
 
     provider: Tool[Any]
@@ -218,6 +219,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
     validates: bool
     is_async: bool
     cancels: Hook | None
+    overflow: int | None = None
 
     @classmethod
     def of(cls, tool: Tool[Any]) -> "ToolRoute":
@@ -328,7 +330,11 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         if self.output is not None and not result.is_error:
             if result.structured_content is msgspec.UNSET:
                 raise self.broken(hook, value, "output_schema needs structured content: an object")
-            text = json_of(result.structured_content)
+            data: Any = result.structured_content
+            # A character has at most 4 bytes. What is sent of a longer result is checked later.
+            if self.overflow is not None and len(memoryview(data)) > 4 * self.overflow:
+                return result
+            text = json_of(data)
             # The check reads the JSON that is sent, in which a date, for example, is a string.
             faults = self.output.check(msgspec.json.decode(text), text)
             if faults:

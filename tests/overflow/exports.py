@@ -5,6 +5,7 @@ FD is a listening socket inherited from the parent.
 
 import socket
 import sys
+from functools import cache
 
 import uvicorn
 from starlette.applications import Starlette
@@ -12,19 +13,23 @@ from starlette.applications import Starlette
 from genmcp import Continue, Endpoint, Mux, Run, Suite, job, tool
 
 LIMIT = 64_000
-TEXT = "".join(f"{number:09} é is a line of the export\n" for number in range(1_250_000))
-"""More than 50 MB."""
+
+
+@cache
+def text() -> str:
+    """Return more than 50 MB."""
+    return "".join(f"{number:09} é is a line of the export\n" for number in range(1_250_000))
 
 
 @tool
 async def export() -> str:
     """Returns all at once."""
-    return TEXT
+    return text()
 
 
 @job(name="exports.write")
 async def write(run: Run) -> str:
-    return TEXT
+    return text()
 
 
 @tool
@@ -40,6 +45,7 @@ async def written(value: str) -> str:
 
 def main(fd: str, store: str) -> None:
     """Serve until the process is killed."""
+    text()  # before the memory is measured
     mux = Mux(
         Suite("exports", tools=[export, report], overflow=LIMIT),
         secret="a secret that both processes have",

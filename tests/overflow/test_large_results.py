@@ -14,7 +14,7 @@ import pytest
 from genmcp import Client
 from genmcp.overflow import LENGTH, MAX_RANGE
 from genmcp.protocol.content import ResourceLink, TextContent
-from tests.overflow.exports import LIMIT, TEXT
+from tests.overflow.exports import LIMIT, text
 from tests.support.processes import server_process
 from tests.support.stores import KINDS, shared_store
 
@@ -81,16 +81,16 @@ async def kept(client: Client, name: str) -> ResourceLink:
     begin, note, link = (await client.call(name)).content
     assert isinstance(begin, TextContent) and isinstance(note, TextContent)
     assert isinstance(link, ResourceLink)
-    assert TEXT.startswith(begin.text) and LIMIT // 2 < len(begin.text) <= LIMIT
+    assert text().startswith(begin.text) and LIMIT // 2 < len(begin.text) <= LIMIT
     assert f"{link.uri}?from={len(begin.text)}" in note.text
-    assert (link.size, link.meta) == (len(TEXT.encode()), {LENGTH: len(TEXT)})
+    assert (link.size, link.meta) == (len(text().encode()), {LENGTH: len(text())})
     return link
 
 
 async def digest(read: Read, uri: str) -> str:
     """Return the digest of all that is read in ranges, one after another."""
     found = sha256()
-    for at in range(0, len(TEXT), MAX_RANGE):
+    for at in range(0, len(text()), MAX_RANGE):
         found.update((await read(f"{uri}?from={at}&to={at + MAX_RANGE}")).encode())
     return found.hexdigest()
 
@@ -124,4 +124,4 @@ async def test_result_of_50_mb_is_read_after_a_restart(kind: str, tmp_path: Path
                     found += [await digest(read, link.uri) for link in links]
             assert memory.added < MOST
 
-    assert {*found} == {sha256(TEXT.encode()).hexdigest()}
+    assert {*found} == {sha256(text().encode()).hexdigest()}
