@@ -74,6 +74,14 @@ def test_references_that_lead_elsewhere_skip_the_operation(reference: Any) -> No
     assert str(reference) in tools.skipped["GET /x"]
 
 
+def test_path_that_leads_elsewhere_is_skipped() -> None:
+    """A reference in place of a path has no operations that could be named."""
+    tools = offline({"/x": {"$ref": "https://elsewhere.example/x.json"}, "/y": {"get": {}}})
+
+    assert [each.name for each in tools] == ["get_y"]
+    assert "is outside of the document" in tools.skipped["/x"]
+
+
 def test_ten_thousand_operations_become_tools() -> None:
     """Also if all of them have the same names, and refer to the same large schema."""
     text = {"type": "object", "properties": {"a": {"description": "x" * 100_000}}}
