@@ -254,6 +254,8 @@ class OperationTool(Tool):
         operation: its `operationId`, or its method and path.
     """
 
+    max_hold = None  # it cannot wait, which need not be found out for each of 1,000 tools
+
     def __init__(
         self, operation: str, request: OperationRequest, client: httpx.AsyncClient
     ) -> None:
