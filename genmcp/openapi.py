@@ -59,6 +59,8 @@ _STYLES: Final = {
     "body": ("json",),
 }
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
+# By place, the attribute of a client with what it sends with each request.
+_SENT: Final = {"header": "headers", "query": "params", "cookie": "cookies"}
 # Headers that are set by the client, or are dangerous to set. OpenAPI, "Parameter Object", ignores
 # the first three.
 _RESERVED: Final = frozenset(
@@ -558,6 +560,8 @@ class OperationReader:
             if place not in _STYLES or (place == "header" and not _TOKEN.fullmatch(name)):
                 raise UnusableOperation(f"its parameter {name[:100]!r} is in {place[:100]!r}")
             is_ignored = place == "header" and name.lower() in _RESERVED
+            # The user's client may send an API key that the document lists as a parameter.
+            is_ignored |= name in getattr(self._client, _SENT.get(place, ""), ())
             if not is_ignored and (place != "path" or (place, name) in in_path):
                 found[place, name] = parameter
         return [(*key, found[key]) for place in _STYLES for key in found if key[0] == place]
