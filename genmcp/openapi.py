@@ -79,6 +79,10 @@ _SCOPE: Final = "genmcp.scope"
 
 _TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "null")
 _SCALARS: Final = (str, int, float, bool, type(None))
+_COUNTS: Final = tuple(
+    f"{end}{each}" for end in ("min", "max") for each in ("Length", "Items", "Properties")
+)
+_POSITIVE: Final = frozenset({"multipleOf", *_COUNTS})  # others are invalid, or without effect
 # The keywords that are copied, and the types of their values. To leave one out is to accept more
 # values, which the API checks anyway.
 _COPIED: Final[Mapping[str, tuple[type, ...]]] = {
@@ -86,8 +90,7 @@ _COPIED: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("default", "const"), _SCALARS[:-1]),
     **dict.fromkeys(("minimum", "maximum", "multipleOf"), (int, float)),
     **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), (int, float)),
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), (int,)),
-    **dict.fromkeys(("minProperties", "maxProperties"), (int,)),
+    **dict.fromkeys(_COUNTS, (int,)),
     **dict.fromkeys(("uniqueItems", "deprecated"), (bool,)),
 }
 _LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -467,6 +470,7 @@ class OperationReader:
     def _fill(self, node: _Object, made: dict[str, Any], hidden: str) -> _Below:
         """Copy the keywords of *node* to *made*; return the schemas below, yet to be filled."""
         below: _Below = []
+        absent: set[Any] = set()
 
         def child(schema: Any) -> dict[str, Any]:
             below.append((schema, {}))
@@ -477,12 +481,15 @@ class OperationReader:
             made |= {"items": {}} if types == ["array"] else {}
         for keyword, value in node.items():
             if type(value) in _COPIED.get(keyword, ()):
-                if keyword != "pattern" or _is_linear(value):
+                is_invalid = keyword in _POSITIVE and value <= 0
+                if not is_invalid and (keyword != "pattern" or _is_linear(value)):
                     made[keyword] = value[:_MAX_TEXT] if keyword == "description" else value
             elif keyword == "properties" and isinstance(value, dict):
-                shown = {name: self._object(each).get(hidden) for name, each in value.items()}
+                absent = {
+                    name for name, each in value.items() if self._object(each).get(hidden) is True
+                }
                 made[keyword] = {
-                    str(name): child(value[name]) for name in shown if shown[name] is not True
+                    str(name): child(each) for name, each in value.items() if name not in absent
                 }
             elif keyword in _LISTS and isinstance(value, list) and value:
                 made[keyword] = [child(each) for each in value]
@@ -491,7 +498,6 @@ class OperationReader:
             elif keyword == "enum" and isinstance(value, list) and value:
                 made |= {"enum": value} if {*map(type, value)} <= {*_SCALARS} else {}
         if names := _listed(node.get("required")):
-            absent = {*node.get("properties", ())} - {*made.get("properties", ())}
             names = [each for each in names if type(each) is str and each not in absent]
             made["required"] = [*dict.fromkeys(names)]
         for bound in ("Minimum", "Maximum"):
@@ -604,9 +610,10 @@ class OperationReader:
             raise UnusableOperation(f"its body is {', '.join(types)[:200]}: no JSON and no form")
         media, required = self._object(types[usable[0]]), given.get("required") is True
         root, encoding = self._object(media.get("schema")), self._object(media.get("encoding"))
-        properties = self._object(root.get("properties"))
+        properties: Any = root.get("properties")
         is_open = root.get("additionalProperties", False) is not False
-        if properties and not is_open and _COMPLEX.isdisjoint(root) and not _alternatives(root):
+        has_members = isinstance(properties, dict) and properties and not is_open
+        if has_members and _COMPLEX.isdisjoint(root) and not _alternatives(root):
             needed = _listed(root.get("required")) if required else []
             members = []
             for name, schema in properties.items():

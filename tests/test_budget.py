@@ -40,7 +40,7 @@ BUDGETS = {
     "schema/": 1_580,
     "protocol/ wire/ core/": 4_390,
     "prompts/ resources/ question/ suite/ telemetry/": 2_640,
-    "openapi": 530,
+    "openapi": 540,
     "": 2_940,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.

@@ -115,6 +115,17 @@ def test_path_of_the_document_stays_below_the_base_url(path: str) -> None:
     assert "its path" in tools.skipped["it"]
 
 
+def test_member_may_be_called_as_a_reference() -> None:
+    """`$ref` below `properties` is a name like any other."""
+    schema = {"type": "object", "properties": {"$ref": {"type": "string"}}, "required": ["$ref"]}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+
+    (tool,) = offline({"/x": {"post": {"requestBody": body}}})
+
+    assert input_of(schema) == schema
+    assert tool.input_schema["properties"] == {"ref": {"type": "string"}}  # type: ignore[index]
+
+
 async def test_requests_go_to_the_base_url_only() -> None:
     """Whatever servers the document, a path or an operation names."""
     servers = [{"url": "https://elsewhere.example"}]
@@ -267,6 +278,6 @@ def test_document_of_wrong_types_is_harmless() -> None:
 )
 def test_faulty_keyword_is_left_out(keyword: str) -> None:
     """The schemas of the tools are valid; the API checks the rest."""
-    for wrong in (None, True, "x", [], [7], ["a", "a"], {}, {"a": 7}, 1.5):
-        input_of({"type": "object", keyword: wrong})
+    for wrong in (None, True, "x", [], [7], ["a", "a"], {}, {"a": 7}, 1.5, -1, 0):
+        input_of({"type": "object", "required": ["a"], keyword: wrong})
         input_of({keyword: wrong})
