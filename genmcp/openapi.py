@@ -11,6 +11,7 @@ import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
 from http.cookiejar import CookieJar, DefaultCookiePolicy
@@ -58,6 +59,8 @@ _STYLES: Final = {
     "body": ("json",),
 }
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
+# By place, the attribute of a client with what it sends with each request.
+_SENT: Final = {"header": "headers", "query": "params", "cookie": "cookies"}
 # Headers that are set by the client, or are dangerous to set. OpenAPI, "Parameter Object", ignores
 # the first three.
 _RESERVED: Final = frozenset(
@@ -76,6 +79,10 @@ _SCOPE: Final = "genmcp.scope"
 
 _TYPES: Final = ("string", "number", "integer", "boolean", "array", "object", "null")
 _SCALARS: Final = (str, int, float, bool, type(None))
+_COUNTS: Final = tuple(
+    f"{end}{each}" for end in ("min", "max") for each in ("Length", "Items", "Properties")
+)
+_POSITIVE: Final = frozenset({"multipleOf", *_COUNTS})  # others are invalid, or without effect
 # The keywords that are copied, and the types of their values. To leave one out is to accept more
 # values, which the API checks anyway.
 _COPIED: Final[Mapping[str, tuple[type, ...]]] = {
@@ -83,8 +90,7 @@ _COPIED: Final[Mapping[str, tuple[type, ...]]] = {
     **dict.fromkeys(("default", "const"), _SCALARS[:-1]),
     **dict.fromkeys(("minimum", "maximum", "multipleOf"), (int, float)),
     **dict.fromkeys(("exclusiveMinimum", "exclusiveMaximum"), (int, float)),
-    **dict.fromkeys(("minLength", "maxLength", "minItems", "maxItems"), (int,)),
-    **dict.fromkeys(("minProperties", "maxProperties"), (int,)),
+    **dict.fromkeys(_COUNTS, (int,)),
     **dict.fromkeys(("uniqueItems", "deprecated"), (bool,)),
 }
 _LISTS: Final = ("allOf", "anyOf", "oneOf", "prefixItems")
@@ -129,9 +135,9 @@ class RequestPart(msgspec.Struct, frozen=True):
         """Return *value* as names and texts: OpenAPI, "Style Examples"."""
         if self.style == "json":
             return [(self.name, json_of(value).decode())]
-        if type(value) is list:
+        if isinstance(value, list):
             items = [(self.name, _text(each)) for each in value]
-        elif type(value) is dict and (self.place != "member" or self.style == "deepObject"):
+        elif isinstance(value, dict) and (self.place != "member" or self.style == "deepObject"):
             form = f"{self.name}[%s]" if self.style == "deepObject" else "%s"
             items = [(form % key, _text(each)) for key, each in value.items()]
         else:
@@ -140,7 +146,7 @@ class RequestPart(msgspec.Struct, frozen=True):
             return items
         separator = _SEPARATORS.get(self.style, ",")
         link = "=" if self.explode else separator
-        texts = (link.join(each[type(value) is list :]) for each in items)
+        texts = (link.join(each[isinstance(value, list) :]) for each in items)
         return [(self.name, separator.join(texts))]
 
     def segment(self, value: Any) -> str:
@@ -158,17 +164,6 @@ class RequestPart(msgspec.Struct, frozen=True):
                     f"control character, and neither empty nor '.' nor '..', but got {text[:100]!r}"
                 )
         return quote(text, safe="")
-
-    def header(self, value: Any) -> str:
-        """Return *value* for a header.
-
-        Raises:
-            ToolError: it has characters that a header cannot have.
-        """
-        ((_, text),) = self.pairs(value)
-        if not _HEADER.fullmatch(text):
-            raise ToolError(f"Argument {self.argument!r} has characters that no header may have.")
-        return text
 
 
 def _text(value: Any) -> str:
@@ -206,7 +201,10 @@ class OperationRequest(msgspec.Struct, frozen=True):
             elif value is not None and part.place == "path":
                 path = path.replace(f"{{{part.name}}}", part.segment(value))
             elif value is not None and part.place == "header":
-                headers[part.name] = part.header(value)
+                ((_, text),) = part.pairs(value)
+                if not _HEADER.fullmatch(text):
+                    raise ToolError(f"Argument {part.argument!r} has characters of no header.")
+                headers[part.name] = text
             elif value is not None:
                 pairs[part.place] += part.pairs(value)
         if missing := _PLACEHOLDER.search(path):
@@ -225,47 +223,33 @@ class OperationRequest(msgspec.Struct, frozen=True):
         )
 
 
-class InProcessTransport(httpx.AsyncBaseTransport):
-    """Passes requests to an ASGI app, each with the access of the caller in its scope."""
+def in_process_client(app: Any) -> httpx.AsyncClient:
+    """Return a client of an ASGI *app* of this process, which acts for the caller of each tool.
 
-    def __init__(self, app: Any) -> None:
-        self._app = app
+    The app gets the credentials of the caller, which stay in this process, as if the caller had
+    sent the request itself, and decides about it.
+    """
 
-    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
-        """Run the app for *request*."""
-
-        async def app(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
-            await self._app({**scope, **request.extensions[_SCOPE]}, receive, send)
-
-        return await httpx.ASGITransport(app).handle_async_request(request)
-
-
-class InProcessClient(httpx.AsyncClient):
-    """A client of an ASGI app of this process, which acts for the caller of each tool."""
-
-    def __init__(self, app: Any) -> None:
-        # No domain is allowed to set cookies: those of one caller must not reach another.
-        jar = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-        transport = InProcessTransport(app)
-        super().__init__(transport=transport, base_url="http://localhost", cookies=jar)
-
-    @staticmethod
-    def act_for(channel: Channel, request: httpx.Request) -> None:
-        """Give *request* the access, the credentials and the address of the caller.
-
-        The credentials stay in this process. The app gets them as if the caller had sent the
-        request itself, and decides about it.
-        """
-        scope = getattr(channel.context.caller, "scope", {})  # none over stdio
-        for name, value in scope.get("headers", ()):
-            if name in (b"authorization", b"host"):
-                request.headers[name.decode()] = value.decode("latin-1")
+    async def act_for_caller(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
+        channel = _channel.get()
+        asked = getattr(channel.context.caller, "scope", {})  # none over stdio
+        passed = {name: each for name, each in asked.get("headers", ()) if name in _PASSED_ON}
+        headers = {**dict(scope["headers"]), **passed}
         # Without an address: an app may trust clients on its own machine, which a caller is not.
-        added = {"client": scope.get("client"), "state": dict(scope.get("state", {}))}
+        added = {"client": asked.get("client"), "state": dict(asked.get("state", {}))}
         if (access := channel.access) is not None:
             added["user"] = access
             added["auth"] = AuthCredentials(["authenticated", *sorted(access.scopes)])
-        request.extensions[_SCOPE] = added
+        await app({**scope, **added, "headers": [*headers.items()]}, receive, send)
+
+    transport = httpx.ASGITransport(act_for_caller)
+    # No domain is allowed to set cookies: those of one caller must not reach another.
+    jar = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost", cookies=jar)
+
+
+_PASSED_ON: Final = (b"authorization", b"host")
+_channel: Final = ContextVar[Channel]("channel")
 
 
 class OperationTool(Tool):
@@ -274,6 +258,8 @@ class OperationTool(Tool):
     Attributes:
         operation: its `operationId`, or its method and path.
     """
+
+    max_hold = None  # it cannot wait, which need not be found out for each of 1,000 tools
 
     def __init__(
         self, operation: str, request: OperationRequest, client: httpx.AsyncClient
@@ -299,8 +285,7 @@ class OperationTool(Tool):
         raw: Any = request.raw_arguments or b"{}"
         try:
             sent = self._request.build(self._client, _decode(raw))
-            if isinstance(self._client, InProcessClient):
-                self._client.act_for(channel, sent)
+            _channel.set(channel)
             response = await self._client.send(sent, stream=True)
             try:
                 body = await _read(response)
@@ -390,12 +375,16 @@ class OperationReader:
     Args:
         document: the document as it was decoded from JSON.
         client: sends the requests of the tools.
+
+    Attributes:
+        skipped: the operations, and paths, that cannot be tools, each with the reason.
     """
 
     def __init__(self, document: _Object, client: httpx.AsyncClient) -> None:
         self._document = document
         self._client = client
         self._targets: dict[str, Any] = {}
+        self.skipped: dict[str, str] = {}
 
     def resolve(self, node: Any) -> tuple[Any, frozenset[str]]:
         """Return the value that *node* refers to, and the references on the way to it.
@@ -406,7 +395,7 @@ class OperationReader:
             UnusableOperation: a reference leads nowhere, to itself or out of the document.
         """
         passed: frozenset[str] = frozenset()
-        while type(node) is dict and "$ref" in node:
+        while isinstance(node, dict) and "$ref" in node:
             reference = str(node["$ref"])
             if reference in passed:
                 raise UnusableOperation(f"$ref {reference[:200]!r} refers to itself")
@@ -414,7 +403,7 @@ class OperationReader:
             if reference not in self._targets:
                 self._targets[reference] = self._at(reference)
             target = self._targets[reference]
-            if len(node) > 1 and type(target) is dict:
+            if len(node) > 1 and isinstance(target, dict):
                 beside = {key: each for key, each in node.items() if key != "$ref"}
                 target = {**target, **beside}
             node = target
@@ -423,7 +412,7 @@ class OperationReader:
     def _object(self, node: Any) -> _Object:
         """Return the object that *node* refers to; an empty one in place of another value."""
         found, _ = self.resolve(node)
-        return found if type(found) is dict else {}
+        return found if isinstance(found, dict) else {}
 
     def _at(self, reference: str) -> Any:
         if not reference.startswith("#"):
@@ -456,7 +445,7 @@ class OperationReader:
         while pending:
             node, made, above, depth = pending.popleft()
             node, passed = self.resolve(node)
-            if type(node) is not dict:
+            if not isinstance(node, dict):
                 made |= {"not": {}} if node is False else {}
                 continue
             if hidden == "writeOnly":
@@ -481,6 +470,7 @@ class OperationReader:
     def _fill(self, node: _Object, made: dict[str, Any], hidden: str) -> _Below:
         """Copy the keywords of *node* to *made*; return the schemas below, yet to be filled."""
         below: _Below = []
+        absent: set[Any] = set()
 
         def child(schema: Any) -> dict[str, Any]:
             below.append((schema, {}))
@@ -491,21 +481,23 @@ class OperationReader:
             made |= {"items": {}} if types == ["array"] else {}
         for keyword, value in node.items():
             if type(value) in _COPIED.get(keyword, ()):
-                if keyword != "pattern" or _is_linear(value):
+                is_invalid = keyword in _POSITIVE and value <= 0
+                if not is_invalid and (keyword != "pattern" or _is_linear(value)):
                     made[keyword] = value[:_MAX_TEXT] if keyword == "description" else value
-            elif keyword == "properties" and type(value) is dict:
-                shown = {name: self._object(each).get(hidden) for name, each in value.items()}
-                made[keyword] = {
-                    str(name): child(value[name]) for name in shown if shown[name] is not True
+            elif keyword == "properties" and isinstance(value, dict):
+                absent = {
+                    name for name, each in value.items() if self._object(each).get(hidden) is True
                 }
-            elif keyword in _LISTS and type(value) is list and value:
+                made[keyword] = {
+                    str(name): child(each) for name, each in value.items() if name not in absent
+                }
+            elif keyword in _LISTS and isinstance(value, list) and value:
                 made[keyword] = [child(each) for each in value]
-            elif keyword in _SINGLE and type(value) in (dict, bool):
-                made[keyword] = child(value) if type(value) is dict else value
-            elif keyword == "enum" and type(value) is list and value:
+            elif keyword in _SINGLE and isinstance(value, dict | bool):
+                made[keyword] = child(value) if isinstance(value, dict) else value
+            elif keyword == "enum" and isinstance(value, list) and value:
                 made |= {"enum": value} if {*map(type, value)} <= {*_SCALARS} else {}
         if names := _listed(node.get("required")):
-            absent = {*node.get("properties", ())} - {*made.get("properties", ())}
             names = [each for each in names if type(each) is str and each not in absent]
             made["required"] = [*dict.fromkeys(names)]
         for bound in ("Minimum", "Maximum"):
@@ -518,10 +510,15 @@ class OperationReader:
 
     def operations(self) -> Iterator[tuple[str, str, _Object, _Object]]:
         """Yield each operation: its method and its path, the path item, and the operation."""
-        for path, each in self._object(self._document.get("paths")).items():
-            item = self._object(each)
+        paths = self._document.get("paths")
+        for path, each in paths.items() if isinstance(paths, dict) else ():
+            try:
+                item = self._object(each)
+            except UnusableOperation as error:
+                self.skipped[str(path)] = str(error)
+                continue
             for method in _METHODS:
-                if type(given := item.get(method)) is dict:
+                if isinstance(given := item.get(method), dict):
                     yield method, str(path), item, given
 
     def tool(self, id: str, method: str, path: str, item: _Object, given: _Object) -> OperationTool:
@@ -537,7 +534,7 @@ class OperationReader:
         taken = Counter[str]()
         found = self._parameters(path, item, given)
         media_type, members = self._body(self._object(given.get("requestBody")))
-        parts = [self._part(place, str(name), each, taken) for place, name, each in found + members]
+        parts = [self._part(*each, taken) for each in found + members]
         request = OperationRequest(method.upper(), path, parts, media_type)
         tool = OperationTool(id, request, self._client)
         tool.title = _text_of(given.get("summary"))
@@ -569,6 +566,8 @@ class OperationReader:
             if place not in _STYLES or (place == "header" and not _TOKEN.fullmatch(name)):
                 raise UnusableOperation(f"its parameter {name[:100]!r} is in {place[:100]!r}")
             is_ignored = place == "header" and name.lower() in _RESERVED
+            # The user's client may send an API key that the document lists as a parameter.
+            is_ignored |= name in getattr(self._client, _SENT.get(place, ""), ())
             if not is_ignored and (place != "path" or (place, name) in in_path):
                 found[place, name] = parameter
         return [(*key, found[key]) for place in _STYLES for key in found if key[0] == place]
@@ -581,7 +580,7 @@ class OperationReader:
         if content := self._object(given.get("content")):
             schema, style = self._object(next(iter(content.values()))).get("schema"), "json"
         # Members beside a `$ref` replace those of its target.
-        described: _Object = dict(schema) if type(schema) is dict else {}
+        described: _Object = dict(schema) if isinstance(schema, dict) else {}
         described |= {key: given[key] for key in ("description", "deprecated") if key in given}
         if place != "member":  # parameters may share a schema with members that are read-only
             described["readOnly"] = False
@@ -611,24 +610,21 @@ class OperationReader:
             raise UnusableOperation(f"its body is {', '.join(types)[:200]}: no JSON and no form")
         media, required = self._object(types[usable[0]]), given.get("required") is True
         root, encoding = self._object(media.get("schema")), self._object(media.get("encoding"))
-        properties = self._object(root.get("properties"))
+        properties: Any = root.get("properties")
         is_open = root.get("additionalProperties", False) is not False
-        if properties and not is_open and _COMPLEX.isdisjoint(root) and not _alternatives(root):
+        has_members = isinstance(properties, dict) and properties and not is_open
+        if has_members and _COMPLEX.isdisjoint(root) and not _alternatives(root):
             needed = _listed(root.get("required")) if required else []
-            return usable[0], [
-                (
-                    "member",
-                    name,
-                    {**self._object(encoding.get(name)), "schema": each}
-                    | {"required": name in needed},
-                )
-                for name, each in properties.items()
-            ]
+            members = []
+            for name, schema in properties.items():
+                style = self._object(encoding.get(name)).get("style", "form")
+                member = {"schema": schema, "required": name in needed, "style": style}
+                members.append(("member", str(name), member))
+            return usable[0], members
         if usable[0] == _FORM:
             raise UnusableOperation("its form is not an object with properties of its own")
-        return usable[0], [
-            ("body", "body", {**given, **media, "required": required, "content": None})
-        ]
+        whole = {**given, "schema": media.get("schema"), "required": required, "content": None}
+        return usable[0], [("body", "body", whole)]
 
     def _output(self, responses: Any) -> dict[str, Any] | None:
         """Return the schema of the only successful response, if that is a JSON object."""
@@ -707,7 +703,7 @@ def openapi_tools(
     """Return a tool for each operation of an HTTP API, for `Suite(tools=)`.
 
     Args:
-        source: its OpenAPI document: a path of JSON or YAML, or the decoded document; or a FastAPI
+        source: its OpenAPI document: the path of a JSON file, or the decoded document; or a FastAPI
             app with all its routes, which is then called in this process with the access of the
             caller.
         client: sends the requests, to its `base_url`, and authenticates them. Not needed for an
@@ -724,16 +720,15 @@ def openapi_tools(
     app = source if callable(source) and hasattr(source, "openapi") else None
     document = _load(source if app is None else app.openapi())
     if app is not None and client is None:
-        client = InProcessClient(app)
+        client = in_process_client(app)
     if not isinstance(client, httpx.AsyncClient) or not client.base_url.host:
         raise ConfigurationError(
             f"openapi_tools: client must be an httpx.AsyncClient with a base_url; the servers of "
             f"the document are not used by themselves: {document.get('servers')!r:.200}"
         )
-    if isinstance(only, str):
-        raise ConfigurationError(f"openapi_tools: only takes a list, not the text {only!r}")
     reader = OperationReader(document, client)
-    tools, tools.skipped = OperationTools(), {}
+    tools = OperationTools()
+    tools.skipped = reader.skipped
     unused, ids, taken = {*only}, set[str](), Counter[str]()
     for method, path, item, given in reader.operations():
         place = f"{method.upper()} {path}"
@@ -747,7 +742,7 @@ def openapi_tools(
         try:
             tool = reader.tool(id, method, path, item, given)
         except UnusableOperation as error:
-            tools.skipped[id] = str(error)
+            reader.skipped[id] = str(error)
             continue
         name = rename(id) if rename is not None else None
         if name is not None:

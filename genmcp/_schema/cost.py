@@ -156,10 +156,9 @@ def _refuse_loops(document: Document, graph: _Graph) -> None:
 
 def _work_of(schema: Any, edges: Sequence[tuple[str, str]], work: Mapping[str, _Work]) -> _Work:
     """Return the work of *schema* from that of the subschemas that it applies."""
-    if not edges:  # most schemas have no others below them
-        return _Work(
-            _own_cost(schema) + (schema.__class__ is dict and not _UNEVALUATED.isdisjoint(schema))
-        )
+    # Most schemas have no others below them.
+    if not edges and (schema.__class__ is not dict or _UNEVALUATED.isdisjoint(schema)):
+        return _Work(_own_cost(schema))
     found = [(keyword, work.get(pointer, _Work(_LOOP, _LOOP, 1))) for keyword, pointer in edges]
     same = [each for keyword, each in found if keyword in _TO_SAME and keyword != _SELECTED]
     same.append(_most(each for keyword, each in found if keyword == _SELECTED))

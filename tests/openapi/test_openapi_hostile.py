@@ -74,6 +74,14 @@ def test_references_that_lead_elsewhere_skip_the_operation(reference: Any) -> No
     assert str(reference) in tools.skipped["GET /x"]
 
 
+def test_path_that_leads_elsewhere_is_skipped() -> None:
+    """A reference in place of a path has no operations that could be named."""
+    tools = offline({"/x": {"$ref": "https://elsewhere.example/x.json"}, "/y": {"get": {}}})
+
+    assert [each.name for each in tools] == ["get_y"]
+    assert "is outside of the document" in tools.skipped["/x"]
+
+
 def test_ten_thousand_operations_become_tools() -> None:
     """Also if all of them have the same names, and refer to the same large schema."""
     text = {"type": "object", "properties": {"a": {"description": "x" * 100_000}}}
@@ -105,6 +113,17 @@ def test_path_of_the_document_stays_below_the_base_url(path: str) -> None:
 
     assert not tools
     assert "its path" in tools.skipped["it"]
+
+
+def test_member_may_be_called_as_a_reference() -> None:
+    """`$ref` below `properties` is a name like any other."""
+    schema = {"type": "object", "properties": {"$ref": {"type": "string"}}, "required": ["$ref"]}
+    body = {"required": True, "content": {"application/json": {"schema": schema}}}
+
+    (tool,) = offline({"/x": {"post": {"requestBody": body}}})
+
+    assert input_of(schema) == schema
+    assert tool.input_schema["properties"] == {"ref": {"type": "string"}}  # type: ignore[index]
 
 
 async def test_requests_go_to_the_base_url_only() -> None:
@@ -259,6 +278,6 @@ def test_document_of_wrong_types_is_harmless() -> None:
 )
 def test_faulty_keyword_is_left_out(keyword: str) -> None:
     """The schemas of the tools are valid; the API checks the rest."""
-    for wrong in (None, True, "x", [], [7], ["a", "a"], {}, {"a": 7}, 1.5):
-        input_of({"type": "object", keyword: wrong})
+    for wrong in (None, True, "x", [], [7], ["a", "a"], {}, {"a": 7}, 1.5, -1, 0):
+        input_of({"type": "object", "required": ["a"], keyword: wrong})
         input_of({keyword: wrong})

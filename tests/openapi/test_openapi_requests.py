@@ -240,6 +240,28 @@ async def test_client_of_the_user_authenticates_requests() -> None:
     assert {*parse_qsl(found["query"])} == {("key", "k"), ("q", "a")}
 
 
+async def test_parameters_that_the_client_sends_are_no_arguments() -> None:
+    """A model can neither know the key of an API nor replace it."""
+    paths = operation(
+        {"name": "x-api-key", "in": "header", "required": True},
+        {"name": "version", "in": "query", "required": True},
+        {"name": "session", "in": "cookie"},
+    )
+    sent: dict[str, Any] = {
+        "headers": {"X-API-Key": "k"},
+        "params": {"version": "7"},
+        "cookies": {"session": "s"},
+    }
+
+    async with tools_of(paths, **sent) as client:
+        (tool,) = await client.tools()
+        found = (await client.call("it")).data
+
+    assert tool.input_schema["properties"] == {}
+    assert (found["headers"]["x-api-key"], found["query"]) == ("k", "version=7")
+    assert found["headers"]["cookie"] == "session=s"
+
+
 async def test_headers_of_the_protocol_are_no_arguments() -> None:
     """OpenAPI 3.1, "Parameter Object"; others would change how the request is read."""
     names = ("Accept", "Authorization", "Content-Type", "Host", "Transfer-Encoding", "Cookie")
