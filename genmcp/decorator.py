@@ -140,8 +140,8 @@ def tool(function: Any = None, /, **options: Any) -> Any:
 
     The function's name, docstring and type hints become the tool's name, description and input
     schema; a parameter annotated `Channel` gets the channel. The return type becomes the output
-    schema, unless it is text or content (`docs/results.md`). *options* are the attributes of
-    `Tool`.
+    schema, unless it is text or content (docs/how-to/structured-output.md). *options* are the
+    attributes of `Tool`.
 
     A call that has to wait returns a wait, and continues in a step: a second function, which gets
     the value of the wait, and those arguments of the call that its parameters name:

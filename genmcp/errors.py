@@ -26,7 +26,7 @@
     └── CompositeError         raised by a hub or registry (genmcp.composite.errors)
 
 The codes are those of schema/2026-07-28, "JSON-RPC error codes" and "MCP error codes". Each class
-defines its code and status; the shape of `data` is in docs/endpoint.md, "Errors".
+defines its code and status; the shape of `data` is in docs/how-to/errors.md.
 """
 
 from collections.abc import Mapping, Sequence

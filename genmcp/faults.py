@@ -50,7 +50,7 @@ class Mismatch(str):
 def error_data(faults: Sequence[str], **named: str) -> dict[str, Any]:
     """Return the `data` of an error: the members *named* (`name=` or `uri=`), and the faults.
 
-    docs/endpoint.md, "Errors", documents the shape.
+    docs/how-to/errors.md documents the shape.
     """
     return {**named, "faults": [_in_parts(fault) for fault in faults]}
 

@@ -58,7 +58,7 @@ BLOCKS = [block for text in TOGETHER for block in BLOCK.findall(text)]
 MODULES = {name: code for name, code, _ in BLOCKS}
 ENTRIES = [entries for text in TEXTS.values() for entries in ENTRY.findall(text)]
 # Parts to be copied, which tests/auth and tests/client/auth run.
-RECIPES = {"both_kinds", "keyring_tokens", "store_tokens"}
+RECIPES = {"both_kinds", "github_tokens", "keyring_tokens", "store_tokens"}
 TESTS = sorted(name for name in MODULES if name.startswith("test_"))
 GUARDED = {name for name, code in MODULES.items() if "auth=Bearer(" in code} - {*TESTS}
 # Examples that start a server of their own, where a browser logs in.
@@ -280,7 +280,10 @@ async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) 
         ("scanning", "archive", {}, "4 pages archived."),
         ("kept", "charge", {"account": "Ada", "cents": 3}, "Charged 3 cents."),
         ("reports", "report", {}, "November: 12 pages from the ledger, for Ada"),
-        ("press", "print", {"order": "7"}, "Printed 3 sheets."),
+        ("press", "print", {"pages": 2}, "Printed 2 pages."),
+        ("print_shop", "print", {"order": "7"}, "Printed 3 sheets."),
+        ("print_page", "print_page", {"number": 3}, "Printed page 3."),
+        ("archiving", "report", {"year": 1999}, "stored stored the report of 1999"),
         ("everything", "greeter/greet", {"name": "Ada"}, "Hello, Ada."),
         ("everything", "parts/reorder_part", {"part": "M6x20"}, '{"order":1,"count":1}'),
         ("tenants", "greeter/greet", {"name": "Ada"}, "Hello, Ada."),
@@ -348,16 +351,16 @@ async def test_documentation_asks_clients_of_each_era(
 
 async def test_documentation_of_another_queue_is_notified_by_it(modules: Path) -> None:
     """A notification from the print shop ends the wait; no polling is needed."""
-    press = importlib.import_module("press")
+    shop = importlib.import_module("print_shop")
 
-    async with serve(press.app) as url, Client(f"{url}/mcp") as client:
-        async with httpx.AsyncClient() as shop:
-            response = await shop.post(f"{url}/printed/8", content="a poster")
+    async with serve(shop.app) as url, Client(f"{url}/mcp") as client:
+        async with httpx.AsyncClient() as http:
+            response = await http.post(f"{url}/printed/8", content="a poster")
         result = await client.call_tool("print", {"order": "8"})
 
     assert response.status_code == 204
     assert result.content[0].text == "Printed a poster."  # type: ignore[union-attr]
-    assert "8" not in press.PRINTED
+    assert "8" not in shop.PRINTED
 
 
 async def test_documentation_of_a_restart_runs_as_it_stands(tmp_path: Path) -> None:

@@ -14,13 +14,14 @@ from genmcp.server import Middleware
 from genmcp.testing import connect
 from tests.support.speaking import VERSIONS, speak
 
-PAGE = Path(__file__).parent.parent / "docs" / "server.md"
+PAGES = Path(__file__).parent.parent / "docs" / "how-to"
 BLOCK = re.compile(r"^```python\n# (\w+)\.py\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 
-def shown(name: str) -> Any:
-    """Return the module that the page shows under this name."""
-    (code,) = [code for found, code in BLOCK.findall(PAGE.read_text("utf-8")) if found == name]
+def shown(page: str, name: str) -> Any:
+    """Return the module that *page* shows under this name."""
+    text = (PAGES / f"{page}.md").read_text("utf-8")
+    (code,) = [code for found, code in BLOCK.findall(text) if found == name]
     module = ModuleType(name)
     exec(compile(code, f"{name}.py", "exec"), vars(module))
     return module
@@ -28,12 +29,12 @@ def shown(name: str) -> Any:
 
 @pytest.fixture
 def shop() -> Any:
-    return shown("by_hand").shop
+    return shown("custom-server", "by_hand").shop
 
 
 @pytest.fixture
 def timed() -> Any:
-    return shown("timed").timed
+    return shown("middleware", "timed").timed
 
 
 @pytest.mark.parametrize("version", VERSIONS)

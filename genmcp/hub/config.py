@@ -232,7 +232,7 @@ def load_servers(
                         "remote": {"url": "https://example.com/mcp", "auth": "${TOKEN}"}}}
 
     The `auth` of a server with a URL is an access token, or an object that describes a login; see
-    docs/client-auth.md. A server that is `disabled` is left out. An invalid server is left out with
+    docs/how-to/hub.md. A server that is `disabled` is left out. An invalid server is left out with
     a warning in the log, unless all servers are invalid.
 
     Args:

@@ -216,9 +216,9 @@ class StoreTotals(NamedTuple):
 class Store(ABC):
     """Stores records and logs. Safe for any number of event loops and threads at the same time.
 
-    To add a store, implement this class and run the contract tests on it: docs/stores.md, "Adding a
-    store". Every method except `now` and `aclose` raises StoreUnavailable if the store cannot be
-    reached or was closed.
+    To add a store, implement this class and run the contract tests on it:
+    docs/how-to/add-a-store.md. Every method except `now` and `aclose` raises StoreUnavailable if
+    the store cannot be reached or was closed.
 
     A store has a capacity, of which each client has a share, and which new work cannot use up. It
     counts the usage of each account (`accounts_of`). `room_of` returns the limits of a write; how a

@@ -28,8 +28,8 @@ class CeleryQueue(EngineQueue):
     may be of processes or threads, or solo.
 
     It also follows tasks of the application, if that has a result backend: `ExternalJob("celery",
-    task_id)`. A signal in the worker may call `Mux.settle` meanwhile: docs/external-queues.md. The
-    progress of such a task is what it passes to `update_state(state="PROGRESS", meta=...)`:
+    task_id)`. A signal in the worker may call `Mux.settle` meanwhile: docs/how-to/external-jobs.md.
+    The progress of such a task is what it passes to `update_state(state="PROGRESS", meta=...)`:
     "current", "total" and "message".
 
     Args:

@@ -295,8 +295,8 @@ def test_secret_is_not_shown() -> None:
 async def test_both_kinds_are_accepted_by_the_recipe(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """docs/authorization.md: an issuer that signs the tokens of some clients only."""
-    write_examples("authorization", tmp_path)
+    """docs/how-to/token-verification.md: an issuer that signs the tokens of some clients only."""
+    write_examples("how-to/token-verification", tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     both_kinds = import_module("both_kinds")
     monkeypatch.delitem(sys.modules, "both_kinds")

@@ -1,4 +1,4 @@
-"""The page on deployment, and its files: their syntax, their commands, and that these run."""
+"""The pages on deployment, and their files: their syntax, their commands, and that these run."""
 
 import asyncio
 import os
@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Iterator, Sequence
+from configparser import ConfigParser
 from contextlib import AsyncExitStack, ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,9 @@ from tests.support.stores import shared_store
 
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "docs" / "deploy"
-PAGE = (ROOT / "docs" / "deploying.md").read_text("utf-8")
+PAGES = ("deploy", "many-machines", "docker", "kubernetes", "systemd", "store-postgres")
+PAGE = "\n".join((ROOT / "docs" / "how-to" / f"{page}.md").read_text("utf-8") for page in PAGES)
+UNITS = ["press.service", "press-worker.service"]
 COMPOSE = ["compose.yaml", "compose.postgres.yaml"]
 SHELL = re.compile(r"^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
@@ -63,6 +66,7 @@ def test_page_shows_the_files() -> None:
         ("press.py", "python"),
         ("compose.yaml", "yaml"),
         ("kubernetes.yaml", "yaml"),
+        *((unit, "ini") for unit in UNITS),
     ):
         assert f"```{language}\n{(FILES / name).read_text('utf-8')}```\n" in PAGE, name
 
@@ -71,7 +75,20 @@ def test_commands_of_the_page_exist() -> None:
     """With their options."""
     assert len(commands_of_page()) >= 3
     for command in commands_of_page():
-        parsed(shlex.split(command)[1:])
+        parsed(shlex.split(command, comments=True)[1:])
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_systemd_unit_fits_the_commands(name: str) -> None:
+    """The options exist, and the process has enough time to stop."""
+    unit = ConfigParser(interpolation=None, strict=False)
+    unit.optionxform = str  # type: ignore[assignment, method-assign]
+    unit.read_string((FILES / name).read_text("utf-8"))
+    program, *words = shlex.split(unit["Service"]["ExecStart"])
+    command = parsed(words)
+
+    assert program.endswith("/genmcp")
+    assert int(unit["Service"]["TimeoutStopSec"]) > getattr(command, "drain", 0) + command.grace
 
 
 @pytest.mark.parametrize("name", COMPOSE)

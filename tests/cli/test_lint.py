@@ -114,7 +114,7 @@ def test_lint_command_reports_a_server(run: Callable[..., tuple[int, str, str]])
 
 def test_documentation_lists_the_lint_rules() -> None:
     """Each with its sentence."""
-    page = (Path(__file__).parents[2] / "docs" / "commands.md").read_text("utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "lint.md").read_text("utf-8")
 
     rows = [f"| `{rule.id}` | {rule.problem} |" for rule in RULES.values()]
     assert "\n".join(rows) in page

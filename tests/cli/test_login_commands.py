@@ -427,10 +427,9 @@ def test_needed_login_is_one_line_of_each_command(server: Guarded, run: Run) -> 
 
 
 def test_explanation_is_that_of_the_page(server: Guarded, run: Run) -> None:
-    """docs/commands.md shows what the commands print, but for the hosts."""
-    page = (ROOT / "docs" / "commands.md").read_text()
-    section = page.partition("\n## login\n")[2].partition("\n## ")[0]
-    shown = dict(SHOWN.findall(section))
+    """docs/how-to/login-command.md shows what the commands print, but for the hosts."""
+    page = (ROOT / "docs" / "how-to" / "login-command.md").read_text()
+    shown = dict(SHOWN.findall(page))
 
     def printed(command: str) -> str:
         said = run(command, server.url)[1]

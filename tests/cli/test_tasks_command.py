@@ -31,7 +31,7 @@ from tests.cli.users import at_terminal
 from tests.support.serving import serve
 
 ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs" / "commands.md").read_text("utf-8")
+PAGE = (ROOT / "docs" / "how-to" / "command-line.md").read_text("utf-8")
 SHORT = ("review_minimums", "category=brakes", "simulations=100")
 LONG = ("review_minimums", "simulations=1000000")
 
@@ -167,7 +167,7 @@ def test_call_that_becomes_no_task_is_not_detached(url: str, run: Run) -> None:
 
 
 def test_page_on_tasks_is_run(tmp_path: Path, free_port: int) -> None:
-    """The commands of docs/commands.md, at another port."""
+    """The commands of docs/how-to/command-line.md, at another port."""
     (block,) = re.findall(r"^```sh\n(url=.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     with example(tmp_path, free_port):

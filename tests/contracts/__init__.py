@@ -1,4 +1,4 @@
-"""Test suites that every store, engine and token storage passes, for pytest. docs/stores.md."""
+"""Test suites for pytest that every store and token storage passes: docs/how-to/add-a-store.md."""
 
 import pytest
 

@@ -42,7 +42,7 @@ suite = Suite(name="gated", version="1", tools=[Transcribe])
 async def test_gateway_with_a_process_for_each_request_keeps_tasks(
     shared: bool, tmp_path: Path, free_port: int
 ) -> None:
-    """The processes share a store and a secret, as docs/stdio.md requires."""
+    """The processes share a store and a secret, as docs/how-to/stdio.md requires."""
     (tmp_path / "gated.py").write_text(SERVER)
     node, modules = npm_package(*GATEWAY)
     own = f"{sys.executable} -m genmcp serve gated:suite --stdio"

@@ -343,7 +343,7 @@ async def test_extension_methods_pass_through_middleware() -> None:
 
 
 class Own(Middleware):
-    """A method without types, added by hand, as docs/server.md describes."""
+    """A method without types, added by hand, as docs/how-to/custom-server.md describes."""
 
     @property
     def capabilities(self) -> ServerCapabilities:

@@ -192,8 +192,8 @@ async def test_weak_settings_are_reported(caplog: pytest.LogCaptureFixture) -> N
 
 
 async def test_documented_permissions_are_enough(server: RedisServer) -> None:
-    """The rules of docs/stores.md, for a user that has nothing else."""
-    page = (Path(__file__).parents[2] / "docs" / "stores.md").read_text("utf-8")
+    """The rules of docs/how-to/store-redis.md, for a user that has nothing else."""
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "store-redis.md").read_text("utf-8")
     rules = page.partition("`resetchannels ")[2].partition("`")[0]
     assert rules
     password = token_hex(8)

@@ -10,7 +10,7 @@ def write_examples(page: str, folder: Path, **untitled: str) -> None:
     """Write each Python block of *page* to *folder*, to the module named in its first line.
 
     Args:
-        page: the name of the page, without suffix.
+        page: the path of the page in docs, without suffix, such as "how-to/celery".
         folder: where to write.
         untitled: for a block that begins with a docstring: the name of its module, and how the
             docstring begins.

@@ -1,4 +1,4 @@
-"""The examples of docs/external-queues.md, run with the commands of that page."""
+"""The examples of the pages on engines for jobs, run with the commands of these pages."""
 
 import asyncio
 import os
@@ -23,7 +23,12 @@ from tests.support.temporal_server import TemporalServer
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 ROOT: Final = Path(__file__).parents[2]
-PAGE: Final = (ROOT / "docs" / "external-queues.md").read_text(encoding="utf-8")
+PAGES: Final = {
+    "brochures": "celery",
+    "invoices": "procrastinate",
+    "photos": "docket",
+    "parcels": "temporal",
+}
 MODULES: Final = ("brochures", "invoices", "photos", "shipping", "parcels", "parcels_worker")
 
 
@@ -47,8 +52,10 @@ async def url(
     name: str, environment: dict[str, str], tmp_path: Path, free_port: int
 ) -> AsyncIterator[str]:
     """The URL of the example, after all commands of the page."""
-    write_examples("external-queues", tmp_path, **{each: f"{each}.py" for each in MODULES})
-    (block,) = re.findall(rf"^```sh\n([^`]*?uvicorn {name}:app\n)```$", PAGE, re.MULTILINE)
+    page = f"how-to/{PAGES[name]}"
+    write_examples(page, tmp_path, **{each: f"{each}.py" for each in MODULES})
+    text = (ROOT / "docs" / f"{page}.md").read_text(encoding="utf-8")
+    (block,) = re.findall(rf"^```sh\n([^`]*?uvicorn {name}:app\n)```$", text, re.MULTILINE)
     block = block.replace("redis://localhost:6379", environment.get("REDIS_URL", ""))
     _, *preparations, worker, server = block.splitlines()  # the first one sets the secret
     settings = {

@@ -1,4 +1,4 @@
-"""The example of docs/external-queues.md on Temporal: a real server, and a real worker."""
+"""The example of docs/how-to/temporal.md on Temporal: a real server, and a real worker."""
 
 import asyncio
 import importlib
@@ -47,7 +47,7 @@ async def parcels(
     client: TemporalClient, address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[ModuleType]:
     """The example with its worker, connected to the test's server."""
-    write_examples("external-queues", tmp_path, **{each: f"{each}.py" for each in MODULES})
+    write_examples("how-to/temporal", tmp_path, **{each: f"{each}.py" for each in MODULES})
     monkeypatch.setenv("TEMPORAL_ADDRESS", address)
     monkeypatch.setenv("GENMCP_STORE", f"sqlite:///{tmp_path}/store.db")
     monkeypatch.setenv("GENMCP_SECRET", "a secret of the tests")

@@ -1,7 +1,7 @@
 """The interfaces of client transports: `Transport` and its sink, `HttpRequester` and its response.
 
-`genmcp/_transports` is the server's counterpart of this folder. docs/transports.md is the guide for
-transports of other packages.
+`genmcp/_transports` is the server's counterpart of this folder. The guide for
+transports of other packages is docs/how-to/write-a-transport.md.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Every token storage passes the contract, also those that docs/client-auth.md shows."""
+"""Every token storage passes the contract, also those that docs/how-to/client-tokens.md shows."""
 
 import sys
 from collections.abc import AsyncIterator, Iterator
@@ -37,7 +37,7 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Return the modules of the page by their names."""
     folder = tmp_path / "recipes"
     folder.mkdir()
-    write_examples("client-auth", folder)
+    write_examples("how-to/client-tokens", folder)
     monkeypatch.syspath_prepend(folder)
     yield import_module
     for name in ("store_tokens", "keyring_tokens"):
