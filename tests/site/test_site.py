@@ -24,23 +24,24 @@ KINDS = {
     "settings": "reference/settings/",
     "errors": "reference/errors/",
     "commands": "reference/commands/",
+    "guide": "how-to/nginx/",
+    "concept": "concepts/continuations/",
     "diagram": "architecture/",
 }
-# Questions that users type, and words of the title of the page that has the answer. It is one of
-# the first three.
+# Questions that users type, and the beginning of the title of the page that has the answer.
 QUESTIONS = {
-    "cancel a job": "Cancel a job|Long-running calls",
-    "behind nginx": "Behind nginx|Deployment",
-    "session not found": "Session not found|Errors",
-    "structured output": "Structured output|Results",
+    "cancel a job": "Cancel a job",
+    "behind nginx": "Behind nginx",
+    "session not found": "Session not found",
+    "structured output": "Structured output",
     "ask the user": "Ask the user",
-    "run on two servers": "Run on two servers|Deployment|Long-running calls",
+    "run on two servers": "Run on two servers",
     "test a tool": "Test a tool",
-    "login": "Log in|login|Authorization|Command line",
-    "progress": "progress",
-    "large result": "Large results|Results",
-    "from FastMCP": "FastMCP",
-    "database session": "[Dd]atabase session",
+    "login": "Require a login",
+    "progress": "Report progress",
+    "large result": "Large results",
+    "from FastMCP": "From FastMCP",
+    "database session": "Database session",
 }
 
 
@@ -110,7 +111,7 @@ async def test_search_finds_the_page_for_a_question(site: str, browser: Browser)
         found = page.locator(".md-search-result__item h1")
         await expect(found.first).to_be_attached(timeout=SEARCH_TIMEOUT)
         titles = (await found.all_text_contents())[:3]
-        if not any(re.search(title, each) for each in titles):
+        if not any(each.startswith(title) for each in titles):
             missed[question] = titles
 
     assert missed == {}
