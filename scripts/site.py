@@ -25,6 +25,8 @@ from tests.support.peers import MERMAID
 ROOT: Final = Path(__file__).resolve().parent.parent
 DOCS: Final = ROOT / "docs"
 _ERRORS: Final = ("genmcp.errors", "genmcp.client.errors", "genmcp.composite.errors")
+_EVERY_WORD: Final = r".map(r=>/(^[+-]|[~^]\d+$)/.test(r)?r:`${r}*`)"
+_LAST_WORD: Final = r".map((r,n,a)=>/(^[+-]|[~^]\d+$)/.test(r)||n+1<a.length?r:`${r}*`)"
 _DIRECTIVE: Final = re.compile(r"^::: (genmcp[\w.]*)", re.MULTILINE)
 
 
@@ -56,6 +58,26 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
         return f"[{text}]({source}/{target.relative_to(ROOT)})" if source else text
 
     return re.sub(r"\[([^\]]+)\]\((\.\./[^)#\s]+)(?:#[^)\s]*)?\)", linked, markdown)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    """Make the search take only the last word, which is being typed, for the beginning of one.
+
+    The theme does so with each word, so that the "a" of "cancel a job" finds all words with an a.
+    And remove the padding of tables from the texts for language models: half of their size.
+    """
+    (worker,) = Path(config.site_dir).glob("assets/javascripts/workers/search.*.min.js")
+    script = worker.read_text("utf-8")
+    if script.count(_EVERY_WORD) != 1:
+        raise PluginError("the search of the theme is another one: see on_post_build")
+    worker.write_text(script.replace(_EVERY_WORD, _LAST_WORD), "utf-8")
+    for text in (Path(config.site_dir, "llms-full.txt"), *Path(config.site_dir).rglob("*.md")):
+        rows = re.sub(r"^\|.*\|$", _unpadded, text.read_text("utf-8"), flags=re.MULTILINE)
+        text.write_text(rows, "utf-8")
+
+
+def _unpadded(row: re.Match[str]) -> str:
+    return re.sub(r"-{3,}", "---", re.sub(r" {2,}", " ", row[0]))
 
 
 def _source_url() -> str | None:
@@ -132,7 +154,7 @@ def _value(path: str) -> object:
 def _sentence(value: object) -> str:
     """Return the first sentence of the docstring of *value*."""
     paragraph = (inspect.getdoc(value) or "").partition("\n\n")[0]
-    return _cell(re.split(r"(?<=[.:]) (?=[A-Z*`])", " ".join(paragraph.split()))[0])
+    return _cell(re.split(r"(?<=\.) (?=[A-Z*`])", " ".join(paragraph.split()))[0])
 
 
 def _cell(text: str) -> str:

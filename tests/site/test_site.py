@@ -24,23 +24,24 @@ KINDS = {
     "settings": "reference/settings/",
     "errors": "reference/errors/",
     "commands": "reference/commands/",
+    "guide": "how-to/nginx/",
+    "concept": "concepts/continuations/",
     "diagram": "architecture/",
 }
-# Questions that users type, and words of the title of the page that has the answer. It is one of
-# the first three.
+# Questions that users type, and the beginning of the title of the page that has the answer.
 QUESTIONS = {
-    "cancel a job": "Cancel a job|Long-running calls",
-    "behind nginx": "Behind nginx|Deployment",
-    "session not found": "Session not found|Errors",
-    "structured output": "Structured output|Results",
+    "cancel a job": "Cancel a job",
+    "behind nginx": "Behind nginx",
+    "session not found": "Session not found",
+    "structured output": "Structured output",
     "ask the user": "Ask the user",
-    "run on two servers": "Run on two servers|Deployment|Long-running calls",
+    "run on two servers": "Run on two servers",
     "test a tool": "Test a tool",
-    "login": "Log in|login|Authorization|Command line",
-    "progress": "progress",
-    "large result": "Large results|Results",
-    "from FastMCP": "FastMCP",
-    "database session": "[Dd]atabase session",
+    "login": "Require a login",
+    "progress": "Report progress",
+    "large result": "Large results",
+    "from FastMCP": "From FastMCP",
+    "database session": "Database session",
 }
 
 
@@ -68,8 +69,8 @@ async def test_pages_fit_and_load_nothing_from_elsewhere(
     page = await opened(browser, width, scheme)
     requests: list[Request] = []
     errors: list[Error] = []
-    page.on("request", requests.append)
-    page.on("pageerror", errors.append)
+    page.on("request", lambda each: requests.append(each))
+    page.on("pageerror", lambda each: errors.append(each))
     SCREENSHOTS.mkdir(parents=True, exist_ok=True)
     named = {path: name for name, path in KINDS.items()}
     folders = [path.parent.relative_to(SITE).as_posix() for path in SITE.rglob("index.html")]
@@ -101,17 +102,17 @@ async def test_page_is_accessible(site: str, browser: Browser, kind: str) -> Non
 async def test_search_finds_the_page_for_a_question(site: str, browser: Browser) -> None:
     """The right page is among the first three, for the questions that users type."""
     page = await opened(browser, 1440, "light")
-    await page.goto(site)
     missed = {}
     for question, title in QUESTIONS.items():
-        await page.locator("[data-md-component=search-query]").fill(question)
-        shown = page.locator(".md-search-result__item h1")
-        await expect(shown.first).to_be_visible(timeout=SEARCH_TIMEOUT)
-        titles = (await shown.all_text_contents())[:3]
-        if not any(re.search(title, each) for each in titles):
+        # A new page, since the old results stay until there are others.
+        await page.goto(site)
+        await page.locator("[data-md-component=search-query]").click()
+        await page.keyboard.insert_text(question)
+        found = page.locator(".md-search-result__item h1")
+        await expect(found.first).to_be_attached(timeout=SEARCH_TIMEOUT)
+        titles = (await found.all_text_contents())[:3]
+        if not any(each.startswith(title) for each in titles):
             missed[question] = titles
-        await page.locator("[data-md-component=search-query]").fill("")
-        await expect(page.locator(".md-search-result__item")).to_have_count(0)
 
     assert missed == {}
 
