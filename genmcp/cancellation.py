@@ -66,7 +66,9 @@ async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
     """
     task = asyncio.get_running_loop().create_task(work)
     try:
-        return await asyncio.shield(task)
+        # Not `asyncio.shield`, which since Python 3.14 logs an error after a cancellation.
+        await asyncio.wait((task,))
+        return task.result()
     except asyncio.CancelledError:
         await asyncio.wait((task,))
         if not task.cancelled():

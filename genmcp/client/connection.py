@@ -390,7 +390,9 @@ class Connection:
         # A loop: each wait may end with another state, such as a new session.
         while (connected := self._connected) is not None:
             if not connected.done():
-                await asyncio.shield(connected)
+                # Not `asyncio.shield`, which since Python 3.14 logs an error after a cancellation.
+                await asyncio.wait((connected,))
+                connected.result()
             elif (reason := self._machine.reason) is not None:
                 connected.result()
                 raise self.error(reason)

@@ -87,8 +87,10 @@ class Lane:
                 request = self._same.get((kind, item))
                 if request is None:
                     request = self._same[kind, item] = self._add(kind, item, cost)
-                # A caller that is cancelled must not cancel a read that others share.
-                response = await asyncio.shield(request.future)
+                # A caller that is cancelled must not cancel a read that others share. Not by
+                # `asyncio.shield`, which since Python 3.14 logs an error after a cancellation.
+                await asyncio.wait((request.future,))
+                response = request.future.result()
         except Exception as error:
             if str(error) != CLOSED:  # the end of an event loop is no outage
                 self._outages.record(error, write=self._writes)
