@@ -45,7 +45,7 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.resources.resource import ResourceRepo
 from genmcp.stores.store import Delete, Put
-from genmcp.tools import ToolRoute
+from genmcp.tools import ToolRoute, is_longer
 
 LENGTH: Final = "io.genmcp/length"
 """The member of `_meta` with the number of characters or bytes of the whole."""
@@ -136,9 +136,8 @@ class _Shortening:
         self._result = result
         self._data: memoryview | None = None  # the structured content, if it is too long
         data = result.structured_content
-        if isinstance(data, msgspec.Raw) and len(view := memoryview(data)) > self._limit:
-            # It has more bytes than characters.
-            self._data = view if sum(map(len, _characters(view))) > self._limit else None
+        if isinstance(data, msgspec.Raw) and is_longer(data, self._limit):
+            self._data = memoryview(data)
         # The structured content is sent as text, too: that text is kept once.
         texts = [block.text for block in result.content if isinstance(block, TextContent)]
         longer = [text for text in texts if len(text) > self._limit]
