@@ -17,17 +17,18 @@ import re
 import secrets
 from base64 import b64decode, b64encode
 from codecs import getincrementaldecoder
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import asdict, replace
 
 from genmcp.channel import Channel, owner_of
 from genmcp.core.continuation import Continuation
+from genmcp.core.failures import tool_error
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose
@@ -39,6 +40,7 @@ from genmcp.errors import (
     StoreError,
     StoreUnavailable,
     ToolError,
+    WorkRaised,
 )
 from genmcp.protocol.content import EmbeddedResource, ResourceContents, ResourceLink, TextContent
 from genmcp.protocol.tools import CallToolResult
@@ -63,6 +65,9 @@ _MARGIN: Final = 60.0
 _PREFIX: Final = "overflow://"
 _URI: Final = re.compile(rf"({_PREFIX}([0-9a-f]{{32}}))/?(?:\?(.*))?")
 _RANGE: Final = re.compile("(?:from=([0-9]{1,15}))?&?(?:to=([0-9]{1,15}))?")
+
+
+S = TypeVar("S")
 
 
 class KeptResult(msgspec.Struct, frozen=True, array_like=True):
@@ -95,14 +100,30 @@ class OverflowRoute(ToolRoute, frozen=True, kw_only=True):
 
     async def handle(self, request: Request, channel: Channel) -> CallToolResult | Continue:
         """Run `call`, and return its result, shortened if it is too long."""
-        step = await ToolRoute.handle(self, request, channel)
-        return step if isinstance(step, Continue) else await self._shortened(step, channel)
+        return await self._bounded(ToolRoute.handle(self, request, channel), channel)
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
         """Continue a call after its wait, and shorten its result if it is too long."""
-        step = await ToolRoute.resume(self, continuation, outcome, channel)
+        return await self._bounded(ToolRoute.resume(self, continuation, outcome, channel), channel)
+
+    async def _bounded(self, running: Awaitable[S], channel: Channel) -> S | CallToolResult:
+        """Return the result or the wait of *running*; shorten a result, or the text of an error.
+
+        Raises:
+            ToolError: the tool, or the job that it waited for, has raised it.
+        """
+        try:
+            step = await running
+        except (ToolError, WorkRaised) as error:
+            text = str(error)
+            if len(text) <= self.overflow:
+                raise
+            result = await self._shortened(tool_error(text), channel)
+            lines = (block.text for block in result.content if isinstance(block, TextContent))
+            retry = isinstance(error, ToolError) and error.retry
+            raise ToolError("\n".join(lines), retry=retry) from error
         return await self._shortened(step, channel) if isinstance(step, CallToolResult) else step
 
     async def _shortened(self, result: CallToolResult, channel: Channel) -> CallToolResult:

@@ -32,6 +32,7 @@ from genmcp import (
     Suite,
     TextContent,
     Tool,
+    ToolError,
     elicit,
     embedded_resource,
     job,
@@ -650,6 +651,65 @@ async def test_result_after_a_question_is_shortened(revision: str) -> None:
     async with connect(suite_of(asks), handler=Answers(), revision=revision) as client:
         found = await called(client, "asks")
         assert len(await whole(client, links(found)[0].uri)) == 5000
+
+
+# Errors.
+
+LONG = "a line of the error\n" * 500
+
+
+@job(name="overflow.fails")
+async def fails(run: Run) -> str:
+    raise ToolError(LONG)
+
+
+@tool
+async def waits_in_vain() -> Continue:
+    """Waits for a job that fails."""
+    return fails.job().then(never)
+
+
+@waits_in_vain.step
+async def never(value: Any) -> str:
+    return ""
+
+
+@tool
+async def raises() -> str:
+    """Fails."""
+    raise ToolError(LONG)
+
+
+@pytest.mark.parametrize("function", [raises, waits_in_vain])
+async def test_text_of_an_error_is_shortened(function: Any) -> None:
+    """Of the tool, and of the job that it waited for. The whole can be read."""
+    async with connect(suite_of(function)) as client:
+        found = await called(client, function.__name__)
+        uri, at, _ = NEXT.search(found.text).groups()  # type: ignore[union-attr]
+        kept = await whole(client, uri)
+
+    begin, _ = found.text.split("[The result is shortened.")
+    assert found.is_error
+    assert LIMIT // 2 < int(at) <= LIMIT
+    assert kept == LONG
+    assert begin == kept[: int(at)] + "\n"
+
+
+async def test_shortened_error_keeps_that_a_call_may_be_sent_again() -> None:
+    """With the same idempotency key."""
+    count = 0
+
+    @tool(idempotency_key="key")
+    async def once(key: str) -> str:
+        nonlocal count
+        count += 1
+        raise ToolError(LONG, retry=key == "retry")
+
+    async with connect(suite_of(once)) as client:
+        for key in ("retry", "final") * 2:
+            await client.call("once", {"key": key})
+
+    assert count == 2 + 1
 
 
 # Where it applies.
