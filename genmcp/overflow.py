@@ -322,7 +322,10 @@ class KeptResults(ResourceRepo):
 )
 async def read_result(uri: str, channel: Channel) -> str:
     """Reads a part of a result that was too long, by its URI: overflow://...?from=0&to=64000."""
-    contents = await KeptResults().read(uri, channel)
+    try:
+        contents = await KeptResults().read(uri, channel)
+    except InvalidParams as error:  # hosts do not show a protocol error to the model
+        raise ToolError(str(error)) from None
     if contents is None:
         raise ToolError("There is no such result, or it has expired.")
     if contents.text is None:

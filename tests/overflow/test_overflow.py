@@ -416,6 +416,25 @@ async def test_model_with_tools_only_reads_on_by_a_tool() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("?from=1000001", "from=1000001 is not before to=1000001, of 1000001"),
+        ("", "of which a read returns at most 1000000: URI?from=0&to=1000000"),
+        ("?page=2", "URI?page=2: a range is given as ?from=0&to=1000"),
+    ],
+)
+async def test_wrong_range_is_an_error_that_the_model_reads(query: str, message: str) -> None:
+    """`isError`: hosts do not show a protocol error to the model."""
+    tools = (returning("x" * (MAX_RANGE + 1)), read_result)
+    async with connect(suite_of(*tools)) as client:
+        (link,) = links(await called(client))
+        found = await client.call("read_result", {"uri": link.uri + query})
+
+    assert found.is_error
+    assert message in found.text.replace(link.uri, "URI")
+
+
 # Who may read.
 
 
