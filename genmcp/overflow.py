@@ -155,6 +155,7 @@ class _Shortening:
         self._limit, self._output, self._channel = route.overflow, route.output, channel
         self._name = route.key
         self._result = result
+        self._written: list[list[Delete]] = []  # the deletions of each that is kept
         self._data: memoryview | None = None  # the structured content, if it is too long
         data = result.structured_content
         if isinstance(data, msgspec.Raw) and is_longer(data, self._limit):
@@ -172,8 +173,17 @@ class _Shortening:
         """Keep what is too long, and return the result with the beginnings and the links.
 
         Raises:
-            StoreUnavailable: the store has no room, or cannot be reached.
+            StoreUnavailable: the store has no room, or cannot be reached. Nothing is left in it.
         """
+        try:
+            return await self._sent()
+        except BaseException:
+            for written in self._written:
+                with suppress(StoreError):  # they expire nevertheless
+                    await owner_of(self._channel)().store.apply(*written)
+            raise
+
+    async def _sent(self) -> CallToolResult:
         result, room, sent = self._result, self._limit, list[Any]()
         structured, is_error = result.structured_content, result.is_error
         texts, data = list[Any](), list[Any]()  # the blocks that are sent instead
@@ -251,30 +261,25 @@ class _Shortening:
         """Store *chunks*, one after another, and return the link to the whole.
 
         Raises:
-            StoreUnavailable: the store has no room, or cannot be reached. Nothing is left in it.
+            StoreUnavailable: the store has no room, or cannot be reached.
         """
         channel, id = self._channel, secrets.token_hex(16)
         owner = owner_of(channel)()
-        store = owner.store
         ttl = TTL if channel.task is None else channel.request.policy.result_ttl
         key, *_ = _keys(id, channel)
         written = [Delete(key)]
+        self._written.append(written)
         put = partial(Put, client=owner.client, optional=True)
         length = size = 0
         is_text = False
-        try:
-            for chunk in chunks:
-                is_text = isinstance(chunk, str)
-                part = chunk.encode() if isinstance(chunk, str) else chunk
-                written.append(Delete(f"{key}#{len(written) - 1}"))
-                await store.apply(put(written[-1].key, part, ttl=ttl + _MARGIN))
-                length, size = length + len(chunk), size + len(part)
-            record = msgspec.msgpack.encode(KeptResult(length, is_text, mime_type))
-            await store.apply(put(key, record, ttl=ttl))
-        except BaseException:
-            with suppress(StoreError):  # they expire nevertheless
-                await store.apply(*written)
-            raise
+        for chunk in chunks:
+            is_text = isinstance(chunk, str)
+            part = chunk.encode() if isinstance(chunk, str) else chunk
+            written.append(Delete(f"{key}#{len(written) - 1}"))
+            await owner.store.apply(put(written[-1].key, part, ttl=ttl + _MARGIN))
+            length, size = length + len(chunk), size + len(part)
+        record = msgspec.msgpack.encode(KeptResult(length, is_text, mime_type))
+        await owner.store.apply(put(key, record, ttl=ttl))
         unit = "characters" if is_text else "bytes"
         return ResourceLink(
             _PREFIX + id,

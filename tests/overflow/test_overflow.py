@@ -566,6 +566,23 @@ async def test_store_that_fails_keeps_nothing(error: type[Exception], place: int
     await mux.aclose()
 
 
+async def test_refused_result_leaves_none_of_its_parts() -> None:
+    """Its text had room, and its image has not. What other calls have kept stays."""
+    store = MemoryStore(max_bytes=1_000_000)  # of which a client's kept results have 125,000
+    value = [TextContent("x" * 50_000), Image(b"x" * 100_000)]
+    mux = Mux(suite_of(returning(value), returning("x" * 5000, name="other")), store=store)
+    async with connect(mux, access=ANN) as ann:
+        (link,) = links(await called(ann, "other"))
+        before = stored_keys(store)
+        found = await called(ann)
+        assert len(await whole(ann, link.uri)) == 5000
+
+    assert found.is_error
+    assert found.text.endswith("there is no room in its client's share of the store")
+    assert stored_keys(store) == before
+    await mux.aclose()
+
+
 @pytest.mark.parametrize("value", ["x" * 300_000 + "\ud800", ImageContent("=" * 2000, "image/png")])
 async def test_result_that_cannot_be_stored_is_an_error(value: Any, caplog: Any) -> None:
     """Half of a surrogate pair, and base64 that is none. Neither is kept in part."""
