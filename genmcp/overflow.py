@@ -73,12 +73,13 @@ S = TypeVar("S")
 class KeptResult(msgspec.Struct, frozen=True, array_like=True):
     """The record of a result that is kept. Its chunks are other records of the same subject.
 
-    length: the number of characters of a text, or of bytes.
+    length: the number of characters of a text, or of bytes. scopes: those of the tool.
     """
 
     length: int
     is_text: bool
     mime_type: str | None
+    scopes: tuple[str, ...]
 
 
 class _Short(NamedTuple):
@@ -153,7 +154,7 @@ class _Shortening:
 
     def __init__(self, route: OverflowRoute, result: CallToolResult, channel: Channel) -> None:
         self._limit, self._output, self._channel = route.overflow, route.output, channel
-        self._name = route.key
+        self._name, self._scopes = route.key, route.scopes
         self._result = result
         self._written: list[list[Delete]] = []  # the deletions of each that is kept
         self._data: memoryview | None = None  # the structured content, if it is too long
@@ -278,8 +279,8 @@ class _Shortening:
             written.append(Delete(f"{key}#{len(written) - 1}"))
             await owner.store.apply(put(written[-1].key, part, ttl=ttl + _MARGIN))
             length, size = length + len(chunk), size + len(part)
-        record = msgspec.msgpack.encode(KeptResult(length, is_text, mime_type))
-        await owner.store.apply(put(key, record, ttl=ttl))
+        record = KeptResult(length, is_text, mime_type, self._scopes)
+        await owner.store.apply(put(key, msgspec.msgpack.encode(record), ttl=ttl))
         unit = "characters" if is_text else "bytes"
         return ResourceLink(
             _PREFIX + id,
@@ -302,6 +303,7 @@ class KeptResults(ResourceRepo):
 
         Raises:
             InvalidParams: the range is not in the result, or is too long.
+            InsufficientScope: the client lacks a scope of the tool.
         """
         found = _URI.fullmatch(key)
         if found is None:
@@ -314,6 +316,8 @@ class KeptResults(ResourceRepo):
             record = await owner_of(channel)().store.get(stored)
             if record is not None:
                 kept = msgspec.msgpack.decode(record.value, type=KeptResult)
+                if kept.scopes:
+                    channel.context.caller.require_scopes(kept.scopes)
                 begin = int(given[1] or 0)
                 end = min(int(given[2] or kept.length), kept.length)
                 _check(uri, kept, begin, end)

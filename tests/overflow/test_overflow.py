@@ -471,6 +471,31 @@ async def test_forged_foreign_and_expired_links_are_refused_alike() -> None:
     await mux.aclose()
 
 
+async def test_link_needs_the_scopes_of_the_tool() -> None:
+    """As a call does: a token of the same user without them gets 403, with their names."""
+    mux = Mux(suite_of(returning("x" * 5000, scopes=["admin"]), read_result))
+    admin = HttpClient(Endpoint(mux), user=Access(subject="ann", scopes=frozenset({"admin"})))
+    answer = await admin.send(admin.call("returns"))
+    uri = answer.json["result"]["content"][2]["uri"]
+    guest = HttpClient(Endpoint(mux), user=ANN)
+    answers = {
+        client: [
+            await client.send(client.request("resources/read", {"uri": f"{uri}?from=4990"})),
+            await client.send(client.call("read_result", {"uri": f"{uri}?from=4990"})),
+        ]
+        for client in (admin, guest)
+    }
+    resource, tool_result = (answer.json["result"] for answer in answers[admin])
+
+    assert [each["text"] for each in resource["contents"] + tool_result["content"]] == [
+        "x" * 10
+    ] * 2
+    for answer in answers[guest]:
+        assert answer.status == 403
+        assert 'scope="admin"' in answer.headers["www-authenticate"]
+    await mux.aclose()
+
+
 async def test_anonymous_link_is_for_whoever_has_it() -> None:
     """It has 128 random bits: nobody else can guess it, and no list contains it."""
     mux = Mux(suite_of(returning("x" * 5000)))
