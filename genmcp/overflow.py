@@ -121,21 +121,23 @@ class OverflowRoute(ToolRoute, frozen=True, kw_only=True):
             text = str(error)
             if len(text) <= self.overflow:
                 raise
-            result = await self._shortened(tool_error(text), channel)
+            result = await self._shortened(_Shortening(self, tool_error(text), channel))
             lines = (block.text for block in result.content if isinstance(block, TextContent))
             retry = isinstance(error, ToolError) and error.retry
             raise ToolError("\n".join(lines), retry=retry) from error
-        return await self._shortened(step, channel) if isinstance(step, CallToolResult) else step
+        if not isinstance(step, CallToolResult):
+            return step
+        shortening = _Shortening(self, step, channel)
+        return await self._shortened(shortening) if shortening.needed else step
 
-    async def _shortened(self, result: CallToolResult, channel: Channel) -> CallToolResult:
-        """Return *result*; if it is too long its beginning, and links to what is kept.
+    async def _shortened(self, shortening: "_Shortening") -> CallToolResult:
+        """Return the beginning of a result that is too long, and links to what is kept.
 
         Raises:
             ToolError: the store has no room for the whole.
         """
-        shortening = _Shortening(self, result, channel)
         try:
-            return await shortening.result() if shortening.needed else result
+            return await shortening.result()
         except StoreUnavailable as error:
             full = isinstance(error, OverShare)
             place = "its client's share of the store" if full else "the store, or it does not work"
