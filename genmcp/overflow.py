@@ -17,17 +17,18 @@ import re
 import secrets
 from base64 import b64decode, b64encode
 from codecs import getincrementaldecoder
-from collections.abc import Iterator
+from collections.abc import Awaitable, Iterator
 from contextlib import suppress
 from functools import partial
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 from msgspec.structs import asdict, replace
 
 from genmcp.channel import Channel, owner_of
 from genmcp.core.continuation import Continuation
+from genmcp.core.failures import tool_error
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
 from genmcp.core.seal import Purpose
@@ -39,13 +40,14 @@ from genmcp.errors import (
     StoreError,
     StoreUnavailable,
     ToolError,
+    WorkRaised,
 )
 from genmcp.protocol.content import EmbeddedResource, ResourceContents, ResourceLink, TextContent
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result
 from genmcp.resources.resource import ResourceRepo
 from genmcp.stores.store import Delete, Put
-from genmcp.tools import ToolRoute
+from genmcp.tools import ToolRoute, is_longer
 
 LENGTH: Final = "io.genmcp/length"
 """The member of `_meta` with the number of characters or bytes of the whole."""
@@ -65,15 +67,19 @@ _URI: Final = re.compile(rf"({_PREFIX}([0-9a-f]{{32}}))/?(?:\?(.*))?")
 _RANGE: Final = re.compile("(?:from=([0-9]{1,15}))?&?(?:to=([0-9]{1,15}))?")
 
 
+S = TypeVar("S")
+
+
 class KeptResult(msgspec.Struct, frozen=True, array_like=True):
     """The record of a result that is kept. Its chunks are other records of the same subject.
 
-    length: the number of characters of a text, or of bytes.
+    length: the number of characters of a text, or of bytes. scopes: those of the tool.
     """
 
     length: int
     is_text: bool
     mime_type: str | None
+    scopes: tuple[str, ...]
 
 
 class _Short(NamedTuple):
@@ -95,25 +101,43 @@ class OverflowRoute(ToolRoute, frozen=True, kw_only=True):
 
     async def handle(self, request: Request, channel: Channel) -> CallToolResult | Continue:
         """Run `call`, and return its result, shortened if it is too long."""
-        step = await ToolRoute.handle(self, request, channel)
-        return step if isinstance(step, Continue) else await self._shortened(step, channel)
+        return await self._bounded(ToolRoute.handle(self, request, channel), channel)
 
     async def resume(
         self, continuation: Continuation, outcome: Outcome, channel: Channel
     ) -> Result | Continue:
         """Continue a call after its wait, and shorten its result if it is too long."""
-        step = await ToolRoute.resume(self, continuation, outcome, channel)
-        return await self._shortened(step, channel) if isinstance(step, CallToolResult) else step
+        return await self._bounded(ToolRoute.resume(self, continuation, outcome, channel), channel)
 
-    async def _shortened(self, result: CallToolResult, channel: Channel) -> CallToolResult:
-        """Return *result*; if it is too long its beginning, and links to what is kept.
+    async def _bounded(self, running: Awaitable[S], channel: Channel) -> S | CallToolResult:
+        """Return the result or the wait of *running*; shorten a result, or the text of an error.
+
+        Raises:
+            ToolError: the tool, or the job that it waited for, has raised it.
+        """
+        try:
+            step = await running
+        except (ToolError, WorkRaised) as error:
+            text = str(error)
+            if len(text) <= self.overflow:
+                raise
+            result = await self._shortened(_Shortening(self, tool_error(text), channel))
+            lines = (block.text for block in result.content if isinstance(block, TextContent))
+            retry = isinstance(error, ToolError) and error.retry
+            raise ToolError("\n".join(lines), retry=retry) from error
+        if not isinstance(step, CallToolResult):
+            return step
+        shortening = _Shortening(self, step, channel)
+        return await self._shortened(shortening) if shortening.needed else step
+
+    async def _shortened(self, shortening: "_Shortening") -> CallToolResult:
+        """Return the beginning of a result that is too long, and links to what is kept.
 
         Raises:
             ToolError: the store has no room for the whole.
         """
-        shortening = _Shortening(self, result, channel)
         try:
-            return await shortening.result() if shortening.needed else result
+            return await shortening.result()
         except StoreUnavailable as error:
             full = isinstance(error, OverShare)
             place = "its client's share of the store" if full else "the store, or it does not work"
@@ -132,13 +156,13 @@ class _Shortening:
 
     def __init__(self, route: OverflowRoute, result: CallToolResult, channel: Channel) -> None:
         self._limit, self._output, self._channel = route.overflow, route.output, channel
-        self._name = route.key
+        self._name, self._scopes = route.key, route.scopes
         self._result = result
+        self._written: list[list[Delete]] = []  # the deletions of each that is kept
         self._data: memoryview | None = None  # the structured content, if it is too long
         data = result.structured_content
-        if isinstance(data, msgspec.Raw) and len(view := memoryview(data)) > self._limit:
-            # It has more bytes than characters.
-            self._data = view if sum(map(len, _characters(view))) > self._limit else None
+        if isinstance(data, msgspec.Raw) and is_longer(data, self._limit):
+            self._data = memoryview(data)
         # The structured content is sent as text, too: that text is kept once.
         texts = [block.text for block in result.content if isinstance(block, TextContent)]
         longer = [text for text in texts if len(text) > self._limit]
@@ -152,8 +176,17 @@ class _Shortening:
         """Keep what is too long, and return the result with the beginnings and the links.
 
         Raises:
-            StoreUnavailable: the store has no room, or cannot be reached.
+            StoreUnavailable: the store has no room, or cannot be reached. Nothing is left in it.
         """
+        try:
+            return await self._sent()
+        except BaseException:
+            for written in self._written:
+                with suppress(StoreError):  # they expire nevertheless
+                    await owner_of(self._channel)().store.apply(*written)
+            raise
+
+    async def _sent(self) -> CallToolResult:
         result, room, sent = self._result, self._limit, list[Any]()
         structured, is_error = result.structured_content, result.is_error
         texts, data = list[Any](), list[Any]()  # the blocks that are sent instead
@@ -231,30 +264,25 @@ class _Shortening:
         """Store *chunks*, one after another, and return the link to the whole.
 
         Raises:
-            StoreUnavailable: the store has no room, or cannot be reached. Nothing is left in it.
+            StoreUnavailable: the store has no room, or cannot be reached.
         """
         channel, id = self._channel, secrets.token_hex(16)
         owner = owner_of(channel)()
-        store = owner.store
         ttl = TTL if channel.task is None else channel.request.policy.result_ttl
         key, *_ = _keys(id, channel)
         written = [Delete(key)]
+        self._written.append(written)
         put = partial(Put, client=owner.client, optional=True)
         length = size = 0
         is_text = False
-        try:
-            for chunk in chunks:
-                is_text = isinstance(chunk, str)
-                part = chunk.encode() if isinstance(chunk, str) else chunk
-                written.append(Delete(f"{key}#{len(written) - 1}"))
-                await store.apply(put(written[-1].key, part, ttl=ttl + _MARGIN))
-                length, size = length + len(chunk), size + len(part)
-            record = msgspec.msgpack.encode(KeptResult(length, is_text, mime_type))
-            await store.apply(put(key, record, ttl=ttl))
-        except BaseException:
-            with suppress(StoreError):  # they expire nevertheless
-                await store.apply(*written)
-            raise
+        for chunk in chunks:
+            is_text = isinstance(chunk, str)
+            part = chunk.encode() if isinstance(chunk, str) else chunk
+            written.append(Delete(f"{key}#{len(written) - 1}"))
+            await owner.store.apply(put(written[-1].key, part, ttl=ttl + _MARGIN))
+            length, size = length + len(chunk), size + len(part)
+        record = KeptResult(length, is_text, mime_type, self._scopes)
+        await owner.store.apply(put(key, msgspec.msgpack.encode(record), ttl=ttl))
         unit = "characters" if is_text else "bytes"
         return ResourceLink(
             _PREFIX + id,
@@ -277,6 +305,7 @@ class KeptResults(ResourceRepo):
 
         Raises:
             InvalidParams: the range is not in the result, or is too long.
+            InsufficientScope: the client lacks a scope of the tool.
         """
         found = _URI.fullmatch(key)
         if found is None:
@@ -289,6 +318,8 @@ class KeptResults(ResourceRepo):
             record = await owner_of(channel)().store.get(stored)
             if record is not None:
                 kept = msgspec.msgpack.decode(record.value, type=KeptResult)
+                if kept.scopes:
+                    channel.context.caller.require_scopes(kept.scopes)
                 begin = int(given[1] or 0)
                 end = min(int(given[2] or kept.length), kept.length)
                 _check(uri, kept, begin, end)
@@ -302,7 +333,10 @@ class KeptResults(ResourceRepo):
 )
 async def read_result(uri: str, channel: Channel) -> str:
     """Reads a part of a result that was too long, by its URI: overflow://...?from=0&to=64000."""
-    contents = await KeptResults().read(uri, channel)
+    try:
+        contents = await KeptResults().read(uri, channel)
+    except InvalidParams as error:  # hosts do not show a protocol error to the model
+        raise ToolError(str(error)) from None
     if contents is None:
         raise ToolError("There is no such result, or it has expired.")
     if contents.text is None:

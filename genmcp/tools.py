@@ -111,7 +111,7 @@ class Tool(DescribedComponent, Generic[A]):
             "rerun" if the annotations declare the tool idempotent or read-only, otherwise "fail".
         overflow: the number of characters of a result that are sent. Of a longer result the
             beginning is sent, and a link to the whole, which is kept in the store of the mux; see
-            docs/large-results.md. It applies in a `Suite`. Default None: `Suite(overflow=)`.
+            docs/how-to/large-results.md. It applies in a `Suite`. Default None: `Suite(overflow=)`.
         idempotency_key: the name of an argument. Calls of one client with the same value are one
             call, sent again, as those with the same `io.genmcp/idempotencyKey` in their `_meta`.
             Default None.
@@ -331,9 +331,8 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             if result.structured_content is msgspec.UNSET:
                 raise self.broken(hook, value, "output_schema needs structured content: an object")
             data: Any = result.structured_content
-            # A character has at most 4 bytes. What is sent of a longer result is checked later.
-            if self.overflow is not None and len(memoryview(data)) > 4 * self.overflow:
-                return result
+            if self.overflow is not None and is_longer(data, self.overflow):
+                return result  # what is sent of it is checked, once it is shortened
             text = json_of(data)
             # The check reads the JSON that is sent, in which a date, for example, is a string.
             faults = self.output.check(msgspec.json.decode(text), text)
@@ -405,6 +404,13 @@ def check_overflow(owner: str, value: object) -> None:
         raise ConfigurationError(
             f"{owner}.overflow must be a number of characters, 1 or more, not {value!r}"
         )
+
+
+def is_longer(data: Any, limit: int) -> bool:
+    """Return whether *data*, a `Raw` of JSON, has more than *limit* characters."""
+    view = memoryview(data)
+    # A character has at most 4 bytes, so that a longer text is not decoded.
+    return len(view) > limit and (len(view) > 4 * limit or len(str(view, "utf-8")) > limit)
 
 
 def _schemas(

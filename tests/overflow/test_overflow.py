@@ -32,6 +32,7 @@ from genmcp import (
     Suite,
     TextContent,
     Tool,
+    ToolError,
     elicit,
     embedded_resource,
     job,
@@ -230,14 +231,16 @@ async def test_lists_of_an_object_are_cut_the_longest_first(more: int) -> None:
     assert not found.is_error
 
 
-async def test_whole_is_not_checked_against_the_schema() -> None:
+@pytest.mark.parametrize("overflow", [LIMIT, 350_000])
+async def test_whole_is_not_checked_against_the_schema(overflow: int) -> None:
     """Its values may be more than a schema is checked with: what is sent fits the schema."""
-    value = {"rows": [*range(250_000)], "more": [], "total": 7}
-    async with connect(suite_of(returning(value, output_schema=ROWS))) as client:
+    value = {"rows": [1] * 250_000, "more": [], "total": 7}
+    async with connect(suite_of(returning(value, output_schema=ROWS), overflow=overflow)) as client:
         found = await called(client)
 
     sent: Any = found.structured_content
-    assert sent["rows"] == [*range(len(sent["rows"]))]
+    assert sent["rows"] == [1] * len(sent["rows"])
+    assert len(texts(found)[0]) <= overflow
     assert not found.is_error
 
 
@@ -413,6 +416,25 @@ async def test_model_with_tools_only_reads_on_by_a_tool() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("?from=1000001", "from=1000001 is not before to=1000001, of 1000001"),
+        ("", "of which a read returns at most 1000000: URI?from=0&to=1000000"),
+        ("?page=2", "URI?page=2: a range is given as ?from=0&to=1000"),
+    ],
+)
+async def test_wrong_range_is_an_error_that_the_model_reads(query: str, message: str) -> None:
+    """`isError`: hosts do not show a protocol error to the model."""
+    tools = (returning("x" * (MAX_RANGE + 1)), read_result)
+    async with connect(suite_of(*tools)) as client:
+        (link,) = links(await called(client))
+        found = await client.call("read_result", {"uri": link.uri + query})
+
+    assert found.is_error
+    assert message in found.text.replace(link.uri, "URI")
+
+
 # Who may read.
 
 
@@ -446,6 +468,31 @@ async def test_forged_foreign_and_expired_links_are_refused_alike() -> None:
 
     assert set(errors) == {"Resource not found: URI (-32602)"}
     assert stored_keys(store) == ["other"]
+    await mux.aclose()
+
+
+async def test_link_needs_the_scopes_of_the_tool() -> None:
+    """As a call does: a token of the same user without them gets 403, with their names."""
+    mux = Mux(suite_of(returning("x" * 5000, scopes=["admin"]), read_result))
+    admin = HttpClient(Endpoint(mux), user=Access(subject="ann", scopes=frozenset({"admin"})))
+    answer = await admin.send(admin.call("returns"))
+    uri = answer.json["result"]["content"][2]["uri"]
+    guest = HttpClient(Endpoint(mux), user=ANN)
+    answers = {
+        client: [
+            await client.send(client.request("resources/read", {"uri": f"{uri}?from=4990"})),
+            await client.send(client.call("read_result", {"uri": f"{uri}?from=4990"})),
+        ]
+        for client in (admin, guest)
+    }
+    resource, tool_result = (answer.json["result"] for answer in answers[admin])
+
+    assert [each["text"] for each in resource["contents"] + tool_result["content"]] == [
+        "x" * 10
+    ] * 2
+    for answer in answers[guest]:
+        assert answer.status == 403
+        assert 'scope="admin"' in answer.headers["www-authenticate"]
     await mux.aclose()
 
 
@@ -541,6 +588,23 @@ async def test_store_that_fails_keeps_nothing(error: type[Exception], place: int
         "could not be kept: there is no room in the store, or it does not work"
     )
     assert stored_keys(store) == []
+    await mux.aclose()
+
+
+async def test_refused_result_leaves_none_of_its_parts() -> None:
+    """Its text had room, and its image has not. What other calls have kept stays."""
+    store = MemoryStore(max_bytes=1_000_000)  # of which a client's kept results have 125,000
+    value = [TextContent("x" * 50_000), Image(b"x" * 100_000)]
+    mux = Mux(suite_of(returning(value), returning("x" * 5000, name="other")), store=store)
+    async with connect(mux, access=ANN) as ann:
+        (link,) = links(await called(ann, "other"))
+        before = stored_keys(store)
+        found = await called(ann)
+        assert len(await whole(ann, link.uri)) == 5000
+
+    assert found.is_error
+    assert found.text.endswith("there is no room in its client's share of the store")
+    assert stored_keys(store) == before
     await mux.aclose()
 
 
@@ -648,6 +712,65 @@ async def test_result_after_a_question_is_shortened(revision: str) -> None:
     async with connect(suite_of(asks), handler=Answers(), revision=revision) as client:
         found = await called(client, "asks")
         assert len(await whole(client, links(found)[0].uri)) == 5000
+
+
+# Errors.
+
+LONG = "a line of the error\n" * 500
+
+
+@job(name="overflow.fails")
+async def fails(run: Run) -> str:
+    raise ToolError(LONG)
+
+
+@tool
+async def waits_in_vain() -> Continue:
+    """Waits for a job that fails."""
+    return fails.job().then(never)
+
+
+@waits_in_vain.step
+async def never(value: Any) -> str:
+    return ""
+
+
+@tool
+async def raises() -> str:
+    """Fails."""
+    raise ToolError(LONG)
+
+
+@pytest.mark.parametrize("function", [raises, waits_in_vain])
+async def test_text_of_an_error_is_shortened(function: Any) -> None:
+    """Of the tool, and of the job that it waited for. The whole can be read."""
+    async with connect(suite_of(function)) as client:
+        found = await called(client, function.__name__)
+        uri, at, _ = NEXT.search(found.text).groups()  # type: ignore[union-attr]
+        kept = await whole(client, uri)
+
+    begin, _ = found.text.split("[The result is shortened.")
+    assert found.is_error
+    assert LIMIT // 2 < int(at) <= LIMIT
+    assert kept == LONG
+    assert begin == kept[: int(at)] + "\n"
+
+
+async def test_shortened_error_keeps_that_a_call_may_be_sent_again() -> None:
+    """With the same idempotency key."""
+    count = 0
+
+    @tool(idempotency_key="key")
+    async def once(key: str) -> str:
+        nonlocal count
+        count += 1
+        raise ToolError(LONG, retry=key == "retry")
+
+    async with connect(suite_of(once)) as client:
+        for key in ("retry", "final") * 2:
+            await client.call("once", {"key": key})
+
+    assert count == 2 + 1
 
 
 # Where it applies.
