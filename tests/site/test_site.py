@@ -122,6 +122,7 @@ def test_site_has_texts_for_language_models(site: str) -> None:
     listed = re.findall(r"^- \[.*\]\(http://[^/]*/(.*)\)$", (SITE / "llms.txt").read_text(), re.M)
     full = (SITE / "llms-full.txt").read_text("utf-8")
 
+    assert len({*listed}) == len(listed)
     assert {"tutorial/1-first-tool/index.md", "reference/errors/index.md"} <= {*listed}
     assert [path for path in listed if not (SITE / path).is_file()] == []
     assert "A job that survives a kill" in full and "max_body_bytes" in full
