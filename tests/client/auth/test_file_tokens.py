@@ -219,7 +219,8 @@ async def test_damaged_file_leads_to_a_new_login(
         case "cut":
             path.write_bytes(data[: len(data) // 2])
         case "changed":
-            path.write_bytes(b"x".join([data[:60], data[61:]]) if secret else b"[" + data)
+            changed = b"y" if data[60:61] == b"x" else b"x"
+            path.write_bytes(changed.join([data[:60], data[61:]]) if secret else b"[" + data)
         case "of another key":
             await save(FileTokens(folder, secret=secret), RECORD, "other")
             (other,) = {*files(folder, "*.json")} - {path}
