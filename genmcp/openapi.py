@@ -14,7 +14,7 @@ from contextlib import suppress
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode
@@ -240,16 +240,36 @@ def in_process_client(app: Any) -> httpx.AsyncClient:
         if (access := channel.access) is not None:
             added["user"] = access
             added["auth"] = AuthCredentials(["authenticated", *sorted(access.scopes)])
-        await app({**scope, **added, "headers": [*headers.items()]}, receive, send)
+        size, refused = 0, ""
 
-    transport = httpx.ASGITransport(act_for_caller)
-    # No domain is allowed to set cookies: those of one caller must not reach another.
-    jar = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost", cookies=jar)
+        async def send_bounded(message: MutableMapping[str, Any]) -> None:
+            nonlocal size, refused
+            size += len(message.get("body", b""))
+            refused = refused or _refusal(httpx.Headers(message.get("headers")), size)
+            if refused:
+                raise OSError(refused)  # ASGI: the connection is closed
+            await send(message)
+
+        try:
+            await app({**scope, **added, "headers": [*headers.items()]}, receive, send_bounded)
+        except Exception:
+            if not refused:
+                raise
+        if refused:
+            raise ToolError(refused)
+
+    return httpx.AsyncClient(
+        # It collects the whole response before it returns any of it.
+        transport=httpx.ASGITransport(act_for_caller),
+        base_url="http://localhost",
+        headers={"Accept-Encoding": "identity"},  # so that the size is known before it is decoded
+    )
 
 
 _PASSED_ON: Final = (b"authorization", b"host")
 _channel: Final = ContextVar[Channel]("channel")
+# No domain may set cookies in a client: those of one caller must not reach another.
+_SETS_NO_COOKIES: Final = DefaultCookiePolicy(allowed_domains=[])
 
 
 class OperationTool(Tool):
@@ -286,6 +306,7 @@ class OperationTool(Tool):
         try:
             sent = self._request.build(self._client, _decode(raw))
             _channel.set(channel)
+            self._client.cookies.jar.set_policy(_SETS_NO_COOKIES)  # it may be a new jar
             response = await self._client.send(sent, stream=True)
             try:
                 body = await _read(response)
@@ -324,14 +345,23 @@ def _is_json(media_type: str) -> bool:
     return name == "application/json" or name.endswith("+json")
 
 
+def _refusal(headers: httpx.Headers, size: int) -> str:
+    """Return why a response with these *headers* and *size* so far is not read; "" if it is."""
+    if headers.get("Content-Type", "").lower().startswith("text/event-stream"):
+        return "The response is a stream of events, which may never end."
+    if size > _MAX_RESPONSE:
+        return f"The response has more than {_MAX_RESPONSE} bytes. Ask for less, such as one page."
+    return ""
+
+
 async def _read(response: httpx.Response) -> bytes:
     body = bytearray()
+    if refused := _refusal(response.headers, 0):
+        raise ToolError(refused)
     async for piece in response.aiter_bytes():
         body += piece
-        if len(body) > _MAX_RESPONSE:
-            raise ToolError(
-                f"The response has more than {_MAX_RESPONSE} bytes. Ask for less, such as one page."
-            )
+        if refused := _refusal(response.headers, len(body)):
+            raise ToolError(refused)
     return bytes(body)
 
 

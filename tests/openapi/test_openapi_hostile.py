@@ -224,6 +224,18 @@ async def test_large_response_is_an_error(compressed: bool) -> None:
     assert "more than 4194304 bytes" in result.data
 
 
+async def test_stream_of_events_is_an_error() -> None:
+    """It may never end, which no limit of its size would notice."""
+    api = Api()
+    api.headers["content-type"] = "text/event-stream; charset=utf-8"
+
+    async with tools_of({"/x": {"get": {}}}, api) as client:
+        result = await client.call("get_x")
+
+    assert result.is_error
+    assert "stream of events" in result.data
+
+
 @pytest.mark.parametrize(
     ("body", "headers"),
     [

@@ -9,7 +9,7 @@ import pytest
 from genmcp import Suite
 from genmcp.openapi import openapi_tools
 from genmcp.testing import connect
-from tests.openapi.apis import Api, document, offline, received, tools_of
+from tests.openapi.apis import BASE, Api, document, offline, received, tools_of
 
 
 def operation(
@@ -260,6 +260,24 @@ async def test_parameters_that_the_client_sends_are_no_arguments() -> None:
     assert tool.input_schema["properties"] == {}
     assert (found["headers"]["x-api-key"], found["query"]) == ("k", "version=7")
     assert found["headers"]["cookie"] == "session=s"
+
+
+async def test_cookie_of_a_response_reaches_no_other_caller() -> None:
+    """One client serves all callers; its own cookies are sent, also if it gets new ones."""
+    api, sent = Api(), []
+    api.headers["set-cookie"] = "session=of-ann"
+    transport = httpx.ASGITransport(api)
+    http = httpx.AsyncClient(transport=transport, base_url=BASE, cookies={"key": "k"})
+    tools = openapi_tools(document(operation()), client=http)
+
+    async with http, connect(Suite("api", tools=tools)) as client:
+        for key in ("k", "l"):
+            http.cookies = httpx.Cookies({"key": key})
+            for _ in range(2):
+                found = (await client.call("it")).data
+                sent.append(found["headers"]["cookie"])
+
+    assert sent == ["key=k", "key=k", "key=l", "key=l"]
 
 
 async def test_headers_of_the_protocol_are_no_arguments() -> None:
