@@ -198,6 +198,34 @@ async def test_argument_cannot_add_a_header(value: str) -> None:
     assert found["headers"]["cookie"].isprintable()
 
 
+@pytest.mark.parametrize("key", ["api_key", "API_Key", "api_key[]", "limit", "filter[a]"])
+async def test_member_cannot_replace_another_parameter(key: str) -> None:
+    """An object may be written as parameters, as the style `form` does by default."""
+    names = ("filter", "limit", "page[size]", "filter[a]")
+    parameters = [{"name": name, "in": "query"} for name in names]
+    paths = {"/x": {"get": {"parameters": parameters}}}
+    async with tools_of(paths, params={"api_key": "SECRET"}) as client:
+        refused = await client.call("get_x", {"filter": {"b": "1", key: "mine"}})
+        found = (await client.call("get_x", {"filter": {"b": "1"}, "page_size": 2})).data
+
+    assert refused.is_error
+    assert f"Argument 'filter' cannot set parameter '{key}'" in refused.data
+    assert found["query"] == "api_key=SECRET&b=1&page%5Bsize%5D=2"
+
+
+async def test_member_cannot_replace_a_cookie() -> None:
+    """Neither one of the client's `cookies` nor one of its headers."""
+    parameter = {"name": "prefs", "in": "cookie"}
+    paths = {"/x": {"get": {"parameters": [parameter]}}}
+    sent: dict[str, Any]
+    for sent in ({"cookies": {"session": "s"}}, {"headers": {"Cookie": "a=b; session=s"}}):
+        async with tools_of(paths, **sent) as client:
+            refused = await client.call("get_x", {"prefs": {"session": "mine"}})
+
+        assert refused.is_error
+        assert "cannot set parameter 'session'" in refused.data
+
+
 def test_header_with_a_wrong_name_skips_the_operation() -> None:
     """RFC 9110, 5.1: it would be written into the request as it is."""
     parameter = {"name": "X-A: 1\r\nX-B", "in": "header"}
