@@ -252,7 +252,7 @@ def in_process_client(app: Any) -> httpx.AsyncClient:
     """Return a client of an ASGI *app* of this process, which acts for the caller of each tool.
 
     The app gets the credentials of the caller, which stay in this process, as if the caller had
-    sent the request itself, and decides about it.
+    sent the request itself, and decides about it. A response that is refused ends the app.
     """
 
     async def act_for_caller(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
@@ -755,8 +755,9 @@ def openapi_tools(
         source: its OpenAPI document: the path of a JSON file, or the decoded document; or a FastAPI
             app with all its routes, which is then called in this process with the access of the
             caller.
-        client: sends the requests, to its `base_url`, and authenticates them. Not needed for an
-            app. It stays open.
+        client: sends the requests, to its `base_url`, and authenticates them. It serves all
+            callers, so that it keeps no cookies of responses from then on. Not needed for an app.
+            It stays open.
         only: the operations that become tools, each by its `operationId`, or by its method and path
             (`"GET /users/{id}"`); `*` stands for any text. Default: all.
         rename: returns the name of the tool for an `operationId`; None for the default, which is
