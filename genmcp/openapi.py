@@ -10,11 +10,11 @@ client: the servers that the document names are not used.
 import re
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Mapping, MutableMapping, Sequence
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from contextvars import ContextVar
 from fnmatch import fnmatchcase
 from functools import cached_property, lru_cache
-from http.cookiejar import CookieJar, DefaultCookiePolicy
+from http.cookiejar import DefaultCookiePolicy
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote, unquote, urlencode
@@ -61,13 +61,12 @@ _STYLES: Final = {
 _SEPARATORS: Final = {"spaceDelimited": " ", "pipeDelimited": "|"}
 # By place, the attribute of a client with what it sends with each request.
 _SENT: Final = {"header": "headers", "query": "params", "cookie": "cookies"}
-# Headers that are set by the client, or are dangerous to set. OpenAPI, "Parameter Object", ignores
-# the first three.
-_RESERVED: Final = frozenset(
-    {
-        *("accept", "content-type", "authorization", "cookie", "host", "content-length"),
-        *("transfer-encoding", "connection", "upgrade", "expect", "te", "trailer", "forwarded"),
-    }
+# Headers that are set by the client or by proxies, or make another request of it. OpenAPI,
+# "Parameter Object", ignores the first three. Many servers read "_" as "-".
+_RESERVED: Final = re.compile(
+    r"(?i)accept|content[-_]type|authorization|cookie|host|content[-_]length|transfer[-_]encoding"
+    r"|connection|upgrade|expect|te|trailer|(x[-_])?forwarded([-_].*)?|(proxy|sec)[-_].*"
+    r"|x[-_](real[-_]ip|original[-_]url|rewrite[-_]url|(http[-_])?method([-_]override)?)"
 )
 # Segments without "." and "..", a query or a fragment.
 _PATH: Final = re.compile(r"(?:/(?!/|(?:\.|%2e){1,2}(?:/|$))[^/?#\\\s]*)+", re.IGNORECASE)
@@ -100,8 +99,10 @@ _COMPLEX: Final = frozenset({"enum", "const", *_LISTS, "not", "patternProperties
 # break those: a fifth of the examples in GitHub's document do not fit the schemas beside them.
 _OUTPUT: Final = ("type", "nullable", "description", "properties", "items", "allOf")
 _Object = dict[str, Any]
+_Pairs = list[tuple[str, str]]
+_Parameters = list[tuple[str, str, _Object]]  # place, name, and the object in the document
+# Schemas of the document, each with the schema that is made of it.
 _Below = list[tuple[Any, dict[str, Any]]]
-"""Schemas of the document, each with the schema that is made of it."""
 
 _decode: Final = msgspec.json.Decoder().decode
 
@@ -131,7 +132,7 @@ class RequestPart(msgspec.Struct, frozen=True):
     explode: bool
     multi_segment: bool
 
-    def pairs(self, value: Any) -> list[tuple[str, str]]:
+    def pairs(self, value: Any) -> _Pairs:
         """Return *value* as names and texts: OpenAPI, "Style Examples"."""
         if self.style == "json":
             return [(self.name, json_of(value).decode())]
@@ -166,6 +167,14 @@ class RequestPart(msgspec.Struct, frozen=True):
         return quote(text, safe="")
 
 
+def _sent_by(client: httpx.AsyncClient, place: str) -> set[str]:
+    """Return the names, in lower case, of what *client* sends in a place with each request."""
+    names = [*getattr(client, _SENT.get(place, ""), ())]
+    if place == "cookie":
+        names += re.findall(r"(?:^|;)\s*([^=;\s]+)\s*=", client.headers.get("Cookie", ""))
+    return {each.lower() for each in names}
+
+
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json_of(value).decode()
 
@@ -173,13 +182,14 @@ def _text(value: Any) -> str:
 class OperationRequest(msgspec.Struct, frozen=True):
     """How a request is made of the arguments of a tool.
 
-    media_type: that of the body, or None.
+    media_type: that of the body, or None. empty: the body without arguments, None if there is none.
     """
 
     method: str
     path: str
     parts: Sequence[RequestPart]
     media_type: str | None
+    empty: bytes | None
 
     def build(self, client: httpx.AsyncClient, given: _Object) -> httpx.Request:
         """Return the request with the arguments *given*.
@@ -187,11 +197,9 @@ class OperationRequest(msgspec.Struct, frozen=True):
         Raises:
             ToolError: an argument cannot be sent.
         """
-        path, members = self.path, {}
+        path, content, members = self.path, self.empty, {}
         pairs: dict[str, list[Any]] = {"query": [], "cookie": [], "member": []}
         headers: dict[str, str] = {}
-        # The members of a body are sent without any of them, too, and a whole body if it is given.
-        content = b"{}" if any(part.place == "member" for part in self.parts) else None
         for part in self.parts:
             value = given.get(part.argument)
             if part.argument in given and part.place == "body":
@@ -206,28 +214,45 @@ class OperationRequest(msgspec.Struct, frozen=True):
                     raise ToolError(f"Argument {part.argument!r} has characters of no header.")
                 headers[part.name] = text
             elif value is not None:
-                pairs[part.place] += part.pairs(value)
+                pairs[part.place] += self._pairs(part, value, client)
         if missing := _PLACEHOLDER.search(path):
             raise ToolError(f"Argument {missing[1]!r} must not be null.")
-        if pairs["cookie"]:
-            cookies = (f"{quote(name)}={quote(value)}" for name, value in pairs["cookie"])
-            headers["Cookie"] = "; ".join(cookies)
         if members:
             content = json_of(members)
-        if self.media_type == _FORM:
+        if pairs["member"]:
             content = urlencode(pairs["member"]).encode()
         if content is not None:
             headers["Content-Type"] = self.media_type or "application/json"
-        return client.build_request(
+        request = client.build_request(
             self.method, path, params=pairs["query"] or None, headers=headers, content=content
         )
+        if pairs["cookie"]:
+            cookies = [f"{quote(name)}={quote(value)}" for name, value in pairs["cookie"]]
+            own = request.headers.get_list("Cookie")
+            request.headers["Cookie"] = "; ".join(own + cookies)
+        return request
+
+    def _pairs(self, part: RequestPart, value: Any, client: httpx.AsyncClient) -> _Pairs:
+        """Return *value* as names and texts.
+
+        Raises:
+            ToolError: a member of an object has the name of another parameter.
+        """
+        pairs = part.pairs(value)
+        others = {each.name.lower() for each in self.parts if each.place == part.place}
+        others = (others | _sent_by(client, part.place)) - {part.name.lower()}
+        for name, _ in pairs:
+            read = {name.lower(), name.lower().partition("[")[0]}  # many servers read `a[]` as `a`
+            if name != part.name and not others.isdisjoint(read):
+                raise ToolError(f"Argument {part.argument!r} cannot set parameter {name!r:.100}.")
+        return pairs
 
 
 def in_process_client(app: Any) -> httpx.AsyncClient:
     """Return a client of an ASGI *app* of this process, which acts for the caller of each tool.
 
     The app gets the credentials of the caller, which stay in this process, as if the caller had
-    sent the request itself, and decides about it.
+    sent the request itself, and decides about it. A response that is refused ends the app.
     """
 
     async def act_for_caller(scope: MutableMapping[str, Any], receive: Any, send: Any) -> None:
@@ -240,16 +265,31 @@ def in_process_client(app: Any) -> httpx.AsyncClient:
         if (access := channel.access) is not None:
             added["user"] = access
             added["auth"] = AuthCredentials(["authenticated", *sorted(access.scopes)])
-        await app({**scope, **added, "headers": [*headers.items()]}, receive, send)
+        size, refused = 0, ""
 
-    transport = httpx.ASGITransport(act_for_caller)
-    # No domain is allowed to set cookies: those of one caller must not reach another.
-    jar = CookieJar(DefaultCookiePolicy(allowed_domains=[]))
-    return httpx.AsyncClient(transport=transport, base_url="http://localhost", cookies=jar)
+        async def send_bounded(message: MutableMapping[str, Any]) -> None:
+            nonlocal size, refused
+            size += len(message.get("body", b""))
+            refused = refused or _refusal(httpx.Headers(message.get("headers")), size)
+            if refused:
+                raise OSError(refused)  # ASGI: the connection is closed
+            await send(message)
+
+        try:
+            await app({**scope, **added, "headers": [*headers.items()]}, receive, send_bounded)
+        finally:
+            if refused:  # whatever the app made of the exception
+                raise ToolError(refused)
+
+    transport = httpx.ASGITransport(act_for_caller)  # collects a whole response
+    headers = {"Accept-Encoding": "identity"}  # compressed, it could be larger than counted
+    return httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=headers)
 
 
 _PASSED_ON: Final = (b"authorization", b"host")
 _channel: Final = ContextVar[Channel]("channel")
+# No domain may set cookies in a client: those of one caller must not reach another.
+_SETS_NO_COOKIES: Final = DefaultCookiePolicy(allowed_domains=[])
 
 
 class OperationTool(Tool):
@@ -278,7 +318,7 @@ class OperationTool(Tool):
 
         Raises:
             ToolError: an argument cannot be sent; the API cannot be reached, or responds with a
-                status of 400 or more.
+                status other than 2xx.
         """
         # Not `request.arguments`, in which the defaults of the schema are filled in: a PATCH would
         # change members that the caller has not named.
@@ -286,11 +326,10 @@ class OperationTool(Tool):
         try:
             sent = self._request.build(self._client, _decode(raw))
             _channel.set(channel)
+            self._client.cookies.jar.set_policy(_SETS_NO_COOKIES)  # it may be a new jar
             response = await self._client.send(sent, stream=True)
-            try:
+            async with aclosing(response):
                 body = await _read(response)
-            finally:
-                await response.aclose()
         except (httpx.HTTPError, httpx.InvalidURL) as error:
             reason = type(error).__name__  # the text of the error may contain the URL of the API
             raise ToolError(f"{self.operation}: the request failed: {reason}") from error
@@ -298,8 +337,9 @@ class OperationTool(Tool):
 
     def _result(self, response: httpx.Response, body: bytes) -> CallToolResult:
         status = f"HTTP {response.status_code} {response.reason_phrase}".rstrip()
-        if response.is_error:
-            text = body.decode(errors="replace")[:_MAX_ERROR]
+        if not response.is_success:
+            # A redirect may lead to a host that is not public, as its page says, too.
+            text = "" if response.is_redirect else body.decode(errors="replace")[:_MAX_ERROR]
             raise ToolError(f"{self.operation}: {status}\n{text}".rstrip())
         try:
             text = body.decode()
@@ -324,14 +364,23 @@ def _is_json(media_type: str) -> bool:
     return name == "application/json" or name.endswith("+json")
 
 
+def _refusal(headers: httpx.Headers, size: int) -> str:
+    """Return why a response with these *headers* and *size* so far is not read; "" if it is."""
+    if headers.get("Content-Type", "").lower().startswith("text/event-stream"):
+        return "The response is a stream of events, which may never end."
+    if size > _MAX_RESPONSE:
+        return f"The response has more than {_MAX_RESPONSE} bytes. Ask for less, such as one page."
+    return ""
+
+
 async def _read(response: httpx.Response) -> bytes:
     body = bytearray()
+    if refused := _refusal(response.headers, 0):
+        raise ToolError(refused)
     async for piece in response.aiter_bytes():
         body += piece
-        if len(body) > _MAX_RESPONSE:
-            raise ToolError(
-                f"The response has more than {_MAX_RESPONSE} bytes. Ask for less, such as one page."
-            )
+        if refused := _refusal(response.headers, len(body)):
+            raise ToolError(refused)
     return bytes(body)
 
 
@@ -533,9 +582,9 @@ class OperationReader:
             raise UnusableOperation("its path has '.', '..', '//', a query or a fragment")
         taken = Counter[str]()
         found = self._parameters(path, item, given)
-        media_type, members = self._body(self._object(given.get("requestBody")))
+        media_type, empty, members = self._body(self._object(given.get("requestBody")))
         parts = [self._part(*each, taken) for each in found + members]
-        request = OperationRequest(method.upper(), path, parts, media_type)
+        request = OperationRequest(method.upper(), path, parts, media_type, empty)
         tool = OperationTool(id, request, self._client)
         tool.title = _text_of(given.get("summary"))
         described = _text_of(given.get("description")) or tool.title
@@ -551,10 +600,8 @@ class OperationReader:
         tool.output_schema = self._output(given.get("responses"))
         return tool
 
-    def _parameters(
-        self, path: str, item: _Object, given: _Object
-    ) -> list[tuple[str, str, _Object]]:
-        """Return the place, the name and the object of each parameter, those of the path first."""
+    def _parameters(self, path: str, item: _Object, given: _Object) -> _Parameters:
+        """Return the parameters of an operation, those of the path first."""
         # A path may name parameters that are not described.
         found: dict[tuple[str, str], _Object] = {
             ("path", name): {"schema": {"type": "string"}} for name in _PLACEHOLDER.findall(path)
@@ -565,9 +612,9 @@ class OperationReader:
             name, place = str(parameter.get("name")), str(parameter.get("in"))
             if place not in _STYLES or (place == "header" and not _TOKEN.fullmatch(name)):
                 raise UnusableOperation(f"its parameter {name[:100]!r} is in {place[:100]!r}")
-            is_ignored = place == "header" and name.lower() in _RESERVED
+            is_ignored = place == "header" and _RESERVED.fullmatch(name) is not None
             # The user's client may send an API key that the document lists as a parameter.
-            is_ignored |= name in getattr(self._client, _SENT.get(place, ""), ())
+            is_ignored |= name.lower() in _sent_by(self._client, place)
             if not is_ignored and (place != "path" or (place, name) in in_path):
                 found[place, name] = parameter
         return [(*key, found[key]) for place in _STYLES for key in found if key[0] == place]
@@ -595,17 +642,17 @@ class OperationReader:
             multi_segment=any(each.get("x-multi-segment") is True for each in (given, described)),
         )
 
-    def _body(self, given: _Object) -> tuple[str | None, list[tuple[str, str, _Object]]]:
-        """Return the media type of a body, and its parts as if they were parameters.
+    def _body(self, given: _Object) -> tuple[str | None, bytes | None, _Parameters]:
+        """Return the media type of a body, what is sent without arguments, and its parts.
 
-        The members of an object become arguments beside the parameters. Any other value is the
-        argument `body`.
+        The parts are given as if they were parameters: the members of an object, which become
+        arguments beside the parameters. Any other value is the argument `body`.
         """
         content = self._object(given.get("content"))
         types = {str(key).partition(";")[0].strip().lower(): each for key, each in content.items()}
         usable = [each for each in types if _is_json(each) or each == _FORM]
         if not types:
-            return None, []
+            return None, None, []
         if not usable:
             raise UnusableOperation(f"its body is {', '.join(types)[:200]}: no JSON and no form")
         media, required = self._object(types[usable[0]]), given.get("required") is True
@@ -614,17 +661,19 @@ class OperationReader:
         is_open = root.get("additionalProperties", False) is not False
         has_members = isinstance(properties, dict) and properties and not is_open
         if has_members and _COMPLEX.isdisjoint(root) and not _alternatives(root):
-            needed = _listed(root.get("required")) if required else []
+            needed = _listed(root.get("required"))
+            # Many documents forget to say that a body is required: `{}` is accepted, too, then.
+            empty = None if needed and not required else b"" if usable[0] == _FORM else b"{}"
             members = []
             for name, schema in properties.items():
                 style = self._object(encoding.get(name)).get("style", "form")
-                member = {"schema": schema, "required": name in needed, "style": style}
+                member = {"schema": schema, "required": required and name in needed, "style": style}
                 members.append(("member", str(name), member))
-            return usable[0], members
+            return usable[0], empty, members
         if usable[0] == _FORM:
             raise UnusableOperation("its form is not an object with properties of its own")
         whole = {**given, "schema": media.get("schema"), "required": required, "content": None}
-        return usable[0], [("body", "body", whole)]
+        return usable[0], None, [("body", "body", whole)]
 
     def _output(self, responses: Any) -> dict[str, Any] | None:
         """Return the schema of the only successful response, if that is a JSON object."""
@@ -706,8 +755,9 @@ def openapi_tools(
         source: its OpenAPI document: the path of a JSON file, or the decoded document; or a FastAPI
             app with all its routes, which is then called in this process with the access of the
             caller.
-        client: sends the requests, to its `base_url`, and authenticates them. Not needed for an
-            app. It stays open.
+        client: sends the requests, to its `base_url`, and authenticates them. It serves all
+            callers, so that it keeps no cookies of responses from then on. Not needed for an app.
+            It stays open.
         only: the operations that become tools, each by its `operationId`, or by its method and path
             (`"GET /users/{id}"`); `*` stands for any text. Default: all.
         rename: returns the name of the tool for an `operationId`; None for the default, which is

@@ -1,7 +1,9 @@
 """The tools of a FastAPI app, which is called in this process with the access of its caller."""
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Annotated, Any
 
 import pytest
@@ -10,7 +12,10 @@ from fastapi.security import HTTPBearer
 from mcp import Client
 from pydantic import BaseModel
 from starlette.authentication import requires
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.responses import StreamingResponse
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 import genmcp
 from genmcp import Access, Endpoint, Suite
@@ -196,3 +201,58 @@ async def test_path_parameter_of_an_app_may_have_segments() -> None:
         result = await client.call("get_file_files__name__get", {"name": "docs/a.md"})
 
     assert result.data == '"docs/a.md"'
+
+
+class LenientMiddleware:
+    """Takes a closed connection for the end of a request, as many do."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with suppress(OSError):
+            await self.app(scope, receive, send)
+
+
+@pytest.mark.parametrize("middleware", [None, GZipMiddleware, LenientMiddleware])
+async def test_app_is_ended_when_its_response_is_too_large(middleware: Any) -> None:
+    """The response of an app is collected before any of it is read."""
+    app, sent = FastAPI(), Counter[str]()
+    if middleware is not None:
+        app.add_middleware(middleware)
+
+    @app.get("/report", operation_id="report")
+    async def get_report() -> StreamingResponse:
+        async def rows() -> AsyncIterator[bytes]:
+            for _ in range(200):
+                sent["rows"] += 1
+                yield b"x" * 65_536
+
+        return StreamingResponse(rows())
+
+    async with connect(Suite("shop", tools=openapi_tools(app))) as client:
+        result = await client.call("report")
+
+    assert result.is_error
+    assert "more than 4194304 bytes" in result.data
+    assert sent["rows"] == 65
+
+
+async def test_stream_of_events_of_an_app_is_an_error() -> None:
+    """It may never end, and send little: no limit of the size would end the call."""
+    app, begun = FastAPI(), asyncio.Event()
+
+    @app.get("/events", operation_id="watch")
+    async def watch() -> StreamingResponse:
+        async def events() -> AsyncIterator[str]:
+            begun.set()
+            yield "data: first\n\n"
+
+        return StreamingResponse(events(), media_type="text/event-stream")
+
+    async with connect(Suite("shop", tools=openapi_tools(app))) as client:
+        result = await client.call("watch")
+
+    assert result.is_error
+    assert "stream of events" in result.data
+    assert not begun.is_set()

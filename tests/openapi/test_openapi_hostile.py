@@ -198,6 +198,34 @@ async def test_argument_cannot_add_a_header(value: str) -> None:
     assert found["headers"]["cookie"].isprintable()
 
 
+@pytest.mark.parametrize("key", ["api_key", "API_Key", "api_key[]", "limit", "filter[a]"])
+async def test_member_cannot_replace_another_parameter(key: str) -> None:
+    """An object may be written as parameters, as the style `form` does by default."""
+    names = ("filter", "limit", "page[size]", "filter[a]")
+    parameters = [{"name": name, "in": "query"} for name in names]
+    paths = {"/x": {"get": {"parameters": parameters}}}
+    async with tools_of(paths, params={"api_key": "SECRET"}) as client:
+        refused = await client.call("get_x", {"filter": {"b": "1", key: "mine"}})
+        found = (await client.call("get_x", {"filter": {"b": "1"}, "page_size": 2})).data
+
+    assert refused.is_error
+    assert f"Argument 'filter' cannot set parameter '{key}'" in refused.data
+    assert found["query"] == "api_key=SECRET&b=1&page%5Bsize%5D=2"
+
+
+@pytest.mark.parametrize(
+    "sent", [{"cookies": {"session": "s"}}, {"headers": {"Cookie": "a=b; session=s"}}]
+)
+async def test_member_cannot_replace_a_cookie(sent: Any) -> None:
+    """Neither one of the client's `cookies` nor one of its headers."""
+    get = {"parameters": [{"name": "prefs", "in": "cookie"}]}
+    async with tools_of({"/x": {"get": get}}, **sent) as client:
+        refused = await client.call("get_x", {"prefs": {"session": "mine"}})
+
+    assert refused.is_error
+    assert "cannot set parameter 'session'" in refused.data
+
+
 def test_header_with_a_wrong_name_skips_the_operation() -> None:
     """RFC 9110, 5.1: it would be written into the request as it is."""
     parameter = {"name": "X-A: 1\r\nX-B", "in": "header"}
@@ -222,6 +250,18 @@ async def test_large_response_is_an_error(compressed: bool) -> None:
 
     assert result.is_error
     assert "more than 4194304 bytes" in result.data
+
+
+async def test_stream_of_events_is_an_error() -> None:
+    """It may never end, which no limit of its size would notice."""
+    api = Api()
+    api.headers["content-type"] = "text/event-stream; charset=utf-8"
+
+    async with tools_of({"/x": {"get": {}}}, api) as client:
+        result = await client.call("get_x")
+
+    assert result.is_error
+    assert "stream of events" in result.data
 
 
 @pytest.mark.parametrize(

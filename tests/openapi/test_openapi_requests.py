@@ -9,7 +9,7 @@ import pytest
 from genmcp import Suite
 from genmcp.openapi import openapi_tools
 from genmcp.testing import connect
-from tests.openapi.apis import Api, document, offline, received, tools_of
+from tests.openapi.apis import BASE, Api, document, offline, received, tools_of
 
 
 def operation(
@@ -166,6 +166,17 @@ async def test_optional_body_may_be_left_out() -> None:
     assert "content-type" not in found["headers"]
 
 
+@pytest.mark.parametrize(("schema", "sent"), [(ITEM, ""), ({**ITEM, "required": []}, "{}")])
+async def test_optional_body_without_arguments(schema: Any, sent: str) -> None:
+    """`{}` would be an error where members are required, and is none elsewhere."""
+    body = json_body(schema, required=False)
+
+    found = await received(operation(method="post", requestBody=body), {})
+
+    assert found["body"] == sent
+    assert ("content-type" in found["headers"]) is bool(sent)
+
+
 async def test_form_is_urlencoded() -> None:
     """Objects are JSON in a form, or in the style of their encoding."""
     schema = {"type": "object", "properties": {name: {} for name in "abcd"}}
@@ -262,12 +273,54 @@ async def test_parameters_that_the_client_sends_are_no_arguments() -> None:
     assert found["headers"]["cookie"] == "session=s"
 
 
+@pytest.mark.parametrize("place", ["cookies", "headers"])
+async def test_cookies_of_the_client_are_kept_beside_others(place: str) -> None:
+    """Those of the operation are added, and none of the client's is an argument."""
+    paths = operation({"name": "theme", "in": "cookie"}, {"name": "session", "in": "cookie"})
+    own = {"session": "s"} if place == "cookies" else {"Cookie": "lang=de; session=s"}
+    options: dict[str, Any] = {place: own}
+
+    async with tools_of(paths, **options) as client:
+        (tool,) = await client.tools()
+        found = (await client.call("it", {"theme": "dark"})).data
+
+    assert [*tool.input_schema["properties"]] == ["theme"]
+    assert found["headers"]["cookie"].endswith("session=s; theme=dark")
+
+
+async def test_cookie_of_a_response_reaches_no_other_caller() -> None:
+    """One client serves all callers; its own cookies are sent, also if it gets new ones."""
+    api, sent = Api(), []
+    api.headers["set-cookie"] = "session=of-ann"
+    transport = httpx.ASGITransport(api)
+    http = httpx.AsyncClient(transport=transport, base_url=BASE, cookies={"key": "k"})
+    tools = openapi_tools(document(operation()), client=http)
+
+    async with http, connect(Suite("api", tools=tools)) as client:
+        for key in ("k", "l"):
+            http.cookies = httpx.Cookies({"key": key})
+            for _ in range(2):
+                found = (await client.call("it")).data
+                sent.append(found["headers"]["cookie"])
+
+    assert sent == ["key=k", "key=k", "key=l", "key=l"]
+
+
 async def test_headers_of_the_protocol_are_no_arguments() -> None:
     """OpenAPI 3.1, "Parameter Object"; others would change how the request is read."""
     names = ("Accept", "Authorization", "Content-Type", "Host", "Transfer-Encoding", "Cookie")
     (tool,) = offline(operation(*({"name": name, "in": "header"} for name in names)))
 
     assert tool.input_schema["properties"] == {}  # type: ignore[index]
+
+
+def test_headers_of_proxies_are_no_arguments() -> None:
+    """An API trusts them: the caller would be another, or the request another operation."""
+    names = ("X-Forwarded-For", "X_Forwarded_Host", "Forwarded", "X-Real-IP", "Proxy-Authorization")
+    others = ("X-Original-URL", "X-HTTP-Method-Override", "X-Forward-To")
+    (tool,) = offline(operation(*({"name": name, "in": "header"} for name in names + others)))
+
+    assert [*tool.input_schema["properties"]] == ["X-Forward-To"]  # type: ignore[index]
 
 
 async def test_unknown_argument_is_rejected() -> None:
@@ -323,15 +376,30 @@ async def test_response_is_data_or_text(body: bytes, media_type: str, data: Any)
     assert result.data == data
 
 
-async def test_redirect_is_not_followed_but_shown() -> None:
-    """Where the client follows none, as httpx by default."""
+@pytest.mark.parametrize("status", [301, 302, 304, 307])
+async def test_redirect_that_is_not_followed_is_an_error(status: int) -> None:
+    """Nothing was done; the address may be of a host that is not public, as its page says, too."""
     api = Api()
-    api.status, api.body, api.headers = 302, b"", {"location": "https://cdn.example/a.zip"}
+    api.status, api.headers = status, {"location": "https://internal.example/x?key=1"}
+    api.body = b'<a href="https://internal.example/x?key=1">here</a>'
 
-    async with tools_of(operation(), api) as client:
+    async with tools_of(operation(method="post"), api) as client:
         result = await client.call("it")
 
-    assert result.data == "HTTP 302 Found https://cdn.example/a.zip"
+    assert result.is_error
+    assert f"HTTP {status} " in result.data
+    assert "internal" not in result.data
+
+
+async def test_address_of_what_was_made_is_shown() -> None:
+    """Of a response without content, it is all that the model needs."""
+    api = Api()
+    api.status, api.body, api.headers = 201, b"", {"location": "/items/7"}
+
+    async with tools_of(operation(method="post"), api) as client:
+        result = await client.call("it")
+
+    assert result.data == "HTTP 201 Created /items/7"
 
 
 async def test_documented_object_is_checked() -> None:
