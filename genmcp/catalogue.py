@@ -23,7 +23,7 @@ from genmcp.errors import (
     ToolNotFound,
 )
 from genmcp.faults import decoding_fault
-from genmcp.protocol.tools import ListToolsResult, ToolDefinition
+from genmcp.protocol.tools import ListToolsResult, ToolDefinition, is_for_models
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Middleware, Route, Server
 from genmcp.tools import Tool, ToolRoute
@@ -32,6 +32,8 @@ logger = logging.getLogger("genmcp")
 
 _SEARCH: Final = "search_tools"
 _CALL: Final = "call_tool"
+# Not for apps: with them, a page would reach the tools that are for models only (SEP-1865).
+_META: Final = {"ui": {"visibility": ["model"]}}
 
 _FOUND: Final = 5  # tools that a search returns: with their schemas, more would fill a context
 _MOST: Final = 10_000  # tools, and pages of them, of one list; further ones are not searched
@@ -146,6 +148,7 @@ class _Search(Tool):
     name = _SEARCH
     annotations = {"readOnlyHint": True, "openWorldHint": False}
     task = "never"
+    meta = _META
     input_schema = {
         "type": "object",
         "properties": {"query": {"type": "string", "minLength": 1, "maxLength": _QUERY}},
@@ -156,7 +159,8 @@ class _Search(Tool):
         self._pages = pages
 
     async def call(self, request: ToolRequest, channel: Channel) -> dict[str, Any]:
-        tools = [tool async for page in self._pages(channel) for tool in page.tools]
+        pages = [page async for page in self._pages(channel)]
+        tools = [tool for page in pages for tool in page.tools if is_for_models(tool)]
         # In a thread: the first search reads every description.
         found = await channel.in_thread(best_tools, request.arguments["query"], tools)
         return {"tools": [*map(_described, found)]}
@@ -183,6 +187,7 @@ _CALL_DEFINITION: Final = ToolDefinition(
         "additionalProperties": False,
     },
     description=f"Calls a tool that {_SEARCH} has found.",
+    meta=_META,
 )
 
 
@@ -205,7 +210,7 @@ class _CallRoute(Route, frozen=True, kw_only=True):
 
         Raises:
             InvalidArguments, MalformedParams: the arguments name no tool, or have a long name.
-            ToolError: there is no such tool for the client.
+            ToolError: there is no such tool for the client, or for models.
         """
         request: Any = channel.request
         try:
@@ -217,10 +222,11 @@ class _CallRoute(Route, frozen=True, kw_only=True):
         if route is not None:
             arguments = msgspec.Raw(msgspec.json.encode(called.arguments or {}))
             channel.request = replace(call_of(request, called.name, arguments), route=route)
-            if not route.pending:
-                return route
             try:
-                return await route.resolve(channel)
+                if route.pending:
+                    route = await route.resolve(channel)
+                if not route.policy.apps_only:
+                    return route
             except ToolNotFound:  # also of a tool that the client must not know of
                 pass
         # Not a JSON-RPC error, as for other unknown tools: a model should read it and search.
