@@ -37,6 +37,7 @@ _META: Final = {"ui": {"visibility": ["model"]}}
 
 _FOUND: Final = 5  # tools that a search returns: with their schemas, more would fill a context
 _MOST: Final = 10_000  # tools, and pages of them, of one list; further ones are not searched
+_CUT: Final = "SearchTools: only the first %d tools and pages are searched"
 _WORDS: Final = 32  # different words of a query that are compared with each tool
 _QUERY: Final = 500  # characters of a query
 _TEXT: Final = 1_000  # characters of a title, a description and all parameters, to compare
@@ -135,7 +136,7 @@ class SearchTools(Middleware):
             count += 1 + len(page.tools)
             if (cursor := page.next_cursor) is None:
                 return
-        logger.warning("SearchTools: only the first %d tools and pages are searched", _MOST)
+        logger.warning(_CUT, _MOST)
 
 
 class _Search(Tool):
@@ -157,12 +158,18 @@ class _Search(Tool):
 
     def __init__(self, pages: Callable[[Channel], AsyncIterator[ListToolsResult]]) -> None:
         self._pages = pages
+        # Its own, so that the catalogue of no other server drives these texts out. By text, and not
+        # by list: the lists of callers differ, and most of their tools are the same.
+        self._counted = lru_cache(maxsize=2 * _MOST)(_counted)
 
     async def call(self, request: ToolRequest, channel: Channel) -> dict[str, Any]:
         pages = [page async for page in self._pages(channel)]
         tools = [tool for page in pages for tool in page.tools if is_for_models(tool)]
+        if len(tools) > _MOST:  # on one page
+            logger.warning(_CUT, _MOST)
+        query = request.arguments["query"]
         # In a thread: the first search reads every description.
-        found = await channel.in_thread(best_tools, request.arguments["query"], tools)
+        found = await channel.in_thread(best_tools, query, tools[:_MOST], self._counted)
         return {"tools": [*map(_described, found)]}
 
 
@@ -258,14 +265,27 @@ _COMMON: Final = re.compile(
 )
 
 
-def best_tools(query: str, tools: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:
-    """Return up to five of *tools* that fit *query*, the best first."""
+def _counted(text: str) -> tuple[Mapping[str, int], int]:
+    """Return how often each word is in *text*, and the number of words."""
+    counts = Counter(_words(text))
+    return dict(counts), counts.total()
+
+
+def best_tools(
+    query: str,
+    tools: Sequence[ToolDefinition],
+    counted: Callable[[str], tuple[Mapping[str, int], int]] = _counted,
+) -> Sequence[ToolDefinition]:
+    """Return up to five of *tools* that fit *query*, the best first.
+
+    *counted* counts the words of a text; a caller with many searches remembers them.
+    """
     words = [*dict.fromkeys(_words(query))][:_WORDS]
     scores = [0.0] * len(tools)
     # Names and texts are ranked apart: in one text, a long description hides the words of a name,
     # which say most. GitHub's 1,223 operations were found in 19 of 30 cases, and in 14 as one text.
     for weight, text_of in ((_NAME_WEIGHT, _names), (1.0, _texts)):
-        texts = [_counted(text_of(tool)) for tool in tools]
+        texts = [counted(text_of(tool)) for tool in tools]
         average = sum(length for _, length in texts) / max(1, len(texts))
         for word in words:
             places = [place for place, (counts, _) in enumerate(texts) if word in counts]
@@ -287,13 +307,6 @@ def _texts(tool: ToolDefinition) -> str:
     properties = tool.input_schema.get("properties")
     parameters = properties if isinstance(properties, Mapping) else ()
     return f"{(tool.description or '')[:_TEXT]} {' '.join(parameters)[:_TEXT]}"
-
-
-@lru_cache(maxsize=2 * _MOST)
-def _counted(text: str) -> tuple[Mapping[str, int], int]:
-    """Return how often each word is in *text*, and the number of words."""
-    counts = Counter(_words(text))
-    return dict(counts), counts.total()
 
 
 def _words(text: str) -> list[str]:

@@ -40,7 +40,7 @@ BUDGETS = {
     "schema/": 1_590,
     "protocol/ wire/ core/": 4_410,
     "prompts/ resources/ question/ suite/ telemetry/": 2_660,
-    "catalogue": 212,
+    "catalogue": 216,
     "handles binding": 300,
     "openapi": 540,
     "overflow": 315,
