@@ -34,6 +34,7 @@ itself, which does not depend on MCP.
 | a server with its components | suite | step 1 of the tutorial |
 | mounting, store, secret, console, telemetry | application | step 4 of the tutorial |
 | a client in the process, subscriptions | live | the page on subscriptions |
+| an app: a page for the results of a tool | chart | the page on extensions |
 | login, scopes, step-up | login | the page on authorization |
 """
 

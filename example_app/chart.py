@@ -1,4 +1,7 @@
-"""An app: the parts that a search has found as a chart, for hosts that show pages (SEP-1865)."""
+"""An app: the parts that a search has found as a chart, for hosts that show pages (SEP-1865).
+
+Explained by the page on extensions.
+"""
 
 from pathlib import Path
 

@@ -23,7 +23,7 @@ from genmcp.errors import (
     ToolNotFound,
 )
 from genmcp.faults import decoding_fault
-from genmcp.protocol.tools import ListToolsResult, ToolDefinition
+from genmcp.protocol.tools import ListToolsResult, ToolDefinition, is_for_models
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Middleware, Route, Server
 from genmcp.tools import Tool, ToolRoute
@@ -32,9 +32,12 @@ logger = logging.getLogger("genmcp")
 
 _SEARCH: Final = "search_tools"
 _CALL: Final = "call_tool"
+# Not for apps: with them, a page would reach the tools that are for models only (SEP-1865).
+_META: Final = {"ui": {"visibility": ["model"]}}
 
 _FOUND: Final = 5  # tools that a search returns: with their schemas, more would fill a context
 _MOST: Final = 10_000  # tools, and pages of them, of one list; further ones are not searched
+_CUT: Final = "SearchTools: only the first %d tools and pages are searched"
 _WORDS: Final = 32  # different words of a query that are compared with each tool
 _QUERY: Final = 500  # characters of a query
 _TEXT: Final = 1_000  # characters of a title, a description and all parameters, to compare
@@ -133,7 +136,7 @@ class SearchTools(Middleware):
             count += 1 + len(page.tools)
             if (cursor := page.next_cursor) is None:
                 return
-        logger.warning("SearchTools: only the first %d tools and pages are searched", _MOST)
+        logger.warning(_CUT, _MOST)
 
 
 class _Search(Tool):
@@ -146,6 +149,7 @@ class _Search(Tool):
     name = _SEARCH
     annotations = {"readOnlyHint": True, "openWorldHint": False}
     task = "never"
+    meta = _META
     input_schema = {
         "type": "object",
         "properties": {"query": {"type": "string", "minLength": 1, "maxLength": _QUERY}},
@@ -154,11 +158,18 @@ class _Search(Tool):
 
     def __init__(self, pages: Callable[[Channel], AsyncIterator[ListToolsResult]]) -> None:
         self._pages = pages
+        # Its own, so that the catalogue of no other server drives these texts out. By text, and not
+        # by list: the lists of callers differ, and most of their tools are the same.
+        self._counted = lru_cache(maxsize=2 * _MOST)(_counted)
 
     async def call(self, request: ToolRequest, channel: Channel) -> dict[str, Any]:
-        tools = [tool async for page in self._pages(channel) for tool in page.tools]
+        pages = [page async for page in self._pages(channel)]
+        tools = [tool for page in pages for tool in page.tools if is_for_models(tool)]
+        if len(tools) > _MOST:  # on one page
+            logger.warning(_CUT, _MOST)
+        query = request.arguments["query"]
         # In a thread: the first search reads every description.
-        found = await channel.in_thread(best_tools, request.arguments["query"], tools)
+        found = await channel.in_thread(best_tools, query, tools[:_MOST], self._counted)
         return {"tools": [*map(_described, found)]}
 
 
@@ -183,6 +194,7 @@ _CALL_DEFINITION: Final = ToolDefinition(
         "additionalProperties": False,
     },
     description=f"Calls a tool that {_SEARCH} has found.",
+    meta=_META,
 )
 
 
@@ -205,7 +217,7 @@ class _CallRoute(Route, frozen=True, kw_only=True):
 
         Raises:
             InvalidArguments, MalformedParams: the arguments name no tool, or have a long name.
-            ToolError: there is no such tool for the client.
+            ToolError: there is no such tool for the client, or for models.
         """
         request: Any = channel.request
         try:
@@ -217,10 +229,11 @@ class _CallRoute(Route, frozen=True, kw_only=True):
         if route is not None:
             arguments = msgspec.Raw(msgspec.json.encode(called.arguments or {}))
             channel.request = replace(call_of(request, called.name, arguments), route=route)
-            if not route.pending:
-                return route
             try:
-                return await route.resolve(channel)
+                if route.pending:
+                    route = await route.resolve(channel)
+                if not route.policy.apps_only:
+                    return route
             except ToolNotFound:  # also of a tool that the client must not know of
                 pass
         # Not a JSON-RPC error, as for other unknown tools: a model should read it and search.
@@ -252,14 +265,27 @@ _COMMON: Final = re.compile(
 )
 
 
-def best_tools(query: str, tools: Sequence[ToolDefinition]) -> Sequence[ToolDefinition]:
-    """Return up to five of *tools* that fit *query*, the best first."""
+def _counted(text: str) -> tuple[Mapping[str, int], int]:
+    """Return how often each word is in *text*, and the number of words."""
+    counts = Counter(_words(text))
+    return dict(counts), counts.total()
+
+
+def best_tools(
+    query: str,
+    tools: Sequence[ToolDefinition],
+    counted: Callable[[str], tuple[Mapping[str, int], int]] = _counted,
+) -> Sequence[ToolDefinition]:
+    """Return up to five of *tools* that fit *query*, the best first.
+
+    *counted* counts the words of a text; a caller with many searches remembers them.
+    """
     words = [*dict.fromkeys(_words(query))][:_WORDS]
     scores = [0.0] * len(tools)
     # Names and texts are ranked apart: in one text, a long description hides the words of a name,
     # which say most. GitHub's 1,223 operations were found in 19 of 30 cases, and in 14 as one text.
     for weight, text_of in ((_NAME_WEIGHT, _names), (1.0, _texts)):
-        texts = [_counted(text_of(tool)) for tool in tools]
+        texts = [counted(text_of(tool)) for tool in tools]
         average = sum(length for _, length in texts) / max(1, len(texts))
         for word in words:
             places = [place for place, (counts, _) in enumerate(texts) if word in counts]
@@ -281,13 +307,6 @@ def _texts(tool: ToolDefinition) -> str:
     properties = tool.input_schema.get("properties")
     parameters = properties if isinstance(properties, Mapping) else ()
     return f"{(tool.description or '')[:_TEXT]} {' '.join(parameters)[:_TEXT]}"
-
-
-@lru_cache(maxsize=2 * _MOST)
-def _counted(text: str) -> tuple[Mapping[str, int], int]:
-    """Return how often each word is in *text*, and the number of words."""
-    counts = Counter(_words(text))
-    return dict(counts), counts.total()
 
 
 def _words(text: str) -> list[str]:

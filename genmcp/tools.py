@@ -58,7 +58,12 @@ from genmcp.errors import (
 )
 from genmcp.hook import Hook, check_call, overrides
 from genmcp.protocol.content import TextContent
-from genmcp.protocol.tools import CallToolResult, ToolAnnotations, ToolDefinition
+from genmcp.protocol.tools import (
+    CallToolResult,
+    ToolAnnotations,
+    ToolDefinition,
+    is_for_models,
+)
 from genmcp.protocol.value import CacheScope
 
 A = TypeVar("A", default=dict[str, Any])
@@ -249,6 +254,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
             annotations=annotations_of(owner, tool.annotations, ToolAnnotations),
         )
         policy = Policy.of(owner, tool, definition.annotations)
+        policy = replace(policy, apps_only=not is_for_models(definition))
         named, properties = policy.idempotency_key, arguments.schema.get("properties", {})
         if named is not None and properties and named not in properties:
             raise ConfigurationError(

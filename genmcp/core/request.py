@@ -80,6 +80,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
 
     auto_hold: whether `max_hold` is `HOLD` if the result tool is offered, and None otherwise.
     idempotency_key: the argument that is the idempotency key of a call, if any.
+    apps_only: whether the tool is for the pages of apps, and not for models.
 
     Raises:
         ConfigurationError: a value is invalid.
@@ -97,6 +98,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     on_worker_lost: OnLost = "fail"
     queue: str | None = None
     idempotency_key: str | None = None
+    apps_only: bool = False
 
     @property
     def eager(self) -> bool:

@@ -23,7 +23,7 @@ from genmcp.protocol.resources import (
     ListResourceTemplatesResult,
     ResourceTemplateDefinition,
 )
-from genmcp.protocol.tools import ListToolsResult, ToolDefinition
+from genmcp.protocol.tools import ListToolsResult, ToolDefinition, is_for_models
 from genmcp.protocol.value import PaginatedResult
 from genmcp.server import Route
 from genmcp.uri_template import UriTemplate
@@ -112,9 +112,13 @@ class MemberCatalog(msgspec.Struct, frozen=True, dict=True):
         """The routes by request method, then by the name of the tool or prompt, or by the URI."""
         headers = self.headers
         plain = Route()
+        hidden = replace(self.policy, apps_only=True)
         return {
             "tools/call": {
-                each.name: Route(header_rules=headers.get(each.name, ()), policy=self.policy)
+                each.name: Route(
+                    header_rules=headers.get(each.name, ()),
+                    policy=self.policy if is_for_models(each) else hidden,
+                )
                 for each in self.tools
             },
             "prompts/get": {each.name: plain for each in self.prompts},

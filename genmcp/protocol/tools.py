@@ -51,6 +51,13 @@ class ToolDefinition(Value):
     meta: Mapping[str, Any] | None = None
 
 
+def is_for_models(tool: ToolDefinition) -> bool:
+    """Whether a model may call *tool*, and not only the page of an app (SEP-1865, Visibility)."""
+    ui = (tool.meta or {}).get("ui")
+    visibility = ui.get("visibility") if isinstance(ui, Mapping) else None
+    return visibility is None or (isinstance(visibility, list | tuple) and "model" in visibility)
+
+
 class ListToolsResult(PaginatedResult):
     """One page of the tools."""
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+import genmcp.catalogue as catalogue
 from genmcp import (
     Access,
     Channel,
@@ -285,6 +286,41 @@ async def test_list_without_an_end_is_cut(caplog: Any) -> None:
         assert len(await found(client, "painting")) == 5
 
     assert "only the first 10000 tools and pages are searched" in caplog.text
+
+
+class Many(Middleware):
+    """Has as many tools as are searched, and one more, on one page."""
+
+    async def listed(self, method: str, cursor: str | None, channel: Channel) -> PaginatedResult:
+        name = self.info.name
+        tools = [definition(f"{name}_{each}", f"Looks at {name} {each}.") for each in range(10_000)]
+        tools.append(definition(f"{name}_last", "Paints."))
+        return ListToolsResult(tools=tools, ttl_ms=0, cache_scope="private")
+
+
+async def test_search_of_one_server_costs_another_nothing(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its texts are read at its first search only, whatever other servers have."""
+    read = 0
+
+    def counting(text: str) -> list[str]:
+        nonlocal read
+        read += 1
+        return words(text)
+
+    words = catalogue._words
+    monkeypatch.setattr(catalogue, "_words", counting)
+    servers = [SearchTools(Many(Suite(name, tools=[look]))) for name in ("a", "b")]
+    async with connect(servers[0]) as first, connect(servers[1]) as second:
+        for client in (first, second):
+            assert len(await found(client, "look")) == 5
+        read = 0
+        for client in (first, second):
+            assert await found(client, "paint") == []
+
+    assert read == 2  # the queries
+    assert caplog.text.count("only the first 10000 tools and pages are searched") == 4
 
 
 async def test_cursor_of_the_inner_list_is_rejected() -> None:

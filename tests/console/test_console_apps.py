@@ -15,7 +15,17 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from genmcp import Continue, Endpoint, Suite, Tool, elicit, tool
+from genmcp import (
+    Continue,
+    Endpoint,
+    Hub,
+    ServerConfig,
+    Suite,
+    Tool,
+    ToolAnnotations,
+    elicit,
+    tool,
+)
 from genmcp.extensions import App, Csp
 from tests.console import kitchen
 from tests.console.test_console_browser import call, go, picture, visiting
@@ -71,7 +81,7 @@ def page_of(main: str) -> str:
     return f"{BEGIN}async function main(host) {{ {main} }}{START}"
 
 
-@tool
+@tool(annotations=ToolAnnotations(read_only_hint=True))
 async def show_stock(part: str = "bolt") -> str:
     """Shows the stock."""
     return f"3 of {part}"
@@ -167,6 +177,8 @@ async def test_app_shows_a_result_and_calls_a_tool(browser: Browser) -> None:
         await expect(page.locator("main .outcome")).to_contain_text("3 of bolt")
         expected = await act(page)
         question = page.get_by_role("region", name="Question of the server")
+        await expect(question).to_contain_text("The app asks to call reorder.")
+        await question.get_by_role("button", name="Allow").click()
         await question.get_by_label("name").fill("Ann")
         assert await accessibility_faults(page) == []
         await picture(page, "app")
@@ -198,6 +210,89 @@ async def test_app_can_call_no_hidden_tool(browser: Browser) -> None:
     """
     async with opened(browser, page_of(main)) as page:
         await (await act(page))("[-32602,-32602,-32602]")
+
+
+PARTS: list[str] = []
+
+
+@tool
+async def note(part: str) -> str:
+    """Notes a part."""
+    PARTS.append(part)
+    return f"noted {part}"
+
+
+@tool(annotations=ToolAnnotations(read_only_hint=True))
+async def read_notes() -> str:
+    """Reads the notes, which are not for every page."""
+    return f"notes: {PARTS}"
+
+
+NOTING = """
+  const noted = (name, part) =>
+    request("tools/call", { name, arguments: part === undefined ? {} : { part } })
+      .then(({ code, message, content }) => message ?? content[0].text);
+"""
+
+
+async def test_user_is_asked_before_the_first_call_of_a_tool(browser: Browser) -> None:
+    """Once for each tool. Only one that reads, and belongs to the page, needs no answer."""
+    PARTS.clear()
+    main = """
+      put("answer", await Promise.all([
+        noted("note", "bolt"), noted("note", "gear"), noted("read_notes"), noted("show_stock", "x"),
+      ]));
+      put("shown", [await noted("note", "rim"), await noted("read_notes")]);
+    """
+    page_suite = suite_of(page_of(NOTING + main))
+    page_suite.add(note, read_notes)
+    async with serve(Endpoint(page_suite, console=True)) as url, visiting(browser, url) as page:
+        await go(page, "Tools", "show_stock")
+        await call(page)
+        expected = await act(page)
+        question = page.get_by_role("region", name="Question of the server")
+        await expect(question).to_contain_text("The app asks to call note.")
+        assert PARTS == []
+        assert await accessibility_faults(page) == []
+        await question.get_by_role("button", name="Allow").click()
+        await expect(question).to_contain_text("The app asks to call read_notes.")
+        await question.get_by_role("button", name="Decline").click()
+        await expected('["noted bolt","noted gear","The user declined","3 of x"]')
+        shown = frame_of(page).locator("#shown")
+        await expect(shown).to_have_text('["noted rim","The user declined"]')
+        await expect(question).to_have_count(0)
+    assert PARTS == ["bolt", "gear", "rim"]
+
+
+async def test_app_at_a_hub_reaches_its_own_server_alone(browser: Browser) -> None:
+    """Another server may be one that the user trusts more, with the same token."""
+    PARTS.clear()
+    main = """
+      const answers = [];
+      for (const name of ["mail/note", "mail/read_notes", "note", "shop/note"]) {
+        answers.push(await noted(name, name === "mail/read_notes" ? undefined : "bolt"));
+      }
+      put("answer", answers);
+    """
+    shop = suite_of(page_of(NOTING + main))
+    shop.add(note)
+    async with Hub() as hub:
+        await hub.add(ServerConfig("shop", target=shop))
+        await hub.add(ServerConfig("mail", target=Suite("mail", tools=[note, read_notes])))
+        endpoint = Endpoint(hub.server(name="all"), console=True)
+        async with serve(endpoint) as url, visiting(browser, url) as page:
+            await go(page, "Tools", "shop/show_stock")
+            await call(page)
+            expected = await act(page)
+            question = page.get_by_role("region", name="Question of the server")
+            await expect(question).to_contain_text("The app asks to call shop/note.")
+            await question.get_by_role("button", name="Allow").click()
+            refused = [
+                f"No tool {each} is visible to apps"
+                for each in ("mail/note", "mail/read_notes", "note")
+            ]
+            await expected(json.dumps([*refused, "noted bolt"], separators=(",", ":")))
+    assert PARTS == ["bolt"]
 
 
 async def test_requests_of_an_app_are_refused_by_errors(browser: Browser) -> None:

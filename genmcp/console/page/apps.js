@@ -47,6 +47,11 @@ function isVisibleTo(who, tool) {
   return Array.isArray(visibility) && visibility.includes(who);
 }
 
+/** What the name of a tool begins with at a hub: the server that the tool belongs to. */
+function memberOf({ name }) {
+  return name.slice(0, name.lastIndexOf("/") + 1);
+}
+
 /** The policy of the page of an app. What is no origin could be another directive: it is left out. */
 function appPolicy(csp) {
   const of = (name) =>
@@ -76,7 +81,9 @@ class AppFrame {
     this.result = result;
     this.page = null; // its document and its `ui` settings, as a promise
     this.isReady = false; // whether it has been initialized
-    this.isAsking = false;
+    this.isOpeningLink = false; // whether it waits for the user to open a link
+    this.asked = Promise.resolve(); // the last question
+    this.allowed = new Map(); // the answers of the user, as promises, by the tool
     this.running = 0; // calls
     this.closed = () => {};
     this.frame = h("iframe", {
@@ -219,24 +226,44 @@ class AppFrame {
   /** Call a tool of this server for the app. The call is shown, with the questions of the tool. */
   async call({ name, arguments: given = {} }) {
     const tool = (await this.app.list("tools")).find((each) => each.name === name);
-    if (!tool || !isVisibleTo("app", tool)) {
+    if (!tool || !isVisibleTo("app", tool) || memberOf(tool) !== memberOf(this.tool)) {
       throw new McpError(`No tool ${name} is visible to apps`, { code: INVALID_PARAMS });
     }
     if (this.running >= MOST_APP_CALLS) throw new McpError("Too many calls are running");
-    const params = { name, arguments: given };
-    const call = new Call(this.app, {
-      method: "tools/call",
-      params,
-      schema: tool.inputSchema,
-      isAwaited: true,
-    });
-    this.note(h("details", {}, h("summary", {}, "Call: ", h("code", {}, name)), call.element));
     this.running += 1;
     try {
+      await this.allow(tool);
+      const call = new Call(this.app, {
+        method: "tools/call",
+        params: { name, arguments: given },
+        schema: tool.inputSchema,
+        isAwaited: true,
+      });
+      this.note(h("details", {}, h("summary", {}, "Call: ", h("code", {}, name)), call.element));
       return await call.run();
     } finally {
       this.running -= 1;
     }
+  }
+
+  /** Ask the user before the first call of a tool, unless it is of this page and only reads. */
+  async allow({ name, annotations, _meta }) {
+    const isOwn = _meta?.ui?.resourceUri === this.tool._meta.ui.resourceUri;
+    if (isOwn && annotations?.readOnlyHint === true) return;
+    const message = `The app asks to call ${name}. If you allow it, it may do so again.`;
+    if (!this.allowed.has(name)) this.allowed.set(name, this.ask({ message }, allowQuestion));
+    await this.allowed.get(name);
+  }
+
+  /** Ask the user, once the questions before have been answered. */
+  ask(params, question) {
+    const asked = this.asked.then(async () => {
+      const request = { method: "elicitation/create", params };
+      const { action } = await ask(this.question, request, undefined, question);
+      if (action !== "accept") throw new McpError("The user declined");
+    });
+    this.asked = asked.catch(() => {});
+    return asked;
   }
 
   async openLink({ url }) {
@@ -244,15 +271,14 @@ class AppFrame {
     if (protocol !== "https:" && protocol !== "http:") {
       throw new McpError("Only URLs with http and https are opened", { code: INVALID_PARAMS });
     }
-    if (this.isAsking) throw new McpError("Another link waits for the user");
-    const params = { mode: "url", url, message: "The app asks to open a page in a new window." };
-    this.isAsking = true;
+    if (this.isOpeningLink) throw new McpError("Another link waits for the user");
+    this.isOpeningLink = true;
     try {
-      const { action } = await ask(this.question, { method: "elicitation/create", params });
-      if (action !== "accept") throw new McpError("The user declined");
+      const message = "The app asks to open a page in a new window.";
+      await this.ask({ mode: "url", url, message });
       return {};
     } finally {
-      this.isAsking = false;
+      this.isOpeningLink = false;
     }
   }
 

@@ -11,9 +11,9 @@ async function askAll(area, requests, signal) {
 
 /**
  * Show one question in `area`, and return its answer. The question is removed with the answer, or
- * when `signal` aborts; the latter rejects.
+ * when `signal` aborts; the latter rejects. `question` renders what is to be answered.
  */
-function ask(area, { method, params }, signal) {
+function ask(area, { method, params }, signal, question = questionOf(params)) {
   if (method !== "elicitation/create") return decline(area, method);
   return new Promise((answered, dropped) => {
     const end = () => {
@@ -41,7 +41,6 @@ function ask(area, { method, params }, signal) {
         "Cancel",
       ),
     ];
-    const question = params.mode === "url" ? urlQuestion : formQuestion;
     const element = h(
       "section",
       { className: "question", "aria-label": "Question of the server" },
@@ -55,6 +54,21 @@ function ask(area, { method, params }, signal) {
       find(element, "input, select, textarea, button")?.focus();
     }
   });
+}
+
+function questionOf({ mode }) {
+  return mode === "url" ? urlQuestion : formQuestion;
+}
+
+/** A question with nothing to fill in. */
+function allowQuestion(_, answer, buttons) {
+  const allow = () => answer("accept");
+  return h(
+    "div",
+    { className: "actions" },
+    h("button", { type: "button", className: "primary", onclick: allow }, "Allow"),
+    buttons,
+  );
 }
 
 function formQuestion({ requestedSchema }, answer, buttons) {
