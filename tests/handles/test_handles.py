@@ -214,6 +214,31 @@ async def test_handles_are_found_at_any_depth_of_arguments() -> None:
         assert many.endswith("(root): 101 ids, but the maximum is 100 in a call")
 
 
+async def test_wrong_ids_are_searched_for_once() -> None:
+    """Arguments may have a million values, and the event loop waits for the search."""
+
+    @tool
+    async def fill_all(carts: list[Handle[Cart]], note: dict[str, Any]) -> None: ...
+
+    frames = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal frames
+        frames += event == "call"
+
+    async with shop(fill_all) as call:
+        ids = [f"cart {number}" for number in range(100)]
+        sys.setprofile(count)
+        try:
+            refused = await call("fill_all", note={"lines": [[1]] * 10_000}, carts=ids)
+        finally:
+            sys.setprofile(None)
+
+    assert f"/carts/0: {REFUSED}" in refused
+    assert f"/carts/19: {REFUSED}" in refused
+    assert frames < 50_000  # also those of the client; 2,000,000 if each id is searched for
+
+
 async def test_ids_of_others_are_refused_as_those_that_never_were() -> None:
     """One text for forged, foreign, expired and deleted ids, and for those of another type."""
 
