@@ -20,10 +20,16 @@ block, on the condition that the record still has the version that the lease has
 is a fencing token. If a process is killed within the block, its lease ends, and the next call finds
 the value as it was before. A block that lasts longer than its lease is written, too, unless another
 call has taken the lease over; then its write is refused, and its call fails.
+
+Blocks of two values within each other are two writes, the inner one first. So that the first is not
+written without the second, an inner block neither waits nor is written when little is left of the
+lease of an outer one: it raises, and the outer one is not written either.
 """
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from math import inf
 from random import random
@@ -60,6 +66,10 @@ _LEASE: Final = 15.0
 _MAX_WAIT: Final = 30.0
 """Seconds that a call waits for the changes of others: longer than a lease, so that it survives
 the death of another process."""
+
+_INNER: Final = 0.8
+"""The part of the lease of a block in which blocks within it are written. The rest is for the end
+of the outer one."""
 
 _PAUSES: Final = (0.01, 0.25)
 """The shortest and the longest pause, in seconds, between two looks at a lease."""
@@ -101,12 +111,17 @@ class _Location(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """A block of *task* that changes *value*; *version* of *record* has made its lease."""
+    """A block that changes *value*, at *key*; *version* of *record* has made its lease."""
 
-    task: Any
+    handle: "Handle[Any]"
+    key: str
     record: _StoredValue
     version: int
     value: Any
+
+
+_changes: ContextVar[tuple[_Change, ...]] = ContextVar("genmcp_changes", default=())
+"""The blocks that the current task is in, and some that have ended."""
 
 
 _HandleList: TypeAlias = "list[Handle[T]]"  # `list` is a method within the class
@@ -125,7 +140,8 @@ class Handle(BoundValue, Generic[T]):
     `async with handle as cart:` changes the value: the block may change the object `cart`, which is
     written at the end of the block, unless the block raises. Changes of one value, also by other
     processes, happen one after another. Keep the block short: after 15 seconds another call may
-    take its place, and the block fails at its end.
+    take its place, and the block fails at its end. A block of the same value within the block
+    raises ToolError.
 
     All methods raise ToolError if the value does not exist (any more), or belongs to another
     client, and StoreError if the store fails.
@@ -213,17 +229,20 @@ class Handle(BoundValue, Generic[T]):
         await location.owner.store.apply(Delete(location.key))
 
     async def __aenter__(self) -> T:
-        task, location = asyncio.current_task(), self._location()
-        if self._change is not None and self._change.task is task:
-            raise ContractError(f"this block changes the {self._title} already: it would wait")
+        location, outer = self._location(), _outer_changes()
+        if any(each.key == location.key for each in outer):
+            raise ToolError(f"This call is changing the {self._title} already: give its id once.")
+        # By chance, so that of two calls that wait for each other one is the first to give up.
+        left = (_end_of(outer) - location.owner.store.now()) * (1 + random()) / 2
         try:
-            async with asyncio.timeout(_MAX_WAIT):
+            async with asyncio.timeout(min(_MAX_WAIT, left)):
                 record, version = await self._lease(location)
         except TimeoutError:
             busy = f"The {self._title} is being changed by other calls: try again later."
             raise ToolError(busy, retry=True) from None
         value = self._value_of(record)
-        self._change = _Change(task, record, version, value)
+        self._change = _Change(self, location.key, record, version, value)
+        _changes.set((*outer, self._change))
         return value
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
@@ -233,6 +252,9 @@ class Handle(BoundValue, Generic[T]):
         data, failed = change.record.value, True
         try:
             if kind is None:
+                if self.get_owner().store.now() >= _end_of(_outer_changes()):
+                    slow = f"The {self._title} was not changed: the call took too long."
+                    raise ToolError(slow, retry=True)
                 data, failed = self._to_json(change.value), False
         finally:
             # Written in any case, since others wait for the end of the lease.
@@ -244,8 +266,8 @@ class Handle(BoundValue, Generic[T]):
         try:
             await self._write(self._location(), record, version)
         except Conflict as lost:
-            late = f"The {self._title} was not changed: it took too long, and another call has"
-            raise ToolError(f"{late} changed or deleted it meanwhile.", retry=True) from lost
+            late = f"The {self._title} was not changed: meanwhile another call has changed or"
+            raise ToolError(f"{late} deleted it, or it has expired.", retry=True) from lost
 
     async def _lease(self, location: _Location) -> tuple[_StoredValue, int]:
         """Wait for the lease, and take it. Return the record, and the version that it has then.
@@ -332,6 +354,16 @@ class Handle(BoundValue, Generic[T]):
 
 def _owner_of(within: Channel[Any] | Run[Any]) -> GetOwner:
     return within.owner if isinstance(within, Run) else owner_of(within)
+
+
+def _outer_changes() -> tuple[_Change, ...]:
+    """Return the blocks that the current task is in."""
+    return tuple(each for each in _changes.get() if each.handle._change is each)
+
+
+def _end_of(outer: Sequence[_Change]) -> float:
+    """Return the time until which a block within the blocks *outer* may be written."""
+    return min([each.record.leased_until for each in outer], default=inf) - (1 - _INNER) * _LEASE
 
 
 # Cached, since types are compared by identity, and bounded: types may be made at run time.
