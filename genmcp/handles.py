@@ -27,6 +27,7 @@ lease of an outer one: it raises, and the outer one is not written either.
 """
 
 import asyncio
+import re
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
@@ -36,6 +37,7 @@ from random import random
 from secrets import token_bytes
 from struct import Struct
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec.structs import replace
@@ -66,10 +68,6 @@ _LEASE: Final = 15.0
 _MAX_WAIT: Final = 30.0
 """Seconds that a call waits for the changes of others: longer than a lease, so that it survives
 the death of another process."""
-
-_INNER: Final = 0.8
-"""The part of the lease of a block in which blocks within it are written. The rest is for the end
-of the outer one."""
 
 _PAUSES: Final = (0.01, 0.25)
 """The shortest and the longest pause, in seconds, between two looks at a lease."""
@@ -211,8 +209,7 @@ class Handle(BoundValue, Generic[T]):
         found: _HandleList[T] = []
         if owner.principal is None and owner.client.startswith(ADDRESS):
             return found
-        label = cls._label(owner, owner.client)
-        while page := await owner.store.find(label, last, _PAGE):
+        while page := await owner.store.find(cls._label(owner, owner.client), last, _PAGE):
             found += [cls(_decode(each.value).id, within) for each in page]
             last = page[-1].key
         return found
@@ -339,8 +336,7 @@ class Handle(BoundValue, Generic[T]):
 
     @classmethod
     def _to_json(cls, value: Any) -> bytes:
-        plain = to_json(cls._title, value, codec_of(cls._title, cls._type))
-        encoded = msgspec.json.encode(plain)
+        encoded = msgspec.json.encode(to_json(cls._title, value, codec_of(cls._title, cls._type)))
         if len(encoded) > _MAX_BYTES:
             size = f"{len(encoded)} bytes, but the maximum is {_MAX_BYTES}."
             raise ToolError(f"The {cls._title} would have {size}")
@@ -363,13 +359,29 @@ def _outer_changes() -> tuple[_Change, ...]:
 
 def _end_of(outer: Sequence[_Change]) -> float:
     """Return the time until which a block within the blocks *outer* may be written."""
-    return min([each.record.leased_until for each in outer], default=inf) - (1 - _INNER) * _LEASE
+    # The rest of their leases is for their own ends.
+    return min([each.record.leased_until for each in outer], default=inf) - _LEASE / 5
+
+
+_named: Final[WeakValueDictionary[str, Any]] = WeakValueDictionary()
+"""The classes of handles by the names of their types, which ids are sealed for."""
 
 
 # Cached, since types are compared by identity, and bounded: types may be made at run time.
 @lru_cache(maxsize=1024)
 def _handle_of(kind: Any) -> Any:
-    # Without the module: a script and a worker may import a class by two names.
-    title, name = (str(getattr(kind, each, kind)) for each in ("__name__", "__qualname__"))
-    members = {"_type": kind, "_title": title, "_name": name, "__module__": __name__}
-    return type(f"Handle[{title}]", (Handle,), members)
+    """Return the class of handles of values of the type *kind*.
+
+    Raises:
+        ConfigurationError: a type of another module has the same name.
+    """
+    full = re.sub(r" at 0x\w+", "", repr(kind))  # of functions in annotations
+    # Without the modules: a script and a worker may import a class by two names.
+    name = kind.__qualname__ if isinstance(kind, type) else re.sub(r"[^\W\d]\w*\.", "", full)
+    title = str(getattr(kind, "__name__", kind))
+    members = {"_type": kind, "_title": title, "_name": name, "_full": full, "__module__": __name__}
+    made = type(f"Handle[{title}]", (Handle,), members)
+    types = {_named.setdefault(name, made)._full, full}
+    if len(types) > 1 and not any("__main__." in each for each in types):
+        raise ConfigurationError(f"Handle[{name}] is of {' and '.join(sorted(types))}: rename one")
+    return made

@@ -827,6 +827,58 @@ async def test_types_of_values_are_checked() -> None:
         assert await call("wrong") in (None, "")
 
 
+async def test_arguments_of_a_type_belong_to_it() -> None:
+    """An id of a list of texts is none of a list of numbers."""
+
+    @tool
+    async def texts(channel: Channel) -> Handle[list[str]]:
+        return await Handle[list[str]].new(channel, ["a"])
+
+    @tool
+    async def last(numbers: Handle[list[int] | None]) -> None: ...
+
+    @tool
+    async def total(numbers: Handle[list[int]]) -> None: ...
+
+    @tool
+    async def join(words: Handle[list[str]]) -> str:
+        return "".join(await words.get())
+
+    async with shop(texts, last, total, join) as call:
+        id = await call("texts")
+        assert await call("join", words=id) == "a"
+        for name in ("last", "total"):
+            assert "/numbers: there is no such list" in await call(name, numbers=id)
+
+
+def test_ids_of_an_annotated_type_are_the_same_everywhere() -> None:
+    """The text of a type may have addresses of functions, which other processes do not have."""
+    handle: Any = Handle
+    one, two = (
+        handle[Annotated[Cart, pydantic.AfterValidator(lambda cart: cart)]] for _ in range(2)
+    )
+    assert one is not two
+    assert one._name == two._name
+
+
+def test_types_of_two_modules_have_two_names() -> None:
+    """An id of one would be one of the other. A script may be imported by another name as well."""
+
+    handle: Any = Handle
+
+    def draft(module: str) -> Any:
+        return type("Draft", (Struct,), {"__module__": module})
+
+    orders: Any = draft("orders")
+    kept = [handle[orders], handle[list[orders]]]
+    kept += [handle[draft("orders")], handle[draft("__main__")]]  # e.g. loaded again
+    payments: Any = draft("payments")
+    for kind in (payments, list[payments]):
+        with pytest.raises(ConfigurationError, match=r"orders\.Draft.* and .*payments\.Draft"):
+            handle[kind]
+    assert len(kept) == 4
+
+
 def test_handles_without_a_usable_type_are_rejected() -> None:
     """When the tool is defined."""
 
