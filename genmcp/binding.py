@@ -4,9 +4,10 @@
 without handles does not load them.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Self
 
 import msgspec
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 _MAX_VALUES: Final = 100
 """The number of bound values in the arguments of a call, each of which is looked up."""
+
+_MAX_WALK: Final = 10_000
+"""The number of values, among the arguments of a call, that are searched for the place of a wrong
+id: arguments may have a million, and the event loop waits. Those at the top come first."""
 
 
 class Owner(NamedTuple):
@@ -140,26 +145,35 @@ def bound_values(get_owner: GetOwner = no_owner) -> Iterator[list[Any]]:
 
 
 async def faults_of(values: Sequence[BoundValue], given: bytes) -> Sequence[Fault]:
-    """Return a fault for each of *values*, read from the JSON *given*, that its owner lacks."""
+    """Return a fault for each id of *values*, read from the JSON *given*, that its owner lacks."""
     if len(values) > _MAX_VALUES:
         return [Fault((), f"{len(values)} ids, but the maximum is {_MAX_VALUES} in a call")]
-    faults = []
+    wrong = {}
     for each in values:
         try:
             await each.check()
         except ToolError as error:
-            faults.append(Fault(_place_of(each.id, msgspec.json.decode(given)), str(error)))
-    return faults
+            wrong[each.id] = str(error)
+    places = _places_of(wrong, msgspec.json.decode(given)) if wrong else {}
+    return [Fault(places.get(id, ()), text) for id, text in wrong.items()]
 
 
-def _place_of(id: str, given: Any) -> Sequence[str | int]:
-    """Return the path of the text *id* in *given*, which is JSON; empty if it is not there."""
-    items: Any = ()
-    if isinstance(given, dict | list):
-        items = given.items() if isinstance(given, dict) else enumerate(given)
-    for key, each in items:
-        if each == id:
-            return (key,)
-        if path := _place_of(id, each):
-            return (key, *path)
-    return ()
+def _places_of(ids: Container[str], given: Any) -> Mapping[str, Sequence[str | int]]:
+    """Return the paths of *ids* in *given*, which is JSON, of those among its first values."""
+    places: dict[str, Sequence[str | int]] = {}
+    values: list[tuple[Any, Any]] = [((), given)]  # each with its path: that of its parent, a key
+    for path, value in values:  # which grows: the values of a level come before those within them
+        if isinstance(value, str) and value in ids and value not in places:
+            places[value] = _steps_of(path)
+        items: Any = value.items() if isinstance(value, dict) else ()
+        items = enumerate(value) if isinstance(value, list) else items
+        values += (((path, key), each) for key, each in islice(items, _MAX_WALK - len(values)))
+    return places
+
+
+def _steps_of(path: Any) -> Sequence[str | int]:
+    steps = []
+    while path:
+        path, step = path
+        steps.append(step)
+    return steps[::-1]

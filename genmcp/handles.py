@@ -20,16 +20,24 @@ block, on the condition that the record still has the version that the lease has
 is a fencing token. If a process is killed within the block, its lease ends, and the next call finds
 the value as it was before. A block that lasts longer than its lease is written, too, unless another
 call has taken the lease over; then its write is refused, and its call fails.
+
+Blocks of two values within each other are two writes, the inner one first. So that the first is not
+written without the second, an inner block neither waits nor is written when little is left of the
+lease of an outer one: it raises, and the outer one is not written either.
 """
 
 import asyncio
+import re
+from collections.abc import Sequence
 from contextlib import nullcontext, suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from math import inf
 from random import random
 from secrets import token_bytes
 from struct import Struct
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
+from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec.structs import replace
@@ -101,12 +109,17 @@ class _Location(NamedTuple):
 
 
 class _Change(NamedTuple):
-    """A block of *task* that changes *value*; *version* of *record* has made its lease."""
+    """A block that changes *value*, at *key*; *version* of *record* has made its lease."""
 
-    task: Any
+    handle: "Handle[Any]"
+    key: str
     record: _StoredValue
     version: int
     value: Any
+
+
+_changes: ContextVar[tuple[_Change, ...]] = ContextVar("genmcp_changes", default=())
+"""The blocks that the current task is in, and some that have ended."""
 
 
 _HandleList: TypeAlias = "list[Handle[T]]"  # `list` is a method within the class
@@ -125,7 +138,8 @@ class Handle(BoundValue, Generic[T]):
     `async with handle as cart:` changes the value: the block may change the object `cart`, which is
     written at the end of the block, unless the block raises. Changes of one value, also by other
     processes, happen one after another. Keep the block short: after 15 seconds another call may
-    take its place, and the block fails at its end.
+    take its place, and the block fails at its end. A block of the same value within the block
+    raises ToolError.
 
     All methods raise ToolError if the value does not exist (any more), or belongs to another
     client, and StoreError if the store fails.
@@ -195,8 +209,7 @@ class Handle(BoundValue, Generic[T]):
         found: _HandleList[T] = []
         if owner.principal is None and owner.client.startswith(ADDRESS):
             return found
-        label = cls._label(owner, owner.client)
-        while page := await owner.store.find(label, last, _PAGE):
+        while page := await owner.store.find(cls._label(owner, owner.client), last, _PAGE):
             found += [cls(_decode(each.value).id, within) for each in page]
             last = page[-1].key
         return found
@@ -213,17 +226,20 @@ class Handle(BoundValue, Generic[T]):
         await location.owner.store.apply(Delete(location.key))
 
     async def __aenter__(self) -> T:
-        task, location = asyncio.current_task(), self._location()
-        if self._change is not None and self._change.task is task:
-            raise ContractError(f"this block changes the {self._title} already: it would wait")
+        location, outer = self._location(), _outer_changes()
+        if any(each.key == location.key for each in outer):
+            raise ToolError(f"This call is changing the {self._title} already: give its id once.")
+        # By chance, so that of two calls that wait for each other one is the first to give up.
+        left = (_end_of(outer) - location.owner.store.now()) * (1 + random()) / 2
         try:
-            async with asyncio.timeout(_MAX_WAIT):
+            async with asyncio.timeout(min(_MAX_WAIT, left)):
                 record, version = await self._lease(location)
         except TimeoutError:
             busy = f"The {self._title} is being changed by other calls: try again later."
             raise ToolError(busy, retry=True) from None
         value = self._value_of(record)
-        self._change = _Change(task, record, version, value)
+        self._change = _Change(self, location.key, record, version, value)
+        _changes.set((*outer, self._change))
         return value
 
     async def __aexit__(self, kind: object, error: object, trace: object) -> None:
@@ -233,6 +249,9 @@ class Handle(BoundValue, Generic[T]):
         data, failed = change.record.value, True
         try:
             if kind is None:
+                if self.get_owner().store.now() >= _end_of(_outer_changes()):
+                    slow = f"The {self._title} was not changed: the call took too long."
+                    raise ToolError(slow, retry=True)
                 data, failed = self._to_json(change.value), False
         finally:
             # Written in any case, since others wait for the end of the lease.
@@ -244,8 +263,8 @@ class Handle(BoundValue, Generic[T]):
         try:
             await self._write(self._location(), record, version)
         except Conflict as lost:
-            late = f"The {self._title} was not changed: it took too long, and another call has"
-            raise ToolError(f"{late} changed or deleted it meanwhile.", retry=True) from lost
+            late = f"The {self._title} was not changed: meanwhile another call has changed or"
+            raise ToolError(f"{late} deleted it, or it has expired.", retry=True) from lost
 
     async def _lease(self, location: _Location) -> tuple[_StoredValue, int]:
         """Wait for the lease, and take it. Return the record, and the version that it has then.
@@ -317,8 +336,7 @@ class Handle(BoundValue, Generic[T]):
 
     @classmethod
     def _to_json(cls, value: Any) -> bytes:
-        plain = to_json(cls._title, value, codec_of(cls._title, cls._type))
-        encoded = msgspec.json.encode(plain)
+        encoded = msgspec.json.encode(to_json(cls._title, value, codec_of(cls._title, cls._type)))
         if len(encoded) > _MAX_BYTES:
             size = f"{len(encoded)} bytes, but the maximum is {_MAX_BYTES}."
             raise ToolError(f"The {cls._title} would have {size}")
@@ -334,10 +352,36 @@ def _owner_of(within: Channel[Any] | Run[Any]) -> GetOwner:
     return within.owner if isinstance(within, Run) else owner_of(within)
 
 
+def _outer_changes() -> tuple[_Change, ...]:
+    """Return the blocks that the current task is in."""
+    return tuple(each for each in _changes.get() if each.handle._change is each)
+
+
+def _end_of(outer: Sequence[_Change]) -> float:
+    """Return the time until which a block within the blocks *outer* may be written."""
+    # The rest of their leases is for their own ends.
+    return min([each.record.leased_until for each in outer], default=inf) - _LEASE / 5
+
+
+_named: Final[WeakValueDictionary[str, Any]] = WeakValueDictionary()
+"""The classes of handles by the names of their types, which ids are sealed for."""
+
+
 # Cached, since types are compared by identity, and bounded: types may be made at run time.
 @lru_cache(maxsize=1024)
 def _handle_of(kind: Any) -> Any:
-    # Without the module: a script and a worker may import a class by two names.
-    title, name = (str(getattr(kind, each, kind)) for each in ("__name__", "__qualname__"))
-    members = {"_type": kind, "_title": title, "_name": name, "__module__": __name__}
-    return type(f"Handle[{title}]", (Handle,), members)
+    """Return the class of handles of values of the type *kind*.
+
+    Raises:
+        ConfigurationError: a type of another module has the same name.
+    """
+    full = re.sub(r" at 0x\w+", "", repr(kind))  # of functions in annotations
+    # Without the modules: a script and a worker may import a class by two names.
+    name = kind.__qualname__ if isinstance(kind, type) else re.sub(r"[^\W\d]\w*\.", "", full)
+    title = str(getattr(kind, "__name__", kind))
+    members = {"_type": kind, "_title": title, "_name": name, "_full": full, "__module__": __name__}
+    made = type(f"Handle[{title}]", (Handle,), members)
+    types = {_named.setdefault(name, made)._full, full}
+    if len(types) > 1 and not any("__main__." in each for each in types):
+        raise ConfigurationError(f"Handle[{name}] is of {' and '.join(sorted(types))}: rename one")
+    return made

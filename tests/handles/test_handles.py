@@ -214,6 +214,31 @@ async def test_handles_are_found_at_any_depth_of_arguments() -> None:
         assert many.endswith("(root): 101 ids, but the maximum is 100 in a call")
 
 
+async def test_wrong_ids_are_searched_for_once() -> None:
+    """Arguments may have a million values, and the event loop waits for the search."""
+
+    @tool
+    async def fill_all(carts: list[Handle[Cart]], note: dict[str, Any]) -> None: ...
+
+    frames = 0
+
+    def count(frame: object, event: str, argument: object) -> None:
+        nonlocal frames
+        frames += event == "call"
+
+    async with shop(fill_all) as call:
+        ids = [f"cart {number}" for number in range(100)]
+        sys.setprofile(count)
+        try:
+            refused = await call("fill_all", note={"lines": [[1]] * 10_000}, carts=ids)
+        finally:
+            sys.setprofile(None)
+
+    assert f"/carts/0: {REFUSED}" in refused
+    assert f"/carts/19: {REFUSED}" in refused
+    assert frames < 50_000  # also those of the client; 2,000,000 if each id is searched for
+
+
 async def test_ids_of_others_are_refused_as_those_that_never_were() -> None:
     """One text for forged, foreign, expired and deleted ids, and for those of another type."""
 
@@ -507,18 +532,102 @@ async def test_changes_of_one_object_happen_one_after_another() -> None:
         assert await call("fill_up", cart=await call("start")) == [*"abcde"]
 
 
-async def test_block_within_a_block_of_the_same_value_fails() -> None:
-    """It would wait for itself."""
+class Account(Struct):
+    amount: int
+
+
+@tool
+async def accounts(channel: Channel) -> list[Handle[Account]]:
+    return [await Handle.new(channel, Account(100)) for _ in range(2)]
+
+
+@tool
+async def transfer(payer: Handle[Account], payee: Handle[Account], amount: int) -> None:
+    async with payer as one, payee as other:
+        one.amount -= amount
+        other.amount += amount
+
+
+@tool
+async def amount_of(account: Handle[Account]) -> int:
+    return (await account.get()).amount
+
+
+BANK = (accounts, transfer, amount_of)
+
+
+async def test_transfers_in_opposite_directions_lose_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """They wait for each other: one gives up before its lease ends, and is not written."""
+    monkeypatch.setattr(handles, "_LEASE", 0.5)
+    both = asyncio.Barrier(2)
 
     @tool
-    async def nest(cart: Handle[Cart]) -> str:
-        async with cart:
-            with pytest.raises(ContractError, match="this block changes the Cart already"):
-                await cart.__aenter__()
-        return "done"
+    async def cross(payer: Handle[Account], payee: Handle[Account], amount: int) -> None:
+        async with payer as one:
+            one.amount -= amount
+            await both.wait()
+            async with payee as other:
+                other.amount += amount
 
-    async with shop(nest) as call:
-        assert await call("nest", cart=await call("start")) == "done"
+    async with shop(*BANK, cross) as call:
+        a, b = await call("accounts")
+        replies = await asyncio.gather(
+            call("cross", payer=a, payee=b, amount=10),
+            call("cross", payer=b, payee=a, amount=3),
+        )
+        amounts = [await call("amount_of", account=each) for each in (a, b)]
+
+    busy = "The Account is being changed by other calls: try again later."
+    done = [0 if reply == busy else amount for reply, amount in zip(replies, (10, 3), strict=True)]
+    assert busy in replies
+    assert amounts == [100 - done[0] + done[1], 100 + done[0] - done[1]]
+
+
+async def test_block_within_a_block_of_the_same_value_fails() -> None:
+    """It would wait for itself. A client may send one id for two arguments."""
+    async with shop(*BANK) as call:
+        a, _ = await call("accounts")
+        refused = await call("transfer", payer=a, payee=a, amount=10)
+        assert refused == "This call is changing the Account already: give its id once."
+        assert await call("amount_of", account=a) == 100
+
+
+async def test_task_within_a_block_cannot_change_its_value() -> None:
+    """The block may wait for the task, also if that has another handle of the value."""
+
+    @tool
+    async def split(account: Handle[Account], channel: Channel) -> None:
+        async with account, asyncio.TaskGroup() as group:
+            group.create_task(change(Handle[Account](account.id, channel)))
+
+    async def change(account: Handle[Account]) -> None:
+        with pytest.raises(ToolError, match="This call is changing the Account already"):
+            await account.__aenter__()
+
+    async with shop(*BANK, split) as call:
+        a, _ = await call("accounts")
+        assert await call("split", account=a) in (None, "")
+
+
+async def test_inner_block_of_a_late_one_is_not_written() -> None:
+    """Else the outer one might be overtaken, and half of a transfer be written."""
+
+    @tool
+    async def delay(payer: Handle[Account], payee: Handle[Account]) -> None:
+        async with payer as one, payee as other:
+            one.amount -= 10
+            other.amount += 10
+            await clock.advance(handles._LEASE)
+
+    async with shop(*BANK, delay, clock=(clock := Clock(1000.0))) as call:
+        a, b = await call("accounts")
+        late = await call("delay", payer=a, payee=b)
+        assert late == "The Account was not changed: the call took too long."
+        assert [await call("amount_of", account=each) for each in (a, b)] == [100, 100]
+        await call("transfer", payer=a, payee=b, amount=1)  # no lease is left
+        assert await call("amount_of", account=b) == 101
 
 
 async def test_late_block_does_not_overwrite_a_later_change() -> None:
@@ -540,8 +649,8 @@ async def test_late_block_does_not_overwrite_a_later_change() -> None:
         assert await call("add", cart=id, item="in time") == ["in time"]
         go.set()
         assert await lingering == (
-            "The Cart was not changed: it took too long, and another call has changed or deleted "
-            "it meanwhile."
+            "The Cart was not changed: meanwhile another call has changed or deleted it, or it has "
+            "expired."
         )
         assert await call("show", cart=id) == ["in time"]
 
@@ -582,7 +691,11 @@ async def test_value_that_is_deleted_meanwhile_stays_deleted() -> None:
             await inside.wait()
             await call("drop", cart=id)
             go.set()
-            expected = "failed unexpectedly" if fails else "changed or deleted it meanwhile"
+            expected = (
+                "failed unexpectedly"
+                if fails
+                else "another call has changed or deleted it, or it has expired"
+            )
             assert expected in await lingering
             assert REFUSED in await call("show", cart=id)
 
@@ -629,15 +742,34 @@ async def test_wait_for_the_change_of_another_call_is_bounded(
 ) -> None:
     """The model is told to try again later."""
     monkeypatch.setattr(handles, "_MAX_WAIT", 0.02)
+    inside, go = asyncio.Event(), asyncio.Event()
 
     @tool
-    async def compete(cart: Handle[Cart], channel: Channel) -> None:
-        async with cart, Handle[Cart](cart.id, channel):
-            raise AssertionError("both have it")
+    async def linger(cart: Handle[Cart]) -> None:
+        async with cart:
+            inside.set()
+            await go.wait()
 
-    async with shop(compete) as call:
+    async with shop(linger) as call:
+        id = await call("start")
+        lingering = asyncio.ensure_future(call("linger", cart=id))
+        await inside.wait()
         text = "The Cart is being changed by other calls: try again later."
-        assert await call("compete", cart=await call("start")) == text
+        assert await call("add", cart=id, item="a cup") == text
+        go.set()
+        await lingering
+
+
+async def test_value_that_expires_within_a_block_is_not_written() -> None:
+    """The error does not blame another call."""
+
+    @tool
+    async def linger(cart: Handle[Cart]) -> None:
+        async with cart:
+            await clock.advance(2.0)
+
+    async with shop(linger, clock=(clock := Clock(1000.0))) as call:
+        assert "or it has expired" in await call("linger", cart=await call("start", ttl=1.0))
 
 
 async def test_handle_can_be_made_of_a_kept_id() -> None:
@@ -693,6 +825,58 @@ async def test_types_of_values_are_checked() -> None:
 
     async with shop(wrong) as call:
         assert await call("wrong") in (None, "")
+
+
+async def test_arguments_of_a_type_belong_to_it() -> None:
+    """An id of a list of texts is none of a list of numbers."""
+
+    @tool
+    async def texts(channel: Channel) -> Handle[list[str]]:
+        return await Handle[list[str]].new(channel, ["a"])
+
+    @tool
+    async def last(numbers: Handle[list[int] | None]) -> None: ...
+
+    @tool
+    async def total(numbers: Handle[list[int]]) -> None: ...
+
+    @tool
+    async def join(words: Handle[list[str]]) -> str:
+        return "".join(await words.get())
+
+    async with shop(texts, last, total, join) as call:
+        id = await call("texts")
+        assert await call("join", words=id) == "a"
+        for name in ("last", "total"):
+            assert "/numbers: there is no such list" in await call(name, numbers=id)
+
+
+def test_ids_of_an_annotated_type_are_the_same_everywhere() -> None:
+    """The text of a type may have addresses of functions, which other processes do not have."""
+    handle: Any = Handle
+    one, two = (
+        handle[Annotated[Cart, pydantic.AfterValidator(lambda cart: cart)]] for _ in range(2)
+    )
+    assert one is not two
+    assert one._name == two._name
+
+
+def test_types_of_two_modules_have_two_names() -> None:
+    """An id of one would be one of the other. A script may be imported by another name as well."""
+
+    handle: Any = Handle
+
+    def draft(module: str) -> Any:
+        return type("Draft", (Struct,), {"__module__": module})
+
+    orders: Any = draft("orders")
+    kept = [handle[orders], handle[list[orders]]]
+    kept += [handle[draft("orders")], handle[draft("__main__")]]  # e.g. loaded again
+    payments: Any = draft("payments")
+    for kind in (payments, list[payments]):
+        with pytest.raises(ConfigurationError, match=r"orders\.Draft.* and .*payments\.Draft"):
+            handle[kind]
+    assert len(kept) == 4
 
 
 def test_handles_without_a_usable_type_are_rejected() -> None:
