@@ -28,16 +28,17 @@ lease of an outer one: it raises, and the outer one is not written either.
 
 import asyncio
 import re
+import sys
 from collections.abc import Sequence
 from contextlib import nullcontext, suppress
 from contextvars import ContextVar
 from functools import lru_cache
 from math import inf
+from pathlib import Path
 from random import random
 from secrets import token_bytes
 from struct import Struct
 from typing import Any, ClassVar, Final, Generic, NamedTuple, TypeAlias, TypeVar, cast
-from weakref import WeakValueDictionary
 
 import msgspec
 from msgspec.structs import replace
@@ -174,7 +175,8 @@ class Handle(BoundValue, Generic[T]):
 
         Args:
             within: the channel of the call, or the run of the job.
-            value: an object that JSON can represent, of at most 65,536 bytes.
+            value: an object that JSON can represent, of at most 65,536 bytes. If its type is
+                generic, write it: `Handle[list[str]].new(channel, ["a cup"])`.
             ttl: seconds without use after which the value expires. A call that gets the handle as
                 an argument, and each method of the handle, is a use. Default: a day.
 
@@ -363,25 +365,20 @@ def _end_of(outer: Sequence[_Change]) -> float:
     return min([each.record.leased_until for each in outer], default=inf) - _LEASE / 5
 
 
-_named: Final[WeakValueDictionary[str, Any]] = WeakValueDictionary()
-"""The classes of handles by the names of their types, which ids are sealed for."""
+def _main() -> str:
+    """Return the name by which other processes import the script of this one."""
+    main = sys.modules["__main__"]
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None)
+    return spec.name if spec is not None else Path(file or "__main__").stem
 
 
 # Cached, since types are compared by identity, and bounded: types may be made at run time.
 @lru_cache(maxsize=1024)
 def _handle_of(kind: Any) -> Any:
-    """Return the class of handles of values of the type *kind*.
-
-    Raises:
-        ConfigurationError: a type of another module has the same name.
-    """
-    full = re.sub(r" at 0x\w+", "", repr(kind))  # of functions in annotations
-    # Without the modules: a script and a worker may import a class by two names.
-    name = kind.__qualname__ if isinstance(kind, type) else re.sub(r"[^\W\d]\w*\.", "", full)
     title = str(getattr(kind, "__name__", kind))
-    members = {"_type": kind, "_title": title, "_name": name, "_full": full, "__module__": __name__}
-    made = type(f"Handle[{title}]", (Handle,), members)
-    types = {_named.setdefault(name, made)._full, full}
-    if len(types) > 1 and not any("__main__." in each for each in types):
-        raise ConfigurationError(f"Handle[{name}] is of {' and '.join(sorted(types))}: rename one")
-    return made
+    name = f"{kind.__module__}.{kind.__qualname__}" if isinstance(kind, type) else repr(kind)
+    # The name is the same in all processes: one may be the script that another one imports, and
+    # functions in annotations have other addresses there.
+    name = re.sub(r"(?<![\w.])__main__(?=\.)", _main(), re.sub(r" at 0x\w+", "", name))
+    members = {"_type": kind, "_title": title, "_name": name, "__module__": __name__}
+    return type(f"Handle[{title}]", (Handle,), members)
