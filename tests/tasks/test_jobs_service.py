@@ -56,6 +56,7 @@ class Flaky(MemoryStore):
     async def touch(self, key: str, ttl: float) -> bool:
         self.touched.put_nowait(key)
         self.fail("touch")
+        self.fail(key)
         return await super().touch(key, ttl)
 
     def fail(self, kind: str) -> None:
@@ -549,9 +550,9 @@ async def test_foreign_job_is_kept_while_it_is_followed(
 ) -> None:
     """A touch of its task that fails is repeated."""
     store = Flaky()
-    jobs = bench.jobs(store=store, external=[Endless()], retention=0.1)
-    await jobs.create(made(Following(ExternalJob("endless", "7")), ttl=0.1), b"")
-    store.fails["touch"] = 1
+    jobs = bench.jobs(store=store, external=[Endless()], retention=1.0)
+    store.fails["task:t1"] = 1
+    await jobs.create(made(Following(ExternalJob("endless", "7")), ttl=1.0), b"")
 
     await store.touches("task:t1")
 
