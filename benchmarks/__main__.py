@@ -27,7 +27,10 @@ Measurement = Callable[[Subject, Subject], Sequence[Figure]]
 
 
 def main() -> None:
-    """Run the selected benchmarks; print each result to stderr, and the page of all to stdout."""
+    """Run the selected benchmarks; print each result to stderr, and the page of all to stdout.
+
+    The exit status is 1 if a bar is not reached.
+    """
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3, help="rounds per load; the best counts")
     parser.add_argument("--seconds", type=float, default=3, help="seconds per load")
@@ -82,6 +85,7 @@ def main() -> None:
                 part.figures.append(figure)
                 report(figure_line(figure))
     print(page(parts, rounds=options.rounds, seconds=options.seconds))
+    sys.exit(any(below for _, below in (part.judged() for part in parts)))
 
 
 def report(*lines: str) -> None:

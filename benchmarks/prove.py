@@ -83,7 +83,7 @@ class Command:
                 if self.keep.search(line.rstrip()):
                     lines.append(line.rstrip())
         succeeded = process.returncode == 0
-        return succeeded, lines if succeeded else [*lines, f"exit status {process.returncode}"]
+        return succeeded, lines if succeeded else [*lines, f"\nexit status {process.returncode}"]
 
 
 def parts(rounds: int) -> Mapping[str, tuple[str, list[Command]]]:
@@ -178,7 +178,7 @@ def section(name: str, asked: str, commands: Sequence[Command]) -> tuple[bool, s
         succeeded = succeeded and fine
         # A table is shown as one, other output as text.
         shown = "\n".join(lines)
-        if not (fine and any(line.startswith("|") for line in lines)):
+        if not any(line.startswith("|") for line in lines):
             shown = f"```text\n{shown}\n```"
         blocks.append(f"```sh\n{command}\n```\n\n{shown}")
     took = round(time.monotonic() - began)

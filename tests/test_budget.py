@@ -37,7 +37,7 @@ BUDGETS = {
     "extensions/": 1_115,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_610,
-    "schema/": 1_590,
+    "schema/": 1_595,
     "protocol/ wire/ core/": 4_410,
     "prompts/ resources/ question/ suite/ telemetry/": 2_660,
     "catalogue": 216,

@@ -161,7 +161,7 @@ def test_comparison_has_the_figures_of_the_benchmarks() -> None:
     cells = row_beside_peers("echo, 16 at once")
     calls = re.search(
         r"^\| 1,000 calls over HTTP, one after another, 2026-07-28, s "
-        r"\| own: ([\d.]+) .*?mcp: ([\d.]+) .*?fastmcp: ([\d.]+) ",
+        r"\| genmcp: ([\d.]+) .*?, mcp: ([\d.]+) .*?fastmcp: ([\d.]+) ",
         results,
         re.MULTILINE,
     )

@@ -20,7 +20,10 @@ def test_output_of_a_part_is_on_its_section() -> None:
 @pytest.mark.parametrize(
     ("command", "reason"),
     [
-        (Command("sh -c 'echo 1 failed in 3s; exit 4'", CLOSING), "1 failed in 3s\nexit status 4"),
+        (
+            Command("sh -c 'echo 1 failed in 3s; exit 4'", CLOSING),
+            "1 failed in 3s\n\nexit status 4",
+        ),
         (Command("echo fine", needs=["no-such-program"]), "not run: no-such-program not found"),
     ],
 )
