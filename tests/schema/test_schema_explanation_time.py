@@ -21,10 +21,11 @@ TREE = {
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], float]], None]:
-    """Return a function that replaces the clock of explanations."""
+    """Return a function that replaces the clock of explanations, from their first step on."""
 
     def replace(now: Callable[[], float]) -> None:
         monkeypatch.setattr("genmcp._schema.explain.thread_time", now)
+        monkeypatch.setattr("genmcp._schema.explain._SURE_STEPS", 0)
 
     return replace
 
@@ -71,6 +72,17 @@ def test_explanation_without_time_is_general(clock: Any) -> None:
 
     assert schema.check({"a": ["x", "y"], "b": [1, 2, 1]}) == (
         "(root): an object with 2 properties does not fit the schema",
+    )
+
+
+def test_short_explanation_is_specific_without_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The collection of garbage may have used up the time, in a process with many objects."""
+    monkeypatch.setattr("genmcp._schema.explain.thread_time", count().__next__)
+    schema = Schema({"properties": {"a": {"type": "integer"}}, "required": ["a", "b"]})
+
+    assert schema.check({"a": "x"}) == (
+        '(root): missing required property "b"',
+        '/a: expected an integer, got the string "x"',
     )
 
 
