@@ -54,7 +54,7 @@ async def run_under_fault(
 
     async def fault() -> None:
         await asyncio.sleep(0.5)
-        seen.hurt |= await FAULTS[name](fleet, random_of(random))
+        await FAULTS[name](fleet, random_of(random), seen.hurt)
 
     async with asyncio.TaskGroup() as group:
         group.create_task(fault())
