@@ -211,7 +211,7 @@ class MalformedParams(InvalidParams):
 
 
 class InvalidArguments(InvalidParams):
-    """The arguments of a tool call were rejected by the input schema or by `validate`.
+    """Arguments of a tool call that the input schema or `validate` rejects.
 
     The client gets an `isError` result, which a model can read and act on (2025-11-25, tools,
     "Error Handling", SEP-1303; earlier revisions permit it). The result has `data` in its `_meta`.

@@ -40,7 +40,7 @@ _UNCACHED: Final = {"ttlMs": 0, "cacheScope": "private"}
 
 
 class SkillRejected(ClientError):
-    """A skill is not what its entry says: its contents must not be used.
+    """A skill differs from its entry: its contents must not be used.
 
     `Skill.refresh` fetches the present entry, of which a user has to approve again.
     """
@@ -132,7 +132,7 @@ class Skill:
         return text
 
     async def read(self, path: str) -> bytes:
-        """Return the bytes of one of its files, by its path, such as `references/sizes.md`.
+        """Return the bytes of the file at a path, such as `references/sizes.md`.
 
         Raises:
             SkillRejected: the skill has no such file, or its content is not what the entry says.
