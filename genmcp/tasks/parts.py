@@ -151,7 +151,10 @@ class TaskParts:
 
         await self._retry(lambda: run_to_completion(count()))
         result, error = (task.outcome, None) if succeeded else (None, task.outcome)
-        await self._writer.finish(held, Finished(result=result, error=error))
+        finished = Finished(result=result, error=error)
+        # Without the fallback of `TaskWriter.finish`, as the count above: the outcome is stored
+        # already, so that its record does not grow, and the task that waits will read it.
+        await self._retry(partial(held.change, lambda task, now: task.finish(finished, now)))
 
 
 def _outcome_of(part: Task) -> bytes | None:
