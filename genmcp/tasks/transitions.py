@@ -330,8 +330,9 @@ class TaskWriter:
             wait: whether the caller waits while the write is repeated.
 
         Raises:
-            StoreUnavailable: it is written later.
+            StoreUnavailable: it is written later, unless too many writes are pending already.
         """
+        self.retry.check()
 
         def cancelled(task: Task, now: float) -> Task:
             nonlocal before
