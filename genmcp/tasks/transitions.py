@@ -327,12 +327,14 @@ class TaskWriter:
         Args:
             before: the task as it was read.
             cancel_work: cancels work that is not a step of the task, such as an external job.
-            wait: whether the caller waits while the write is repeated.
+            wait: whether the caller waits while the write is repeated. It does not wait for work
+                that takes long to cancel.
 
         Raises:
             StoreUnavailable: it is written later, unless too many writes are pending already.
         """
         self.retry.check()
+        written = False
 
         def cancelled(task: Task, now: float) -> Task:
             nonlocal before
@@ -342,7 +344,9 @@ class TaskWriter:
             return task.cancel(now)
 
         async def cancel() -> Task | None:
+            nonlocal written
             task = await self.records.change(before.id, cancelled)
+            written = True
             if task.end != "cancelled":
                 return None
             # If the task was cancelled before, its step is cancelled nevertheless: the process that
@@ -353,7 +357,12 @@ class TaskWriter:
 
         if wait:
             repeated = self.retry.retry_until_written(cancel)
-            return await self.retry.wait_for_write(repeated)
+            try:
+                return await self.retry.wait_for_write(repeated)
+            except StoreUnavailable:
+                if not written:
+                    raise
+                return None if before.ended else before
         try:
             return await cancel()
         except StoreUnavailable:

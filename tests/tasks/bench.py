@@ -35,6 +35,7 @@ _BOUNDS = {
     "continuation_concurrency": "genmcp.tasks.worker._CONTINUATION_CONCURRENCY",
     "external_concurrency": "genmcp.tasks.worker._EXTERNAL_CONCURRENCY",
     "external_turn": "genmcp.tasks.external._TURN",
+    "queue_timeout": "genmcp.tasks.external._QUEUE_TIMEOUT",
     "linger": "genmcp.tasks.job_runner._LINGER",
     "max_events": "genmcp.tasks.records._MAX_EVENTS",
 }
