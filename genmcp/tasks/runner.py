@@ -4,8 +4,9 @@ If a process dies, its work continues as follows:
 
 - A job, or a step that resumes a call: the lease of its delivery expires, and another process
   claims the delivery. `Task.claim` counts a crash and increments the fencing token. The step runs
-  again. After `max_crashes`, or at the first crash of a job with `on_worker_lost="fail"`, its wait
-  ends with `Failed(WorkerLost())` instead.
+  again. After `max_crashes`, or at the first crash of a job with `on_worker_lost="fail"`, the wait
+  for a job ends with `Failed(WorkerLost())` instead, and a call that was resumed fails with `LOST`
+  (after `max_crashes` only, whatever `on_worker_lost` is).
 - A call, or an awaitable, that runs in the process (`Task.bound_node`): the process does not renew
   its heartbeat (`tasks/heartbeats.py`). The next liveness check, `_check_node`, calls
   `lose_process`: the running call fails, or its wait ends with WorkerLost.
