@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from genmcp.errors import OverShare, StoreFull, StoreUnavailable
-from genmcp.tasks.log_throttle import LogThrottle
+from genmcp.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 
