@@ -33,7 +33,7 @@ from genmcp.tasks.options import JobOptions
 from genmcp.tasks.progress import ProgressWriter
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.records import HeldTask, external_label
-from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.writer import TaskWriter
 
 logger = logging.getLogger("genmcp")
 

@@ -31,8 +31,8 @@ from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.progress import ProgressWriter, with_progress
 from genmcp.tasks.records import HeldTask
 from genmcp.tasks.schedules import ScheduledJobs
-from genmcp.tasks.transitions import TaskWriter, settlement
 from genmcp.tasks.values import Codec
+from genmcp.tasks.writer import TaskWriter, settlement
 
 logger = logging.getLogger("genmcp")
 

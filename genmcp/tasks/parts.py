@@ -26,7 +26,7 @@ from genmcp.core.waiting import Finished, Gathering, PartOf
 from genmcp.errors import IllegalTransition, OverShare, TaskNotFound
 from genmcp.tasks.attempt import outcome_rejected
 from genmcp.tasks.records import HeldTask
-from genmcp.tasks.transitions import TaskWriter, settlement
+from genmcp.tasks.writer import TaskWriter, settlement
 
 _AT_ONCE: Final = 16  # records of parts that are written or read at the same time
 

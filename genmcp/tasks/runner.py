@@ -46,8 +46,8 @@ from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.queues import EngineQueue, ExternalQueue
 from genmcp.tasks.records import HeldTask, Stored
-from genmcp.tasks.transitions import TaskWriter, settlement
-from genmcp.tasks.writes import ProcessStops
+from genmcp.tasks.retrying import ProcessStops
+from genmcp.tasks.writer import TaskWriter, settlement
 
 logger = logging.getLogger("genmcp")
 

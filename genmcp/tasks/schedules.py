@@ -21,7 +21,7 @@ from genmcp.errors import ConfigurationError, IllegalTransition
 from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.cron import Schedule
 from genmcp.tasks.records import HeldTask
-from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.writer import TaskWriter
 
 logger = logging.getLogger("genmcp")
 

@@ -198,7 +198,7 @@ async def test_key_is_free_if_its_task_is_refused(store: Any, error: Exception) 
 @pytest.mark.parametrize("what", ["calls", "cancellations"])
 async def test_pending_writes_are_bounded(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """While reads work and writes fail, as on a full disk: clients repeat what fails."""
-    monkeypatch.setattr("genmcp.tasks.writes._MAX_PENDING", 3)
+    monkeypatch.setattr("genmcp.tasks.retrying._MAX_PENDING", 3)
     store = HeldMemory()
     app = serving(counts := Counts(works), store=store, lease=0.3)
     client = await begin(app, capabilities=TASKS)

@@ -84,7 +84,7 @@ class Bench:
         self._stores: list[Store] = []
         self.resumed = Resumed()
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr("genmcp.tasks.writes._DELAYS", (0.01,))
+        self._patch.setattr("genmcp.tasks.retrying._DELAYS", (0.01,))
 
     def store(self) -> Store:
         store = self._open_store()

@@ -1,6 +1,7 @@
-"""The transitions of task records, and the submission of the next step after each.
+"""Writes the transitions of tasks, and submits the next step after each.
 
-A transition is one conditional write of the record, followed by at most one submission to
+The transitions themselves are in `core/task.py`, `core/job_transitions.py` and `core/parts.py`.
+Each is one conditional write of the record, followed by at most one submission to
 `Store.deliveries`. The order matters. The record is written first: a step that is delivered before
 its record would find nothing to do and be acknowledged. If the process dies between the two, or the
 submission fails, the record waits without a delivery. The next reader of the record then submits
@@ -27,7 +28,7 @@ from genmcp.tasks.attempt import outcome_rejected, result_rejected
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, Stored, TaskRecords, Transition
-from genmcp.tasks.writes import RetriedWrites
+from genmcp.tasks.retrying import RetriedWrites
 
 logger = logging.getLogger("genmcp")
 
