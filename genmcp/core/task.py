@@ -112,7 +112,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     idempotency key, else None. private: whether no client can have the id; such a task has no
     stored request. raised, frees_key: see `Finished`. trace: the members `traceparent`,
     `tracestate` and `baggage` of the call (W3C Trace Context), so that the spans of its steps
-    join its trace. parent: the wait for several jobs that this is a part of (`core/parts.py`).
+    join its trace. parent: the wait for several jobs that this is a part of (`core/gathering.py`).
     schedule: the name and the time of a periodic job (`tasks/schedules.py`). Neither of these
     two has a call. failed: the step in which it has failed. retries: the id of the failed task
     that this one repeats.

@@ -1,6 +1,6 @@
 """Writes the transitions of tasks, and submits the next step after each.
 
-The transitions themselves are in `core/task.py`, `core/job_transitions.py` and `core/parts.py`.
+The transitions themselves are in `core/task.py`, `core/job_transitions.py` and `core/gathering.py`.
 Each is one conditional write of the record, followed by at most one submission to
 `Store.deliveries`. The order matters. The record is written first: a step that is delivered before
 its record would find nothing to do and be acknowledged. If the process dies between the two, or the

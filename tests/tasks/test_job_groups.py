@@ -22,8 +22,8 @@ from genmcp import (
     WorkRaised,
     gather,
 )
+from genmcp.core.gathering import end_part, new_parts, part_ids, start_parts
 from genmcp.core.outcome import pack
-from genmcp.core.parts import end_part, new_parts, part_ids, start_parts
 from genmcp.core.task import Task
 from genmcp.core.waiting import (
     ExternalJob,

@@ -1,6 +1,6 @@
 """Waits for several jobs: creates their tasks, counts their ends, and collects their outcomes.
 
-The transitions are in `core/parts.py`.
+The transitions are in `core/gathering.py`.
 """
 
 import asyncio
@@ -10,8 +10,7 @@ from functools import partial
 from typing import Final
 
 from genmcp.cancellation import run_to_completion
-from genmcp.core.outcome import has_succeeded
-from genmcp.core.parts import (
+from genmcp.core.gathering import (
     collect,
     end_part,
     new_parts,
@@ -21,6 +20,7 @@ from genmcp.core.parts import (
     start_parts,
     waits_for_part,
 )
+from genmcp.core.outcome import has_succeeded
 from genmcp.core.task import Task
 from genmcp.core.waiting import Finished, Gathering, PartOf
 from genmcp.errors import IllegalTransition, OverShare, TaskNotFound
