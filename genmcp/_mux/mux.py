@@ -180,7 +180,7 @@ class Mux(Services):
         self.call_services = self.continuations.call_services
         self.keyed = KeyedCalls(self, self.continuations)
         lives, look = self.tasks.service.heartbeats.is_alive, min(_LOOK, jobs.lease / 3)
-        self.replay = Replay(self.store, self.limits, self.bus.node, lives, look)
+        self.replay = Replay(self.store, self.limits, self.bus.process_name, lives, look)
 
     def __repr__(self) -> str:
         return f"<Mux of {self.server.info.name}, {len(self.calls)} sessions with open calls>"

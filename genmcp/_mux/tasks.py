@@ -320,7 +320,7 @@ class Tasks:
         self._services = services
         self.service = TaskService(
             services.store,
-            node=services.bus.node,
+            process_name=services.bus.process_name,
             resume=resume,
             external=external,
             options=jobs,
@@ -342,7 +342,7 @@ class Tasks:
     @property
     def awaiting(self) -> Awaiting:
         """The state of a task that waits for an awaitable: it names this process."""
-        return Awaiting(self._services.bus.node)
+        return Awaiting(self._services.bus.process_name())
 
     def id_of_work(self, continuation: Continuation) -> str:
         """Return the id of a call as a task that waits for the work of *continuation*.
@@ -370,7 +370,7 @@ class Tasks:
     @property
     def running_here(self) -> Suspended:
         """The state of a task whose hook `call` runs in this process."""
-        return Suspended(0, b"", Running(self._services.bus.node))
+        return Suspended(0, b"", Running(self._services.bus.process_name()))
 
     def new_task(
         self, channel: Channel, id: str, suspended: Suspended, *, token: int = 0, **fields: Any
@@ -386,7 +386,7 @@ class Tasks:
             owner=channel.principal,
             address=channel.context.caller.client_key.address,
             tool=channel.request.key,
-            node=services.bus.node,
+            node=services.bus.process_name(),
             created=now,
             updated=now,
             due=due,
