@@ -31,7 +31,7 @@ BUDGETS = {
     "client/ core/client/": 5_540,
     "tasks/": 3_690,
     "stores/": 3_210,
-    "mux/": 3_155,
+    "mux/": 3_175,
     "transports/": 3_255,
     "cli/": 3_345,
     "extensions/": 1_115,

@@ -8,12 +8,13 @@ and its messages go to the record.
 
 import logging
 import secrets
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from math import ceil, inf
-from typing import Any, ClassVar, cast
+from sys import maxsize
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
@@ -87,6 +88,13 @@ from genmcp.wire.encoder import EncodedResult, Encoder
 from genmcp.wire.jsonrpc import ErrorBody
 
 logger = logging.getLogger("genmcp")
+
+_JOB_THREADS: Final = 1000
+"""The maximum number of threads of `def` jobs.
+
+A job needs a thread, and `JobOptions.concurrency`, or an engine, bounds the jobs. The rest is for
+threads that run on after their jobs have ended, since no thread can be stopped.
+"""
 
 
 class Services:
@@ -318,6 +326,8 @@ class Tasks:
         resume: Resume,
     ) -> None:
         self._services = services
+        # Not the threads of hooks: jobs may run for hours, and would let no hook run.
+        self._threads = ThreadPool(_JOB_THREADS, maxsize)
         self.service = TaskService(
             services.store,
             process_name=services.bus.process_name,
@@ -326,7 +336,7 @@ class Tasks:
             options=jobs,
             environment=JobEnvironment(
                 assigns=lambda task: services.assigns,
-                in_thread=services.threads.run,
+                in_thread=self._in_thread,
                 observer=services.observers,
                 owner=lambda task: services.owner(task.owner, client_of(task.owner, task.address)),
             ),
@@ -491,9 +501,19 @@ class Tasks:
             return tool_error(f"There is no result of call {id}: {error.message}")
         return tool_error(f"Call {id} has no result yet: {progress_text(task)}.")
 
+    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if self._threads.full:
+            logger.warning(
+                "a job waits for a thread: all %d are taken, by jobs that run or by functions of "
+                "jobs that have ended (timeout, cancellation) and do not return",
+                _JOB_THREADS,
+            )
+        return await self._threads.run(function, *arguments)
+
     async def aclose(self) -> None:
         """Stop working on tasks. If the store ends with this process, jobs have no grace period."""
         await self.service.aclose(within=inf if self._services.store.durable else 0.0)
+        self._threads.close()
 
 
 def suspension_of(continuation: Continuation, work: StoredWork | Awaiting | None) -> Suspended:

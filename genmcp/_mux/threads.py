@@ -1,4 +1,4 @@
-"""Threads: the pool for `def` hooks, shared fairly between clients, and a thread-safe table."""
+"""Threads: the pools for `def` hooks and jobs, shared fairly between clients, and a table."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -27,7 +27,7 @@ class ThreadTurns(msgspec.Struct, eq=False):
         most_waiting_of_client: the maximum number of calls of one client that wait for a thread.
     """
 
-    _free: int
+    free: int
     _most_of_client: int
     _most_waiting: int
     _most_waiting_of_client: int
@@ -44,7 +44,7 @@ class ThreadTurns(msgspec.Struct, eq=False):
         Raises:
             Overloaded: 429, too many calls of *client* wait already; 503, too many in total.
         """
-        if self._free and self._may_run(client):  # then no call of the client waits
+        if self.free and self._may_run(client):  # then no call of the client waits
             self._begin(client)
             return
         self._check(client)
@@ -66,7 +66,7 @@ class ThreadTurns(msgspec.Struct, eq=False):
 
     def release(self, client: Hashable) -> None:
         """Return the thread of a call of *client*; the next client in turn gets it."""
-        self._free += 1
+        self.free += 1
         self._running[client] -= 1
         if not self._running[client]:
             del self._running[client]
@@ -85,7 +85,7 @@ class ThreadTurns(msgspec.Struct, eq=False):
         return client is None or self._running[client] < self._most_of_client
 
     def _begin(self, client: Hashable) -> None:
-        self._free -= 1
+        self.free -= 1
         self._running[client] += 1
 
     def _check(self, client: Hashable) -> None:
@@ -128,6 +128,11 @@ class ThreadPool:
     def waiting(self) -> int:
         """The number of calls that wait for a thread."""
         return 0 if self._turns is None else self._turns.waiting
+
+    @property
+    def full(self) -> bool:
+        """Whether the next call would wait for a thread."""
+        return self._turns is not None and not self._turns.free
 
     async def run(
         self, function: Callable[..., Any], *arguments: Any, client: Hashable = None
