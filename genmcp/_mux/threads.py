@@ -38,16 +38,18 @@ class ThreadTurns(msgspec.Struct, eq=False):
         default_factory=OrderedDict
     )
 
-    async def acquire(self, client: Hashable) -> None:
+    async def acquire(self, client: Hashable, *, closing: bool = False) -> None:
         """Wait for a thread; return it with `release`.
 
         Raises:
-            Overloaded: 429, too many calls of *client* wait already; 503, too many in total.
+            Overloaded: 429, too many calls of *client* wait already; 503, too many in total. Not
+                raised if the thread is for *closing* something, which must not be left open.
         """
         if self.free and self._may_run(client):  # then no call of the client waits
             self._begin(client)
             return
-        self._check(client)
+        if not closing:
+            self._check(client)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue = self._queues.setdefault(client, {})
         queue[turn] = None
@@ -135,7 +137,11 @@ class ThreadPool:
         return self._turns is not None and not self._turns.free
 
     async def run(
-        self, function: Callable[..., Any], *arguments: Any, client: Hashable = None
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        client: Hashable = None,
+        closing: bool = False,
     ) -> Any:
         """Run a blocking *function*, within a copy of the caller's context.
 
@@ -143,14 +149,14 @@ class ThreadPool:
         wait for *function*, whose thread becomes free when it returns.
 
         Raises:
-            Overloaded: too many calls wait already.
+            Overloaded: too many calls wait already, and *function* is not for *closing* something.
         """
         loop = asyncio.get_running_loop()
         turns = self._turns
         if turns is None or self._loop is not loop:  # a closed loop keeps its threads and calls
             turns, self._loop = ThreadTurns(*self._bounds), loop
             self._turns = turns
-        await turns.acquire(client)
+        await turns.acquire(client, closing=closing)
         try:
             work = self._pool.submit(copy_context().run, _run, function, *arguments)
         except BaseException:
