@@ -32,7 +32,7 @@ BUDGETS = {
     "tasks/": 3_695,
     "stores/": 3_210,
     "mux/": 3_180,
-    "transports/": 3_255,
+    "transports/": 3_260,
     "cli/": 3_345,
     "extensions/": 1_115,
     "testing/": 400,

@@ -544,6 +544,22 @@ async def test_stdio_gives_up_a_client_that_reads_nothing(
     assert "nothing for 0.2 seconds (limit: write_timeout)" in caplog.text
 
 
+async def test_stdio_keeps_a_client_that_reads_slowly() -> None:
+    """It reads something in each `Limits.write_timeout`, although a message takes longer."""
+    call = {"name": "fill", "arguments": {"size": 300_000}}
+    async with piped(fill, write_timeout=1.0) as wires:
+        wires.send(modern("tools/call", call, id=1))
+        answer = b""
+        while not answer.endswith(b"\n"):
+            await asyncio.sleep(0.1)  # the pace of the client
+            assert not wires.serving.done(), "the server has closed the connection"
+            part = await asyncio.to_thread(os.read, wires.from_server, 16_384)
+            assert part, "the server has hung up"
+            answer += part
+
+    assert len(text_of(json.loads(answer.split(b"\n")[-2]))) == 300_000
+
+
 async def test_stdio_ends_when_nobody_reads_its_output() -> None:
     """The client has closed its end: messages are dropped."""
     async with piped(echo) as wires:
