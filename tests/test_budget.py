@@ -31,7 +31,7 @@ BUDGETS = {
     "client/ core/client/": 5_540,
     "tasks/": 3_695,
     "stores/": 3_210,
-    "mux/": 3_180,
+    "mux/": 3_190,
     "transports/": 3_260,
     "cli/": 3_345,
     "extensions/": 1_115,

@@ -18,23 +18,17 @@ from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
-from genmcp._mux.bus import MessageBus
-from genmcp._mux.limits import ConcurrencyLimit, Limits
 from genmcp._mux.performing import report
-from genmcp._mux.responses import Responses
-from genmcp._mux.session_streams import SessionStreams
-from genmcp._mux.sessions import Sessions
-from genmcp._mux.telemetry import Observers
+from genmcp._mux.services import MuxServices
 from genmcp._mux.threads import ThreadPool
-from genmcp.binding import Owner
-from genmcp.channel import ChangeNotifier, Channel
+from genmcp.channel import Channel
 from genmcp.core.access import Access
 from genmcp.core.call import CallAction, WorkCancelled
 from genmcp.core.client_key import ClientKey, client_of
 from genmcp.core.continuation import Continuation
 from genmcp.core.failures import tool_error
 from genmcp.core.request import REQUEST_TYPES, ClientInfo, Request
-from genmcp.core.seal import Purpose, Seal
+from genmcp.core.seal import Purpose
 from genmcp.core.server_dispatch import reader_of
 from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import (
@@ -76,8 +70,6 @@ from genmcp.protocol.tasks import (
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result, Value
 from genmcp.question.packing import unpack
-from genmcp.server import Server
-from genmcp.stores.store import Store
 from genmcp.tasks.attempt import NotRunnableHere, finished_with_error
 from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.progress import JobProgress, ProgressWriter
@@ -95,30 +87,6 @@ _JOB_THREADS: Final = 1000
 A job needs a thread, and `JobOptions.concurrency`, or an engine, bounds the jobs. The rest is for
 threads that run on after their jobs have ended, since no thread can be stopped.
 """
-
-
-class Services:
-    """The parts of a mux that its calls and tasks need. The mux, a subclass, makes them first."""
-
-    server: Server
-    store: Store
-    seal: Seal
-    limits: Limits
-    audience: str
-    assigns: dict[str, Any]
-    encoder: Encoder
-    responses: Responses
-    bus: MessageBus
-    sessions: Sessions
-    session_streams: SessionStreams
-    changes: ChangeNotifier
-    threads: ThreadPool
-    waiting_calls: ConcurrencyLimit
-    observers: Observers
-
-    def owner(self, principal: str | None, client: str) -> Owner:
-        """Return a client, *client* in the store, as the owner of bound values."""
-        return Owner(self.store, self.seal, self.audience, principal, client)
 
 
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -319,7 +287,7 @@ class Tasks:
 
     def __init__(
         self,
-        services: Services,
+        services: MuxServices,
         *,
         jobs: JobOptions,
         external: Sequence[ExternalQueue],
