@@ -29,9 +29,9 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 BUDGETS = {
     "auth/ client/auth/ core/auth/": 3_790,
     "client/ core/client/": 5_540,
-    "tasks/": 3_690,
+    "tasks/": 3_705,
     "stores/": 3_210,
-    "mux/": 3_150,
+    "mux/": 3_190,
     "transports/": 3_260,
     "cli/": 3_345,
     "extensions/": 1_115,
@@ -44,7 +44,7 @@ BUDGETS = {
     "handles binding": 330,
     "openapi": 570,
     "overflow": 335,
-    "": 3_025,  # the modules at the top, and the console
+    "": 3_030,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {
