@@ -10,6 +10,7 @@ from genmcp.cancellation import run_to_completion
 from genmcp.core.task import Task, is_task_id
 from genmcp.core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
+from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import Store
 from genmcp.tasks.engine_worker import EngineWorker
 from genmcp.tasks.follower import TaskChange, TaskMessage, follow_task
@@ -22,7 +23,7 @@ from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retrying import RetriedWrites
 from genmcp.tasks.runner import Resume, TaskRunner
 from genmcp.tasks.worker import TaskWorker, WorkerLifecycle
-from genmcp.tasks.writer import TaskWriter
+from genmcp.tasks.writer import TaskWriter, delivery_queue
 
 __all__ = ["Resume", "TaskChange", "TaskMessage", "TaskService"]
 
@@ -78,6 +79,7 @@ class TaskService:
             raise ConfigurationError(
                 f"store: {store!r} does not deliver jobs: implement Store.deliveries"
             )
+        self._deliveries = deliveries
         schemes = [each.scheme for each in external]
         if len({*schemes}) < len(schemes):
             raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
@@ -178,6 +180,18 @@ class TaskService:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
         return follow_task(self.records, id, after, known or partial(self.get, id, owner))
+
+    async def backlog(self, queue: str, *, on_engine: bool | None = None) -> Backlog:
+        """Return how many steps of *queue* wait and are held.
+
+        *on_engine*: whether an engine runs the jobs of the queue. None: by `JobOptions.queues`.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        if queue in self._engines if on_engine is None else on_engine:
+            return await self.records.backlog(queue)
+        return await self._deliveries.backlog(delivery_queue(self.records.prefix, queue))
 
     async def answer(self, id: str, owner: str | None, answers: Mapping[str, bytes]) -> Task:
         """Add answers to the questions of the task, as JSON; after the last one it continues.

@@ -18,10 +18,17 @@ from msgspec.structs import replace
 
 from genmcp.cancellation import run_to_completion
 from genmcp.core.client_key import client_of
-from genmcp.core.job_transitions import expire_job, submit_again
+from genmcp.core.job_transitions import (
+    UNSERVED,
+    expire_job,
+    submission_pause,
+    submit_again,
+    untaken,
+)
 from genmcp.core.task import Task, add_answers, lose_holder, lose_process
 from genmcp.core.waiting import Asking, Finished, Following, Suspended, Working
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable
+from genmcp.log_throttle import LogThrottle
 from genmcp.stores.clocks import steady
 from genmcp.stores.deliveries import Deliveries
 from genmcp.tasks.attempt import outcome_rejected, result_rejected
@@ -47,9 +54,6 @@ def delivery_queue(prefix: str, queue: str) -> str:
     """
     return prefix + queue.replace("%", "%25").replace("/", "%2F")
 
-
-UNSERVED: Final = "Waiting for a worker"
-"""The status message of a task whose queue is not served by any process."""
 
 _WARNING_INTERVAL: Final = 60.0  # seconds between two warnings about one queue
 
@@ -86,6 +90,7 @@ class TaskWriter:
         self._max_crashes = options.max_crashes
         self._engines = options.engines
         self._checks: dict[str, float] = {}  # by queue: the time of the next check for a worker
+        self._untaken = LogThrottle(logger, _WARNING_INTERVAL)
 
     # The delivery of steps.
 
@@ -148,8 +153,8 @@ class TaskWriter:
         `TaskService.get` calls this, so that reads repair the state. If the task is bound to a dead
         process, or held by a dead process of an engine, it is taken from it (a write). If its job
         has passed its deadline in the queue, it fails. If its next step is overdue, the step is
-        submitted again; the returned task then has a status message if no process serves its queue.
-        Otherwise *task* is returned unchanged.
+        submitted again. If no process serves its queue, or no worker of an engine has taken its
+        job, the returned task has a status message. Otherwise *task* is returned unchanged.
         """
         node = task.bound_node or task.holder
         if node is not None and not await self.heartbeats.is_alive(node):
@@ -163,23 +168,35 @@ class TaskWriter:
                 await self.cancel_step(task)
                 await self.submit(expired)
                 return expired
-            overdue = now - max(task.due, task.updated)
+            overdue = now - max(task.due, task.updated) - submission_pause(task, lease)
             was_set = now < task.updated - lease  # this clock or that of the writer was set
             if overdue > lease / 2 or was_set:
-                await self._submit_again(task)
+                task = await self._submit_again(task)
                 if task.job is not None and not await self.heartbeats.is_served(task.job.queue):
                     return replace(task, message=UNSERVED)
+            if (message := untaken(task)) is not None:
+                return replace(task, message=message)
         return task
 
-    async def _submit_again(self, task: Task) -> None:
+    async def _submit_again(self, task: Task) -> Task:
         # `Store.deliveries` ignores an id that it still has. An engine would get it once more.
         if task.job is None or task.job.queue not in self._engines:
             await self.submit(task)
-            return
-        pause, so_far = self.heartbeats.lease, task.submissions
-        again = await self._change(task, partial(submit_again, submissions=so_far, pause=pause))
-        if again is not None:
-            await self.submit(again, at_once=True)
+            return task
+        again = await self._change(task, partial(submit_again, submissions=task.submissions))
+        if again is None:
+            return task
+        if again.submissions == 1:
+            self._untaken.log(
+                logging.WARNING,
+                "no worker of %r has taken the job %s of task %s yet, which is submitted again: "
+                "do its workers run, with the same broker, and have they imported this server?",
+                self._engines[task.job.queue],
+                task.job.name,
+                task.id,
+            )
+        await self.submit(again, at_once=True)
+        return again
 
     async def take_from_dead(self, task: Task) -> Task:
         """Give up the call, awaitable or job that the dead process of *task* was running.

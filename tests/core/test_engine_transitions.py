@@ -5,7 +5,12 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.job_transitions import record_submission, submit_again
+from genmcp.core.job_transitions import (
+    record_submission,
+    submission_pause,
+    submit_again,
+    untaken,
+)
 from genmcp.core.outcome import Done, Failed, pack, unpack
 from genmcp.core.task import Task, lose_holder
 from genmcp.core.waiting import ExternalCall, ExternalJob, Following, Job, Work, Working
@@ -69,14 +74,26 @@ def test_submissions_are_repeated_less_and_less_often() -> None:
     """With one id; the next delivery begins anew. Of two processes only one repeats it."""
     task, pauses = made(), []
     for number in range(8):
-        task = submit_again(task, 100.0, number, 30.0)
-        pauses.append(task.due - 100.0)
+        pauses.append(submission_pause(task, 30.0))
+        task = submit_again(task, 100.0, number)
 
-    assert pauses == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0, 600.0]
+    assert pauses == [0.0, 30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
+    assert submission_pause(made(submissions=5000), 30.0) == 600.0
     assert task.queued_id == made().queued_id
     assert task.resubmit(200.0, 0.0).submissions == 0
     with pytest.raises(IllegalTransition):
-        submit_again(task, 100.0, 7, 30.0)
+        submit_again(task, 100.0, 7)
+
+
+def test_job_that_no_worker_takes_says_so() -> None:
+    """Since it was due, however often it was submitted, until a worker takes it."""
+    task = submit_again(made(due=7.0), 100.0, 0)
+    text = "Waiting for a worker: submitted 2 times, not taken since 1970-01-01 00:00:07+00:00"
+
+    assert untaken(task) == text
+    taken = task.claim(101.0, max_crashes=3, holder="engine-1")
+    for other in (made(), taken, made(Following(ExternalJob("celery", "7")), submissions=1)):
+        assert untaken(other) is None
 
 
 def test_submitted_work_is_recorded_by_its_name() -> None:

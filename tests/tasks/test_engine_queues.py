@@ -18,6 +18,7 @@ from genmcp.core.waiting import Gathering, JobGroup, Working
 from genmcp.errors import WaitTimedOut, WorkerLost
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.heartbeats import Heartbeats
+from genmcp.tasks.inspection import TaskInspector, TaskSummary
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.queues import AttemptFailed, EngineQueue, ExternalStatus, RunJob
 from genmcp.tasks.service import TaskService
@@ -169,12 +170,42 @@ async def test_lost_id_is_submitted_again(queue: Ids, server: TaskService, run: 
     await begin(server)
     first, second, third = [await queue.next_id() for _ in range(3)]
     assert [first, second, third] == ["t1:0.0", "t1:0.1", "t1:0.2"]
-    task = (await server.records.get("t1")).due
-    assert task > server.records.now() + LEASE
+    assert (await server.records.get("t1")).due == 0.0
     go.set()
 
     assert await run(first) == "completed"
     assert (await ended(server)).result == b'"attempt 1 after None"'
+
+
+async def test_job_that_no_worker_takes_is_seen(
+    queue: Ids, server: TaskService, run: RunJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the backlog of its queue, also as a part of a group; by its client; once in the log."""
+    await begin(server, work=Gathering.of(JobGroup([heavy.job(), heavy.job()], "all")), id="g")
+    await begin(server)
+    first, *_ = [await queue.next_id() for _ in range(5)]  # at least one for the second time
+    waiting, held, age = await server.backlog("heavy")
+    assert (waiting, held) == (3, 0)
+    assert age > LEASE / 2
+    await until(server, lambda task: task.submissions > 1)
+    assert caplog.text.count("no worker of <") == 1
+
+    message = (await server.get("t1", None)).message or ""
+    assert message.startswith("Waiting for a worker: submitted 3 times, not taken since 1970-")
+    inspector = TaskInspector(server)
+    (summary,) = [each for each in await inspector.queues() if each.name == "heavy"]
+    assert (summary.served, summary.backlog.waiting) == (None, 3)
+    (shown,) = [each async for each in inspector.tasks(queue="heavy")]
+    assert TaskSummary.of(shown, "").message == message
+
+    ids = [first, *(queue.submitted.get_nowait() for _ in range(queue.submitted.qsize()))]
+    running = asyncio.create_task(run(next(id for id in ids if id.startswith("t1:"))))
+    await has_started()
+    (summary,) = [each for each in await inspector.queues() if each.name == "heavy"]
+    assert (summary.served, summary.backlog[:2]) == (True, (2, 1))
+    assert (await server.get("t1", None)).message == "working"
+    go.set()
+    await running
 
 
 async def test_job_waits_for_an_engine_that_is_away(
