@@ -1,6 +1,7 @@
 """The task service: tasks in a store, used by every process that has the store."""
 
 import logging
+import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from math import inf
@@ -80,6 +81,7 @@ class TaskService:
                 f"store: {store!r} does not deliver jobs: implement Store.deliveries"
             )
         self._deliveries = deliveries
+        self._logged_in = 0  # a process id
         schemes = [each.scheme for each in external]
         if len({*schemes}) < len(schemes):
             raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
@@ -115,6 +117,15 @@ class TaskService:
                     f"{store!r} is not shared: give the Mux a URL, or set GENMCP_STORE"
                 )
             engine.bind(f"genmcp.{namespace}.{name}", engine_worker.run)
+
+    def __str__(self) -> str:
+        return f"store: {self.records.store!r}, queues: {', '.join(self.worker.options.queues)}"
+
+    def log_start(self) -> None:
+        """Log which store and queues this process uses, once in each process."""
+        if self._logged_in != os.getpid():
+            self._logged_in = os.getpid()
+            logger.info("process %d started, %s", os.getpid(), self)
 
     async def aclose(self, *, within: float = inf) -> None:
         """Stop working. Steps that still run are handed to other processes, or to the next start.

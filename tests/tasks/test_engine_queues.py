@@ -282,6 +282,22 @@ async def test_limit_counts_jobs_on_engines_and_servers(
         assert (await ended(server, id)).result == b'"limited"'
 
 
+async def test_job_of_another_store_is_logged(
+    tmp_path: Path, queue: Ids, server: TaskService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with the store that the process uses; the engine shows it, too."""
+    caplog.set_level("INFO")
+    await begin(server)
+    id = await queue.next_id()
+    (tmp_path / "other").mkdir()
+    async with opened("sqlite", tmp_path / "other") as other:
+        run = worker(other)
+        for _ in range(2):
+            assert (await run(id)).startswith("no such task in <SQLiteStore: '")
+    assert caplog.text.count("delivered task t1, which is not in <SQLiteStore: '") == 1
+    assert caplog.text.count("runs jobs of an engine, store: <SQLiteStore: '") == 1
+
+
 async def test_running_job_is_cancelled(queue: Ids, server: TaskService, run: RunJob) -> None:
     """The process of the engine follows the record."""
     await begin(server)
