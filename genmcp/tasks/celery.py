@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from genmcp.core.waiting import ExternalCall
@@ -83,6 +83,7 @@ class CeleryQueue(EngineQueue):
 # process has one loop for all jobs, so that they share the connections to the store, and the
 # heartbeat goes on while a `def` job blocks.
 
+_HAND_OVER: Final = 10.0  # seconds: the cleanup of a job has 5, and the write follows
 _loops: Final[dict[int, asyncio.AbstractEventLoop]] = {}  # by process id: one of a parent is dead
 _starting: Final = Lock()
 
@@ -90,15 +91,25 @@ _starting: Final = Lock()
 def _run_in_loop(work: Any) -> Any:
     """Run *work* in the loop of this process, and return its result; cancel it on any exception.
 
-    Celery raises `SoftTimeLimitExceeded` in this thread, for example.
+    Celery raises `SoftTimeLimitExceeded` in this thread, and SystemExit when it terminates this
+    process: *work* then has the time to hand its job over.
     """
+    ended = Event()
+
+    async def run() -> Any:
+        try:
+            return await work
+        finally:
+            ended.set()
+
     with _starting:
         loop = _loops.get(os.getpid())
         if loop is None:
             loop = _loops[os.getpid()] = asyncio.new_event_loop()
             Thread(target=loop.run_forever, name="genmcp jobs", daemon=True).start()
-    running = asyncio.run_coroutine_threadsafe(work, loop)
+    running = asyncio.run_coroutine_threadsafe(run(), loop)
     try:
         return running.result()
     finally:
         running.cancel()
+        ended.wait(_HAND_OVER)
