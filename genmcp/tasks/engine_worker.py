@@ -20,6 +20,7 @@ import logging
 import os
 from contextlib import aclosing, suppress
 from functools import partial
+from socket import gethostname
 from typing import Any, Final
 
 from genmcp.cancellation import cancel_and_wait
@@ -56,7 +57,7 @@ class EngineWorker:
         self._runner = runner
         self._records = records
         self._lease = lease
-        self._name = ProcessName("engine-")
+        self._name = ProcessName(f"engine-{gethostname()}-")
         self._process = ""
         self._runs = 0
         self._heartbeats: Heartbeats

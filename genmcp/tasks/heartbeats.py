@@ -19,7 +19,8 @@ BEATS_PER_LEASE: Final = 9
 
 
 class ProcessName:
-    """The name of this process, unique among present and earlier ones. It begins with *prefix*.
+    """The name of this process, unique among present and earlier ones. It is *prefix*, its
+    process id, and a random text.
 
     A process that was forked has another name than its parent and its siblings: they run other
     calls, and the death of one is not that of the others.
@@ -33,7 +34,7 @@ class ProcessName:
         """Return the name."""
         id, name = self._known
         if id != os.getpid():
-            name = f"{self._prefix}{token_urlsafe(9)}"
+            name = f"{self._prefix}{os.getpid()}-{token_urlsafe(9)}"
             self._known = os.getpid(), name
         return name
 

@@ -91,7 +91,9 @@ class TaskService:
         self.heartbeats = Heartbeats(store, process_name, options.lease, prefix)
         self.records = TaskRecords(store, options, prefix)
         self._retry = RetriedWrites(timeout=options.lease, is_stopping=lifecycle.has_ended)
-        self.writer = TaskWriter(self.records, deliveries, self.heartbeats, self._retry, options)
+        self.writer = TaskWriter(
+            self.records, deliveries, self.heartbeats, self._retry, options, environment.observer
+        )
         self.runner = TaskRunner(
             self.writer, resume, queues, options, environment, is_stopping=lifecycle.is_stopping
         )

@@ -33,7 +33,7 @@ from genmcp.stores.clocks import steady
 from genmcp.stores.deliveries import Deliveries
 from genmcp.tasks.attempt import outcome_rejected, result_rejected
 from genmcp.tasks.heartbeats import Heartbeats
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobOptions, StepObserver
 from genmcp.tasks.records import HeldTask, Stored, TaskRecords, Transition
 from genmcp.tasks.retrying import RetriedWrites
 
@@ -73,6 +73,7 @@ class TaskWriter:
         heartbeats: which processes are alive.
         retry: repeats writes.
         options: how this process works on jobs.
+        observer: is notified of lost processes of an engine.
     """
 
     def __init__(
@@ -82,6 +83,7 @@ class TaskWriter:
         heartbeats: Heartbeats,
         retry: RetriedWrites,
         options: JobOptions,
+        observer: StepObserver,
     ) -> None:
         self.records = records
         self.heartbeats = heartbeats
@@ -89,6 +91,7 @@ class TaskWriter:
         self._deliveries = deliveries
         self._max_crashes = options.max_crashes
         self._engines = options.engines
+        self._observer = observer
         self._checks: dict[str, float] = {}  # by queue: the time of the next check for a worker
         self._untaken = LogThrottle(logger, _WARNING_INTERVAL)
 
@@ -213,7 +216,8 @@ class TaskWriter:
             stored = await self.records.find(task.id)
             return stored.task if stored else task
         if task.holder is not None:
-            logger.warning("a process of an engine has died with the job of task %s", task.id)
+            self._observer.lease_lost(task)
+            logger.warning("the process %s has died with the job of task %s", task.holder, task.id)
         await self.submit(lost)
         return lost
 

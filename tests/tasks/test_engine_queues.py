@@ -4,9 +4,11 @@ The engine here is a list of ids, and the test is its worker. Real engines: test
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.inspection import TaskInspector, TaskSummary
 from genmcp.tasks.jobs import Run, job
+from genmcp.tasks.options import StepObserver
 from genmcp.tasks.queues import AttemptFailed, EngineQueue, ExternalStatus, RunJob
 from genmcp.tasks.service import TaskService
 from tests.support.asgi import until as until_true
@@ -72,7 +75,8 @@ def queue() -> Ids:
 @pytest.fixture
 async def server(bench: Bench, queue: Ids) -> TaskService:
     """A process of the server."""
-    jobs = bench.jobs(queues={"default": 2, "heavy": queue}, lease=LEASE)
+    queues = {"default": 2, "heavy": queue}
+    jobs = bench.jobs(queues=queues, lease=LEASE, observer=Losses())
     await jobs.start()
     return jobs
 
@@ -89,6 +93,14 @@ def worker(bench: Bench) -> RunJob:
     return elsewhere.run
 
 
+class Losses(StepObserver):
+    """Counts the takeovers that a process of the server reports."""
+
+    def lease_lost(self, task: Task) -> None:
+        lost.append(task.holder)
+
+
+lost: list[str | None] = []
 started: "asyncio.Queue[int]"
 go: asyncio.Event
 
@@ -97,6 +109,7 @@ go: asyncio.Event
 async def _signals() -> None:
     global started, go
     started, go = asyncio.Queue(), asyncio.Event()
+    lost.clear()
 
 
 @job(queue="heavy", retries=1, backoff=0.0)
@@ -382,11 +395,20 @@ async def frozen(
 
 
 async def test_job_of_a_dead_process_runs_again(
-    queue: Ids, server: TaskService, run: RunJob, frozen: "asyncio.Task[str]"
+    queue: Ids,
+    server: TaskService,
+    run: RunJob,
+    frozen: "asyncio.Task[str]",
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It continues from what it saved. A process that was only suspended stops its attempt."""
+    """It continues from what it saved. A process that was only suspended stops its attempt.
+
+    The server that notices it counts it, and logs the machine and the process.
+    """
     id = await queue.next_id()
     assert id == "t1:1.0"
+    assert len(lost) == 1
+    assert f"process engine-{gethostname()}-{os.getpid()}-" in caplog.text
     async with asyncio.timeout(BOUND):
         assert await frozen == "cancelled"
     go.set()
