@@ -38,7 +38,7 @@ BUDGETS = {
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_610,
     "schema/": 1_595,
-    "protocol/ wire/ core/": 4_410,
+    "protocol/ wire/ core/": 4_405,
     "prompts/ resources/ question/ suite/ telemetry/": 2_660,
     "catalogue": 216,
     "handles binding": 330,
