@@ -107,7 +107,7 @@ class TaskService:
             prefix=prefix,
             has_work=store.durable or bool(options.schedules),
             schedules=self.runner.jobs.schedules.run,
-            checks=(self.runner.check, TaskReconciler(self.writer).check),
+            checks=(self.runner.check, TaskReconciler(self.writer, self._engines).check),
             calls=self.running,
         )
         self.start = self.worker.start

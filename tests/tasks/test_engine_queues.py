@@ -24,6 +24,7 @@ from genmcp.tasks.inspection import TaskInspector, TaskSummary
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import StepObserver
 from genmcp.tasks.queues import AttemptFailed, EngineQueue, ExternalStatus, RunJob
+from genmcp.tasks.records import HeldTask
 from genmcp.tasks.service import TaskService
 from tests.support.asgi import until as until_true
 from tests.tasks.bench import BOUND, Bench, ended, made, opened, until
@@ -352,6 +353,22 @@ async def test_parts_of_a_group_run_on_the_engine(
     for _ in range(2):
         assert await run(await queue.next_id()) == "completed"
     assert (await ended(server)).result == b'["attempt 1 after None","attempt 1 after None"]'
+
+
+async def test_lost_parts_of_a_group_are_submitted_again(
+    queue: Ids, server: TaskService, run: RunJob
+) -> None:
+    """A part that the engine has lost, and one whose process has died."""
+    await begin(server, work=Gathering.of(JobGroup([heavy.job(), heavy.job()], "all")))
+    dead, _ = [await queue.next_id() for _ in range(2)]
+    part = await server.records.get(dead.split(":")[0])
+    held = HeldTask(server.records, part.id, part.fencing_token)
+    await held.claim(3, "a dead process")
+    go.set()
+    states = [await run(await queue.next_id())]
+    while states.count("completed") < 2:
+        states.append(await run(await queue.next_id()))
+    assert (await ended(server)).result == b'["attempt 2 after None","attempt 1 after None"]'
 
 
 async def test_engine_that_stops_hands_its_job_over(
