@@ -87,14 +87,15 @@ def expire_job(task: Task, now: float) -> Task:
         IllegalTransition: it has no job with a deadline.
     """
     work = task.work
-    if not isinstance(work, Working) or task.settled or work.deadline is None:
+    if not isinstance(work, Working | Following) or task.settled or work.deadline is None:
         raise IllegalTransition("expire", task.status)
     return task.settle(expired_outcome(work), now).take_over(now)
 
 
-def expired_outcome(work: Working) -> bytes:
+def expired_outcome(work: Working | Following) -> bytes:
     """Return the packed outcome of a job that has passed its deadline."""
-    return pack(Failed(WaitTimedOut() if work.failures else JobExpired()))
+    began = isinstance(work, Following) or work.failures
+    return pack(Failed(WaitTimedOut() if began else JobExpired()))
 
 
 def record_submission(task: Task, now: float, ref: ExternalJob) -> Task:
@@ -105,7 +106,7 @@ def record_submission(task: Task, now: float, ref: ExternalJob) -> Task:
     """
     if not isinstance(task.work, Following) or task.settled:
         raise IllegalTransition("submit", "settled" if task.settled else task.status)
-    return replace(task, updated=now, work=Following(ref))
+    return replace(task, updated=now, work=replace(task.work, ref=ref))
 
 
 def retry_task(task: Task, id: str, node: str, now: float) -> Task:

@@ -80,7 +80,7 @@ def labels_of(task: Task, namespace: str) -> Sequence[str]:
     labels = []
     if isinstance(task.work, Following):
         labels.append(external_label(namespace, task.work.ref))
-    elif isinstance(task.work, Working) and task.work.deadline is not None:
+    if isinstance(task.work, Working | Following) and task.work.deadline is not None:
         labels.append(f"{namespace}expires")
     if isinstance(task.work, Working) and task.outcome is None:
         waits = "queued" if state_of(task) == "queued" else "queue"

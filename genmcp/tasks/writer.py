@@ -164,10 +164,8 @@ class TaskWriter:
             return await self.take_from_dead(task)
         # A held delivery is delivered again when its lease expires.
         if task.needs_delivery and task.held_delivery is None:
-            now, lease, work = self.records.now(), self.heartbeats.lease, task.work
-            deadline = work.deadline if isinstance(work, Working) and not task.settled else None
-            late = deadline is not None and deadline <= now
-            if late and (expired := await self._change(task, expire_job)):
+            now, lease = self.records.now(), self.heartbeats.lease
+            if _is_late(task, now, lease) and (expired := await self._change(task, expire_job)):
                 await self.cancel_step(task)
                 await self.submit(expired)
                 return expired
@@ -398,6 +396,15 @@ class TaskWriter:
             return partial(held.change, settlement(outcome_rejected(error)))
 
         return await self.retry.retry_until_written(partial(held.change, transition), reject)
+
+
+def _is_late(task: Task, now: float, lease: float) -> bool:
+    """Return whether any process may end the wait of *task*, because its deadline has passed."""
+    work = task.work
+    if task.settled or not isinstance(work, Working | Following) or work.deadline is None:
+        return False
+    # A process that has the queue of an external job also cancels the job there.
+    return work.deadline + (lease if isinstance(work, Following) else 0.0) <= now
 
 
 def settlement(outcome: bytes) -> Transition:

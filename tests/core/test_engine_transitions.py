@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from genmcp.core.job_transitions import (
+    expire_job,
     record_submission,
     submission_pause,
     submit_again,
@@ -13,8 +14,8 @@ from genmcp.core.job_transitions import (
 )
 from genmcp.core.outcome import Done, Failed, pack, unpack
 from genmcp.core.task import Task, lose_holder
-from genmcp.core.waiting import ExternalCall, ExternalJob, Following, Job, Work, Working
-from genmcp.errors import IllegalTransition, WorkerLost
+from genmcp.core.waiting import ExternalCall, ExternalJob, Following, Job, Work, Working, scheduled
+from genmcp.errors import ContractError, IllegalTransition, WaitTimedOut, WorkerLost
 
 JOB = Working(Job(name="m:work", arguments={}))
 DONE = pack(Done(7))
@@ -85,6 +86,21 @@ def test_submissions_are_repeated_less_and_less_often() -> None:
         submit_again(task, 100.0, 7)
 
 
+def test_wait_for_external_work_may_expire() -> None:
+    """Some seconds after the call began to wait; `settle` finds it without that limit."""
+    ref = ExternalJob("celery", "7")
+    work, due = scheduled(Following(ref.options(expires=60)), 100.0)
+    assert (work, due) == (Following(ref, deadline=160.0), 100.0)
+    assert scheduled(Following(ref), 100.0) == (Following(ref), 100.0)
+
+    expired = expire_job(made(work), 160.0)
+    assert expired.outcome is not None
+    assert unpack(expired.outcome) == Failed(WaitTimedOut())
+    for wrong in (0, -1.0, "60", True, float("nan")):
+        with pytest.raises(ContractError, match="expires is a positive number of seconds, not"):
+            ref.options(expires=wrong)  # type: ignore[arg-type]
+
+
 def test_job_that_no_worker_takes_says_so() -> None:
     """Since it was due, however often it was submitted, until a worker takes it."""
     task = submit_again(made(due=7.0), 100.0, 0)
@@ -102,6 +118,8 @@ def test_submitted_work_is_recorded_by_its_name() -> None:
     record = partial(record_submission, now=3.0, ref=ExternalJob("celery", "7"))
 
     assert record(waits).work == Following(ExternalJob("celery", "7"))
+    limited = made(Following(ExternalJob("celery", "7"), deadline=9.0))
+    assert record(limited).work == limited.work
     for other in (made(), waits.settle(DONE, 2.0)):
         with pytest.raises(IllegalTransition):
             record(other)
