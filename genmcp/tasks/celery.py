@@ -6,7 +6,7 @@ from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from genmcp.core.waiting import ExternalCall
-from genmcp.tasks.queues import EngineQueue, ExternalStatus, Phase
+from genmcp.tasks.queues import AttemptFailed, EngineQueue, ExternalStatus, Phase
 
 __all__ = ["CeleryQueue"]
 
@@ -52,7 +52,10 @@ class CeleryQueue(EngineQueue):
             state: str = _run_in_loop(self.run(id))
             return state
 
-        self._task = self._app.task(run, name=name, shared=False, ignore_result=True)
+        # `throws`: a failed attempt, whose traceback genmcp has logged, is no error of the worker.
+        self._task = self._app.task(
+            run, name=name, shared=False, ignore_result=True, throws=(AttemptFailed,)
+        )
 
     async def submit(self, id: str, job: str) -> None:
         # In a thread, because Celery has blocking clients only. `shadow`: its monitoring shows the

@@ -11,7 +11,7 @@ from genmcp.core.waiting import Working
 from genmcp.tasks.celery import CeleryQueue
 from genmcp.tasks.queues import ExternalStatus
 from tests.tasks.bench import ended, made
-from tests.tasks.engine_apps import EngineApp, slow_end
+from tests.tasks.engine_apps import EngineApp, slow_end, work
 from tests.tasks.engine_bench import BOUND, EngineBench, JobLog
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -67,6 +67,18 @@ async def test_job_of_a_terminated_process_is_handed_over(
             bench.kill_worker(worker)
         await log.until(lambda log: len(log.lines("started")) == 2)
         assert (await ended(service, task.id)).result == b"2"
+
+
+async def test_failed_attempt_has_one_traceback(
+    bench: EngineBench, app: EngineApp, tmp_path: Path
+) -> None:
+    """That of the job; Celery notes the failure in one line, at INFO."""
+    async with bench.service(app) as service:
+        job = Working(work.job(str(tmp_path), fails=1))
+        await service.create(made(job, id="failing", continuation=b"c", step=1), b"call")
+        await ended(service, "failing")
+    assert "ValueError: attempt 1 fails" in bench.output()
+    assert "raise AttemptFailed" not in bench.output()
 
 
 async def test_progress_of_a_task_is_read(app: EngineApp, tmp_path: Path) -> None:
