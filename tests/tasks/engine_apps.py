@@ -65,6 +65,16 @@ async def slow_end(run: Run, folder: str) -> int:
     return run.attempt
 
 
+@job(name="engines.reporting", queue="heavy")
+def reporting(run: Run, folder: str) -> int:
+    """Report again and again in the first attempt, which only a cancellation ends."""
+    record(folder, "started", run.id)
+    while run.attempt == 1:
+        time.sleep(0.05)
+        run.in_loop(run.progress(1))
+    return run.attempt
+
+
 @job(name="engines.block", queue="heavy")
 def block(run: Run, seconds: float) -> int:
     """Block a thread of the worker."""

@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from genmcp.core.waiting import Working
 from genmcp.tasks.celery import CeleryQueue
 from genmcp.tasks.queues import ExternalStatus
 from tests.tasks.bench import ended, made
-from tests.tasks.engine_apps import EngineApp, slow_end, work
+from tests.tasks.engine_apps import EngineApp, reporting, slow_end, work
 from tests.tasks.engine_bench import BOUND, EngineBench, JobLog
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -45,15 +46,21 @@ async def until(
             await asyncio.sleep(0.05)
 
 
-@pytest.mark.parametrize("how", ["cold shutdown", "terminate"])
+@pytest.mark.parametrize(
+    ("how", "function"),
+    [("cold shutdown", slow_end), ("terminate", slow_end), ("terminate", reporting)],
+    ids=["cold shutdown", "terminate", "blocking"],
+)
 async def test_job_of_a_terminated_process_is_handed_over(
-    bench: EngineBench, app: EngineApp, tmp_path: Path, how: str
+    bench: EngineBench, app: EngineApp, tmp_path: Path, how: str, function: Any
 ) -> None:
     """SIGQUIT to the worker, or `revoke(terminate=True)`: that is no crash."""
     log, (worker,) = JobLog(tmp_path), bench.workers
     async with bench.service(app) as service:
-        job = Working(slow_end.job(log.folder))
-        task = made(job, id=f"t-{how[:4]}", on_lost="fail", continuation=b"c", step=1)
+        job = Working(function.job(log.folder))
+        task = made(
+            job, id=f"{how[:4]}-{function.__name__}", on_lost="fail", continuation=b"c", step=1
+        )
         await service.create(task, b"call")
         await log.until(lambda log: log.lines("started"))
         if how == "terminate":
