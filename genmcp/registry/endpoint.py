@@ -157,8 +157,7 @@ class RegistryEndpoint(Listener):
 
         These include muxes without an endpoint, which were used only by the composite server.
         """
-        muxes = {entry.mux for entry in self.registry._entries.values()}
-        for mux in ({*self._endpoints} | {*self.registry._removed}) - muxes:
+        for mux in self.registry.removed(self._endpoints):
             closing = asyncio.get_running_loop().create_task(
                 self._close(mux, self._endpoints.pop(mux, None))
             )
@@ -168,7 +167,7 @@ class RegistryEndpoint(Listener):
     async def _close(self, mux: Mux, endpoint: Endpoint | None) -> None:
         if endpoint is not None:
             await endpoint.aclose()
-        await self.registry._release(mux)
+        await self.registry.release(mux)
 
 
 async def _reject_unknown(message: str, http: HttpRequest) -> None:
