@@ -59,7 +59,7 @@ MUX = [
     *("threads", "limits", "telemetry"),
     *("bus", "changes", "sessions", "session_streams", "replay"),
     *("scopes", "responses", "performing"),
-    *("tasks", "continuations", "keyed"),
+    *("tasks", "questions", "continuations", "keyed"),
     *("builtin_methods", "mux"),
 ]
 PRIVATE = 3.0  # accesses to private attributes of other objects, in 1,000 lines of code
