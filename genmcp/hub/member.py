@@ -582,7 +582,8 @@ class HubMember(Member):
                 case "tools/call":
                     arguments = msgspec.json.decode(params.given or b"{}")
                     progress = call.progress if request.progress_token is not None else None
-                    return await client.call(params.name, arguments, progress=progress)
+                    meta = call.meta(self.name)
+                    return await client.call(params.name, arguments, progress=progress, meta=meta)
                 case "prompts/get":
                     return await client.prompt(params.name, params.arguments)
                 case "resources/read":
