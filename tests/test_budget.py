@@ -36,7 +36,7 @@ BUDGETS = {
     "cli/": 3_345,
     "extensions/": 1_115,
     "testing/": 400,
-    "hub/ composite/ registry/ discovery": 2_625,
+    "hub/ composite/ registry/ discovery": 2_640,
     "schema/": 1_595,
     "protocol/ wire/ core/": 4_418,
     "prompts/ resources/ question/ suite/ telemetry/": 2_660,
