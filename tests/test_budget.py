@@ -34,7 +34,7 @@ BUDGETS = {
     "mux/": 3_150,
     "transports/": 3_255,
     "cli/": 3_345,
-    "extensions/": 1_115,
+    "extensions/": 1_120,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_640,
     "schema/": 1_595,

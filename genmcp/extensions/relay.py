@@ -1,14 +1,16 @@
 """How a composite server passes extensions on: to the members that declare any.
 
 Only the extensions of this process are known by their methods. A request of another method is sent
-to the members in their order, until one of them has it; the pages of a list are those of all.
+to the members in their order, until one of them has it; the pages of a list are those of all. A hub
+sends each server only the methods of its extensions: it calls with credentials that its own clients
+do not have.
 """
 
 import asyncio
 import itertools
 import logging
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -16,13 +18,18 @@ from msgspec.structs import replace
 from genmcp.channel import Channel
 from genmcp.core.request import Request, decode_params
 from genmcp.errors import InvalidParams, McpError, MethodNotFound, MissingCapability
+from genmcp.extensions.skill_entries import METHODS, SKILLS
 from genmcp.protocol.capabilities import TASKS, ServerCapabilities
 from genmcp.protocol.params import SERVER_INFO
+from genmcp.protocol.revisions.chain import METHOD_NAMES
 from genmcp.protocol.value import Result
 from genmcp.server import Server
 from genmcp.wire.encoder import EncodedResult
 
 logger = logging.getLogger("genmcp.composite")
+
+# The first parts of the methods of the protocol: a revision may have more of them than genmcp.
+_PROTOCOL: Final = frozenset(name.partition("/")[0] for name in METHOD_NAMES)
 
 
 class RelayingMember(Protocol):
@@ -100,6 +107,20 @@ async def relayed(members: Members, channel: Channel, *, timeout: float) -> Resu
             elif error.code != MethodNotFound.code:
                 raise
     raise failure or MethodNotFound(request.method)
+
+
+def is_of_any(method: str, extensions: Mapping[str, Any] | None) -> bool:
+    """Return whether *method* belongs to one of *extensions*, which another process declares.
+
+    `stock/level` and `com.example/stock/level` belong to `com.example/stock`: a declaration does
+    not list the methods. A name of the protocol itself belongs to none, on whatever revision.
+    """
+    names = (extensions or {}).keys() - {TASKS}
+    if any(method == each.name for each in METHODS):
+        return SKILLS in names
+    if method.partition("/")[0] in _PROTOCOL:
+        return False
+    return any(method.startswith((f"{name.rpartition('/')[2]}/", f"{name}/")) for name in names)
 
 
 def _has_any(member: RelayingMember) -> bool:

@@ -526,8 +526,13 @@ class HubMember(Member):
         """Forward the request of *channel*, a method of an extension, to the server.
 
         Raises:
+            MethodNotFound: it belongs to no extension of the server.
             McpError: the server asks a question, which no method of an extension may.
         """
+        from genmcp.extensions.relay import is_of_any  # here: most members have no extensions
+
+        if not is_of_any(channel.request.method, self.catalog.extensions):
+            raise MethodNotFound(channel.request.method)
         work = partial(self._forward, channel.request, given=params)
         call = ForwardedCall(channel, work, self._settings.questions)
         found: Any = await self._step(call, channel, may_ask=False)

@@ -231,6 +231,60 @@ async def test_member_cannot_take_over_an_extension(kind: str, suites: Mapping[s
     assert pretender.asked == ["skills/list"]
 
 
+class Administration(Extension):
+    """Has methods beside those of the extension that it declares."""
+
+    name = "com.example/stock"
+    methods = tuple(
+        Method(name, RequestParams, Level)
+        for name in (
+            *("stock/count", "com.example/stock/count", "admin/shutdown", "stocks/all", "stock"),
+            *("tasks/list", "tasks/result", "resources/purge", "sampling/all"),
+            *("resources/directory/read", "skills/list"),
+        )
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    async def handle(self, request: Request, channel: Channel) -> Result:
+        self.asked.append(request.method)
+        return Level(level=1, by="far")
+
+
+async def test_hub_forwards_methods_of_declared_extensions_only() -> None:
+    """Its credentials would open others of the server, and of the protocol, to any client."""
+    far = Administration()
+    counted, refused = [], []
+    suites = {"far": Suite("far", extensions=[far])}
+    async with composite("hub", suites) as server, Client(server) as client:
+        for method in far.methods:
+            try:
+                counted.append((await client.request(method.name))["by"])
+            except ServerError as error:
+                refused.append((method.name, error.code))
+
+    allowed = ["stock/count", "com.example/stock/count"]
+    assert far.asked == allowed
+    assert counted == ["far", "far"]
+    assert refused == [(each.name, -32601) for each in far.methods[2:]]
+
+
+@pytest.mark.parametrize("name", ["com.example/tasks", "tasks/tools", "com.example/resources"])
+async def test_extension_named_as_the_protocol_has_no_methods(name: str) -> None:
+    """A server cannot make a hub forward what belongs to the protocol by such a name."""
+    far = Administration()
+    far.name = name
+    suites = {"far": Suite("far", extensions=[far])}
+    async with composite("hub", suites) as server, Client(server) as client:
+        for method in ("tasks/list", "resources/purge"):
+            with pytest.raises(ServerError) as caught:
+                await client.request(method)
+            assert caught.value.code == -32601
+    assert far.asked == []
+
+
 class LowParams(NotificationParams):
     uri: str
     left: int
