@@ -529,7 +529,7 @@ class HubMember(Member):
             MethodNotFound: it belongs to no extension of the server.
             McpError: the server asks a question, which no method of an extension may.
         """
-        from genmcp.extensions.relay import is_of_any  # here: most members have no extensions
+        from genmcp.composite.relay import is_of_any  # here: most members have no extensions
 
         if not is_of_any(channel.request.method, self.catalog.extensions):
             raise MethodNotFound(channel.request.method)
