@@ -77,8 +77,9 @@ class ServerConfig(msgspec.Struct, frozen=True):
     they may be secrets.
 
     Args:
-        name: the name of the server in the hub, not empty. It may contain slashes, but neither
-            begin nor end with one.
+        name: the name of the server in the hub, with which the names of its tools begin. Printable
+            characters; slashes and spaces not at either end. Models take letters, digits, `_` and
+            `-`.
         command: the program of a server over stdio.
         args: the arguments of the program.
         env: environment variables, added to the few that the process inherits.
@@ -120,10 +121,13 @@ class ServerConfig(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Check the name, the revision, and that exactly one kind of server is given."""
         name = self.name
-        if not isinstance(name, str) or not name.strip() or name.strip("/") != name:
+        # Wider than the names of tools (2025-11-25, server/tools, "Tool Names"), and of servers of
+        # a registry, which are parts of URLs: files of desktop clients have names with spaces.
+        bare = name.strip(" /") if isinstance(name, str) and name.isprintable() else ""
+        if not bare or bare != name:
             raise ConfigurationError(
-                f"ServerConfig.name must be a string that neither begins nor ends with '/', "
-                f"not {name!r}"
+                f"ServerConfig.name begins the names of tools, as in 'my-server/tool': use "
+                f"printable characters, without a space or '/' at either end, unlike {name!r}"
             )
         if self.auth is not None:
             if self.command is not None:
