@@ -36,7 +36,7 @@ BUDGETS = {
     "cli/": 3_345,
     "extensions/": 979,
     "testing/": 400,
-    "hub/ composite/ registry/ discovery": 2_777,
+    "hub/ composite/ registry/ discovery": 2_796,
     "schema/": 1_595,
     "protocol/ wire/ core/": 4_421,
     "prompts/ resources/ question/ suite/ telemetry/": 2_660,

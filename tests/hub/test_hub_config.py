@@ -220,6 +220,63 @@ def test_load_servers_reads_authorization(monkeypatch: pytest.MonkeyPatch) -> No
     assert "t0ken" not in repr(parts)
 
 
+def test_load_servers_fills_in_variables(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the desktop clients with such files do, everywhere; a default counts if it is not set."""
+    monkeypatch.setenv("PARTS_TOKEN", 't0"ken')
+    monkeypatch.delenv("REGION", raising=False)
+    parts, files = load_servers(
+        {
+            "mcpServers": {
+                "parts": {
+                    "url": "https://${REGION:-eu}.example/mcp",
+                    "headers": {"Authorization": "Bearer ${PARTS_TOKEN}"},
+                },
+                "files": {
+                    "command": "${RUNNER:-npx}",
+                    "args": ["--token=${env:PARTS_TOKEN}", "$HOME", "${}", "cost: $5"],
+                    "env": {"TOKEN": "${PARTS_TOKEN}", "EMPTY": "${REGION:-}"},
+                },
+            }
+        }
+    )
+
+    assert parts.url == "https://eu.example/mcp"
+    assert parts.headers == {"Authorization": 'Bearer t0"ken'}
+    assert (files.command, files.args) == ("npx", ('--token=t0"ken', "$HOME", "${}", "cost: $5"))
+    assert files.env == {"TOKEN": 't0"ken', "EMPTY": ""}
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("place", ["url", "headers"])
+def test_load_servers_sends_no_name_of_a_variable(
+    place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server with a variable that is not set is left out, with the name and the place."""
+    entry: dict[str, Any] = {"url": "https://a.example/mcp", "headers": {"X-Secret": "s3cret"}}
+    entry[place] = {"X-Key": "${NOT_SET_ANYWHERE}"} if place == "headers" else "${NOT_SET_ANYWHERE}"
+    servers = load_servers({"mcpServers": {"a": entry, "b": {"command": "x"}}})
+
+    assert [each.name for each in servers] == ["b"]
+    fault = f"server 'a': {place}: the environment variable NOT_SET_ANYWHERE is not set"
+    assert fault in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize("place", ["args", "env"])
+def test_program_may_fill_in_variables_itself(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The text is left as it is, with a warning that has the place and no value."""
+    text = "secret of ${NOT_SET_ANYWHERE}"
+    given: Any = {"args": [text], "env": {"KEY": text}}[place]
+    (server,) = load_servers({"mcpServers": {"a": {"command": "x", place: given}}})
+
+    assert text in ([*server.args] or [*(server.env or {}).values()])
+    fault = f"server 'a': {place}: the environment variable NOT_SET_ANYWHERE is not set"
+    assert fault in caplog.text
+    assert "secret of" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("auth", "fault"),
     [
