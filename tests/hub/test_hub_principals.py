@@ -4,11 +4,13 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import msgspec
 import pytest
 
 import genmcp
-from genmcp import Endpoint, Mux, Suite
+from genmcp import Endpoint, Mux, Suite, resource, tool
 from genmcp.catalogue import SearchTools
+from genmcp.handles import Handle
 from genmcp.hub.config import ServerConfig
 from genmcp.hub.hub import Hub
 from tests.hub.far import NEW, OLD
@@ -151,3 +153,54 @@ async def test_only_owner_of_a_hub_keeps_its_keys() -> None:
         async with genmcp.Client(opened(server, SECRETS[1])) as client:
             local = await client.call("bank/counts", {"request_id": "r1"})
     assert direct.data == local.data == "call 1"
+
+
+async def test_cached_resource_is_read_once_for_all_callers() -> None:
+    """The server has one client, so that its answer would be the same for each."""
+    reads = 0
+
+    @resource("note://today", cache_ttl=60.0, cache_scope="private")
+    async def today() -> str:
+        """Counts."""
+        nonlocal reads
+        reads += 1
+        return f"read {reads}"
+
+    mux = opened(Suite(name="notes", version="1", resources=[today]), SECRETS[0])
+    async with served(mux) as app:
+        texts = []
+        for who in ("alice", "bob"):
+            client = await Client.begin(app, who=who)
+            answer = await client.send(client.request("resources/read", {"uri": "note://today"}))
+            texts.append(answer.json["result"]["contents"][0]["text"])
+    assert texts == ["read 1", "read 1"]
+
+
+class Cart(msgspec.Struct):
+    items: int = 0
+
+
+@tool
+async def start(channel: genmcp.Channel) -> Handle[Cart]:
+    """Starts a cart."""
+    return await Handle.new(channel, Cart())
+
+
+@tool
+async def add(cart: Handle[Cart]) -> str:
+    """Adds an item."""
+    async with cart as value:
+        value.items += 1
+        return str(value.items)
+
+
+async def test_state_behind_a_hub_is_of_all_who_know_its_id() -> None:
+    """The server seals the id for its one client."""
+    async with served(bank(start, add)) as app:
+        alice, bob = [await Client.begin(app, who=who) for who in ("alice", "bob")]
+        id = said(await alice.send(alice.call("bank/start")))
+        counts = [
+            said(await client.send(client.call("bank/add", {"cart": id})))
+            for client in (alice, bob)
+        ]
+    assert counts == ["1", "2"]
