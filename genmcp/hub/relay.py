@@ -184,7 +184,7 @@ class ForwardedCall:
         if self.channel.context.caller.client_key.is_anonymous or received == "":
             return {CALLER: ""}
         known = self.channel.principal, received
-        text = json.dumps([server, *known]).encode()
+        text = json.dumps([server, *known]).encode()  # of `json`, which escapes lone surrogates
         return {CALLER: sha256(text).hexdigest()} if any(known) else {}
 
     async def step(self) -> Result | Continue:
