@@ -75,14 +75,15 @@ class KeyedCalls:
         Raises:
             InvalidParams: the client is anonymous, so that any other could fetch the result.
         """
-        # The clients of a pipe, or in this process, are one.
-        if channel.principal is None and channel.context.caller.client_key.address is not None:
+        caller = channel.request.params.meta.caller
+        # The clients of a pipe, or in this process, are one. The callers of a hub are not.
+        if caller == "" or channel.context.caller.client_key.is_anonymous:
             raise InvalidParams(
                 "An idempotency key needs an authenticated client: it belongs to a principal"
             )
         if not key:
             raise InvalidParams("An idempotency key must not be empty")
-        parts = "keyed", channel.principal, channel.request.key, key
+        parts = "keyed", channel.principal, channel.request.key, key, *([caller] if caller else ())
         return self._services.seal.marks(Purpose.TASK, *parts)
 
     async def handle(self, request: Request, channel: Channel, key: str | bytes) -> Result:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.core.subscription import is_at_or_below
 from genmcp.protocol.value import CacheableResult, decoder_for
 
 #: The methods whose results each notification makes stale.
@@ -87,7 +88,7 @@ class ResultCache:
         """
         if method == _UPDATED:
             uri: str = params.uri
-            self._remove(lambda each: each[0] == _READ and uri.startswith(each[1]))
+            self._remove(lambda each: each[0] == _READ and is_at_or_below(uri, each[1]))
         elif (stale := _STALE.get(method)) is not None:
             self._remove(lambda each: each[0] in stale)
 

@@ -332,6 +332,7 @@ class Client:
         progress: ProgressCallback | None = None,
         timeout: Timeout = UNSET,
         idle_timeout: Timeout = UNSET,
+        meta: Mapping[str, Any] | None = None,
     ) -> CallToolResult:
         """Call a tool and return its result.
 
@@ -349,6 +350,7 @@ class Client:
             timeout: seconds for the whole call; None: no limit. Default: that of the client.
             idle_timeout: seconds without progress; None: no limit. Default:
                 `ClientOptions.idle_timeout`.
+            meta: members of the request's `_meta`, such as an idempotency key. Default: none.
 
         Raises:
             ServerError: the server responds with an error.
@@ -361,7 +363,8 @@ class Client:
         connection = self._connection
         deadline = connection.deadline(timeout, idle_timeout)
         async with ProgressReports(progress, deadline) as on_progress:
-            result = await self._call(connection, name, arguments or {}, deadline, on_progress)
+            values = arguments or {}
+            result = await self._call(connection, name, values, deadline, on_progress, meta)
             if isinstance(result, TaskCreated):
                 return await self._wait_for_task(connection, name, result, deadline, on_progress)
             return result
@@ -571,6 +574,7 @@ class Client:
         arguments: Mapping[str, Any],
         deadline: Deadline,
         on_progress: OnProgress | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> CallToolResult | TaskCreated:
         """Call a tool, and return its checked result or the task it became."""
         tools, method = connection.tools, "tools/call"
@@ -582,7 +586,9 @@ class Client:
                 raise
             except ClientError:
                 tools.listed = True  # not tried again: calls are sent without such headers
-        params = {"name": name, "arguments": arguments}
+        params: dict[str, Any] = {"name": name, "arguments": arguments}
+        if meta:
+            params["_meta"] = meta
         for attempt in range(2):
             headers = tools.headers(name, arguments)
             try:

@@ -213,6 +213,9 @@ class Connection:
         # Subscribing takes a round trip, during which another stream must not unsubscribe.
         self.subscribing = asyncio.Lock()
         self.abandoned: set[RequestId | None] = set()
+        # Over HTTP since 2026-07-28 a closed response ends its call, and only that response could
+        # have asked for input. An earlier server may go on, and ask on another stream.
+        self._ends_by_closing = False
         self.transport = transport
         self._machine = ClientDispatch(
             options.info,
@@ -497,7 +500,8 @@ class Connection:
             if answered:
                 response.future.exception()  # retrieved: no warning when the future is dropped
             gave_up = not answered or isinstance(error, RequestTimeout)
-            if gave_up and response.method in _CALLS and len(self.abandoned) < _MAX_ABANDONED:
+            may_run = response.method in _CALLS and not self._ends_by_closing
+            if gave_up and may_run and len(self.abandoned) < _MAX_ABANDONED:
                 self.abandoned.add(id)
             raise
         finally:
@@ -726,7 +730,8 @@ class Connection:
             case events.Connected():
                 # Over HTTP since 2026-07-28, headers repeat some arguments of a tool call.
                 modern = REVISIONS[outcome.revision].modern
-                self.tools.mirrors = self.transport.per_message and modern
+                self._ends_by_closing = self.transport.per_message and modern
+                self.tools.mirrors = self._ends_by_closing
                 if self._connected is not None and not self._connected.done():
                     self._connected.set_result(None)
             case events.SessionReset():

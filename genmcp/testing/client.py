@@ -150,6 +150,7 @@ class RecordingClient(Client):
         progress: ProgressCallback | None = None,
         timeout: Timeout = UNSET,
         idle_timeout: Timeout = UNSET,
+        meta: Mapping[str, Any] | None = None,
     ) -> CallToolResult:
         """Call a tool; see `Client.call`."""
         return await super().call(
@@ -158,6 +159,7 @@ class RecordingClient(Client):
             progress=progress or _ignore_progress,  # without a callback, no progress is requested
             timeout=timeout,
             idle_timeout=idle_timeout,
+            meta=meta,
         )
 
     def _record(self, notification: Notification | None) -> None:

@@ -88,11 +88,11 @@ def test_cache_is_emptied_of_the_lists_a_notification_names(method: str, gone: s
 
 def test_cache_drops_an_updated_resource_and_those_above_it() -> None:
     """The update of a resource concerns those it is below, and no others."""
-    cache = filled(*(("resources/read", uri) for uri in ("file:///a", "file:///a/b", "file:///c")))
-    params = ResourceUpdatedNotificationParams(uri="file:///a/b")
+    uris = ("file:///a", "file:///a/b", "file:///a/bc", "file:///c")
+    cache = filled(*(("resources/read", uri) for uri in uris))
+    params = ResourceUpdatedNotificationParams(uri="file:///a/bc")
     cache.invalidate("notifications/resources/updated", params)
-    kept = [uri for uri in ("file:///a", "file:///a/b", "file:///c") if has(cache, uri)]
-    assert kept == ["file:///c"]
+    assert [uri for uri in uris if has(cache, uri)] == ["file:///a/b", "file:///c"]
 
 
 def has(cache: ResultCache, uri: str) -> bool:
