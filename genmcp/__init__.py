@@ -12,10 +12,9 @@ from genmcp.version import __version__ as __version__
 # The names, by the module that has them. Type checkers read `__init__.pyi`, which names the same.
 _NAMES = {
     "genmcp.core.access": "Access",
-    "genmcp.core.groups": "gather",
     "genmcp.core.outcome": "Done Failed Outcome",
     "genmcp.core.request": "PromptRequest ResourceRequest ToolRequest",
-    "genmcp.core.waiting": "Continue ExternalJob Job wait_for",
+    "genmcp.core.waiting": "Continue ExternalJob Job gather wait_for",
     "genmcp._mux.limits": "Limits",
     "genmcp._mux.mux": "Mux",
     "genmcp._mux.telemetry": "Telemetry",

@@ -33,7 +33,6 @@ from genmcp.content import resource_link as resource_link
 from genmcp.content import result as result
 from genmcp.content import user as user
 from genmcp.core.access import Access as Access
-from genmcp.core.groups import gather as gather
 from genmcp.core.outcome import Done as Done
 from genmcp.core.outcome import Failed as Failed
 from genmcp.core.outcome import Outcome as Outcome
@@ -43,6 +42,7 @@ from genmcp.core.request import ToolRequest as ToolRequest
 from genmcp.core.waiting import Continue as Continue
 from genmcp.core.waiting import ExternalJob as ExternalJob
 from genmcp.core.waiting import Job as Job
+from genmcp.core.waiting import gather as gather
 from genmcp.core.waiting import wait_for as wait_for
 from genmcp.decorator import prompt as prompt
 from genmcp.decorator import resource as resource

@@ -11,7 +11,8 @@ from genmcp._schema.arguments import Extra
 from genmcp._schema.schema import Formats
 from genmcp.channel import Channel
 from genmcp.component import Metadata, ServerComponent, check_continues, set_options
-from genmcp.core.request import OnLost, TaskUse
+from genmcp.core.request import TaskUse
+from genmcp.core.waiting import OnLost
 from genmcp.dependencies import signature_of, with_context
 from genmcp.errors import ConfigurationError
 from genmcp.hook import FunctionStep, HasSteps, StepValue, Visible, hint_of

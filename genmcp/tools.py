@@ -45,8 +45,8 @@ from genmcp.component import (
 )
 from genmcp.component_route import ComponentRoute
 from genmcp.content import json_of, to_result
-from genmcp.core.request import OnLost, Policy, Request, TaskUse, ToolRequest
-from genmcp.core.waiting import Continue
+from genmcp.core.request import Policy, Request, TaskUse, ToolRequest
+from genmcp.core.waiting import Continue, OnLost
 from genmcp.dependencies import injected
 from genmcp.errors import (
     ArgumentFaults,

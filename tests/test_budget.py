@@ -29,10 +29,10 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 BUDGETS = {
     "auth/ client/auth/ core/auth/": 3_790,
     "client/ core/client/": 5_541,
-    "tasks/": 3_680,
+    "tasks/": 3_690,
     "stores/": 3_210,
     "mux/": 3_150,
-    "transports/": 3_255,
+    "transports/": 3_260,
     "cli/": 3_345,
     "extensions/": 979,
     "testing/": 400,
@@ -44,7 +44,7 @@ BUDGETS = {
     "handles binding": 330,
     "openapi": 616,
     "overflow": 335,
-    "": 2_995,  # the modules at the top, and the console
+    "": 3_025,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {

@@ -79,9 +79,9 @@ from genmcp.stores.store import Put
 from genmcp.tasks.attempt import NotRunnableHere, wait_error_of
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.queues import ExternalQueue
+from genmcp.tasks.retrying import ProcessStops
 from genmcp.tasks.service import TaskMessage, TaskService
 from genmcp.tasks.values import restore_types, store_types
-from genmcp.tasks.writes import ProcessStops
 
 logger = logging.getLogger("genmcp")
 

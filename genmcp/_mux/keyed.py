@@ -124,6 +124,9 @@ class KeyedCalls:
         """Create the task of a call, in place of *free*, and start its hook.
 
         Return None if a copy of the call was faster.
+
+        Raises:
+            StoreError: the task is not stored, or will be withdrawn.
         """
         # The token identifies this run of the call, whatever becomes of the write below.
         token, state = secrets.randbits(_TOKEN_BITS), self._tasks.running_here
@@ -136,6 +139,7 @@ class KeyedCalls:
 
         async def begin() -> None:
             nonlocal began
+            self._service.writer.retry.check()
             self._services.bus.open()
             await self._service.start()  # others would consider the call lost without a heartbeat
             try:

@@ -20,8 +20,8 @@ from genmcp.errors import (
     StoreFull,
     StoreUnavailable,
 )
+from genmcp.log_throttle import LogThrottle
 from genmcp.protocol.value import Result
-from genmcp.tasks.log_throttle import LogThrottle
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import printable
 

@@ -12,7 +12,7 @@ from genmcp._transports.endpoint import Endpoint, route_to
 from genmcp._transports.request import Receive, Scope, Send
 from genmcp._transports.shutdown import is_exiting, uvicorn_server
 from genmcp.errors import ConfigurationError, StoreError
-from genmcp.tasks.log_throttle import LogThrottle
+from genmcp.log_throttle import LogThrottle
 
 if TYPE_CHECKING:
     from starlette.routing import Route

@@ -22,7 +22,7 @@ from genmcp.core.access import Access, AuthorizationUnavailable, InvalidToken
 from genmcp.core.auth.challenges import bearer_challenge
 from genmcp.core.server import Reject
 from genmcp.errors import HttpRejected, McpError
-from genmcp.tasks.log_throttle import LogThrottle
+from genmcp.log_throttle import LogThrottle
 from genmcp.wire.jsonrpc import Message
 
 logger = logging.getLogger("genmcp")

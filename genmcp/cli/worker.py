@@ -23,8 +23,8 @@ from genmcp.cli.parsing import COUNT, SECONDS, example
 from genmcp.cli.target import SERVED_HELP, load_attribute, load_mux
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.extras import missing_extra
+from genmcp.log_throttle import LogThrottle
 from genmcp.stores import log_problems
-from genmcp.tasks.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 

@@ -11,6 +11,7 @@ from typing import Any, Final, Generic, Literal, NoReturn, TypeAlias
 import msgspec
 from typing_extensions import TypeVar
 
+from genmcp.core.waiting import OnLost
 from genmcp.errors import ConfigurationError, MalformedParams
 from genmcp.faults import decoding_fault, error_data
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
@@ -56,9 +57,6 @@ Many clients time out after 60 seconds, and would lose the result.
 
 
 TaskUse = Literal["never", "auto", "always"]
-
-
-OnLost = Literal["rerun", "fail"]
 
 
 _TIMES = {"promote_after", "result_ttl", "max_hold"}

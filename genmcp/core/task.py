@@ -112,7 +112,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     idempotency key, else None. private: whether no client can have the id; such a task has no
     stored request. raised, frees_key: see `Finished`. trace: the members `traceparent`,
     `tracestate` and `baggage` of the call (W3C Trace Context), so that the spans of its steps
-    join its trace. parent: the wait for several jobs that this is a part of (`core/parts.py`).
+    join its trace. parent: the wait for several jobs that this is a part of (`core/gathering.py`).
     schedule: the name and the time of a periodic job (`tasks/schedules.py`). Neither of these
     two has a call. failed: the step in which it has failed. retries: the id of the failed task
     that this one repeats.
@@ -245,8 +245,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
         Args:
             now: Unix time.
-            max_crashes: the number of crashes after which the wait, or a settled task, is lost. A
-                job that must not run again is lost at the first one.
+            max_crashes: the number of crashes after which the wait, or a settled task that is no
+                part of another, is lost. A job that must not run again is lost at the first one.
             claim_id: a random text, by which a worker finds its own claim if the write timed out.
             holder: the name of this process, if it is one of an engine.
         """
@@ -263,7 +263,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             holder=holder,
         )
         if self.outcome is not None:
-            return task._lose(now) if crashes > max_crashes else task
+            # The step of a settled part runs no code of the server. It is repeated until the task
+            # that waits for the part has counted it: a part that was lost would never be counted.
+            return task._lose(now) if crashes > max_crashes and self.parent is None else task
         if not isinstance(self.work, Working):  # following an external job again has no effect
             return task
         if crashes > max_crashes or (crashed and self.on_lost == "fail"):

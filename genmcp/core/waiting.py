@@ -15,6 +15,8 @@ from genmcp.errors import ContractError
 
 T = TypeVar("T", default=Any)
 T_co = TypeVar("T_co", default=Any, covariant=True)
+A = TypeVar("A")
+B = TypeVar("B")
 
 _DEFAULT_QUEUE = "default"
 _LONGEST_BACKOFF = 3600.0  # seconds
@@ -165,10 +167,11 @@ class ExternalJob(Wait[Any], msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 GroupMode: TypeAlias = Literal["all", "outcomes"]
+JobsOrMapping: TypeAlias = Wait[Any] | Mapping[str, Wait[Any]]
 
 
 class JobGroup(Wait[T_co]):
-    """Several jobs that run at the same time, and that a call waits for together.
+    """Several jobs that run at the same time, and that a call waits for together: `gather`.
 
     parts: the jobs. keys: their keys if they were given as a mapping, otherwise empty. mode: "all"
     needs every value, "outcomes" every outcome.
@@ -176,9 +179,7 @@ class JobGroup(Wait[T_co]):
 
     __slots__ = ("keys", "mode", "parts")
 
-    def __init__(
-        self, jobs: Sequence[Wait[Any] | Mapping[str, Wait[Any]]], mode: GroupMode
-    ) -> None:
+    def __init__(self, jobs: Sequence[JobsOrMapping], mode: GroupMode) -> None:
         only = jobs[0] if len(jobs) == 1 else None
         named: Mapping[str, Any] = only if isinstance(only, Mapping) else {}
         self.keys = tuple(named)
@@ -200,6 +201,37 @@ class JobGroup(Wait[T_co]):
                     f"gather() takes jobs and external jobs, or one dict of them, not "
                     f"{type(each).__name__}"
                 )
+
+
+@overload
+def gather(jobs: Mapping[str, Wait[Any]], /, *, return_outcomes: bool = False) -> Wait[Any]: ...
+@overload
+def gather(
+    job1: Wait[A], job2: Wait[B], /, *, return_outcomes: Literal[False] = False
+) -> Wait[tuple[A, B]]: ...
+@overload
+def gather(*jobs: Wait[T], return_outcomes: Literal[False] = False) -> Wait[list[T]]: ...
+@overload
+def gather(*jobs: Wait[T], return_outcomes: Literal[True]) -> Wait[list[Done[T] | Failed]]: ...
+def gather(*jobs: JobsOrMapping, return_outcomes: bool = False) -> Wait[Any]:
+    """Return a wait for several jobs, which run at the same time.
+
+        return gather(thumbnail.job(url), transcribe.job(url)).then(self.done)
+        return gather({"thumb": thumbnail.job(url), "text": transcribe.job(url)}).then(self.done)
+
+    The value is a list of their values in the order of the jobs, or a dict under the same keys.
+
+    Args:
+        *jobs: jobs or external jobs, or one dict of them. At most 100.
+        return_outcomes: False (the default): the first job that fails makes the wait fail with its
+            error, and the other jobs are cancelled. True: the value contains `Done(value)` or
+            `Failed(error)` for each job, and the wait does not fail.
+
+    Raises:
+        ContractError: (a TypeError) there is no job, there are too many, or one of *jobs* is
+            something else.
+    """
+    return JobGroup(jobs, "outcomes" if return_outcomes else "all")
 
 
 WaitsFor: TypeAlias = Awaitable[Any] | futures.Future[Any] | Wait[Any] | Mapping[str, Wait[Any]]

@@ -110,8 +110,7 @@ class Lane:
     def _add(self, kind: RequestKind, item: Any, cost: int) -> _Waiting:
         if self._closed:
             raise StoreUnavailable(CLOSED)
-        if self._waiting >= _WAITING:
-            raise StoreUnavailable(f"{self._name}: {_WAITING} operations wait")
+        check_room(self._name, self._waiting)
         deadline = self._loop.time() + self._timeout
         request = _Waiting(item, cost, deadline, self._loop.create_future())
         self._pending.setdefault(kind, deque()).append(request)
@@ -169,6 +168,16 @@ class Lane:
         if again:
             self._pending.setdefault(kind, deque()).extendleft(reversed(again))
             self._waiting += len(again)
+
+
+def check_room(name: str, waiting: int) -> None:
+    """Check that another request may wait beside *waiting* ones for the server or file *name*.
+
+    Raises:
+        StoreUnavailable: it may not.
+    """
+    if waiting >= _WAITING:
+        raise StoreUnavailable(f"{name}: {_WAITING} operations wait")
 
 
 def complete(future: "asyncio.Future[Any]", result: Any) -> None:

@@ -15,10 +15,10 @@ from secrets import token_hex
 from typing import Final, TypeAlias
 
 from genmcp.errors import StoreError, StoreUnavailable
+from genmcp.log_throttle import LogThrottle
 from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.deliveries import Deliveries, OwnerShare
 from genmcp.tasks.heartbeats import Presence
-from genmcp.tasks.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 

@@ -33,7 +33,7 @@ from genmcp.tasks.options import JobOptions
 from genmcp.tasks.progress import ProgressWriter
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.records import HeldTask, external_label
-from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.writer import TaskWriter
 
 logger = logging.getLogger("genmcp")
 
@@ -41,6 +41,7 @@ _REPORTED_TTL: Final = 86400.0
 """Seconds for which a reported outcome is retained: a later call may wait for the same job, and a
 second report of its end must not change the outcome."""
 _TURN: Final = 60.0  # seconds for which a job is followed, until others that wait are
+_QUEUE_TIMEOUT: Final = 30.0  # seconds for a queue to accept a job, or to cancel one
 _PAGE: Final = 100  # tasks that wait for one job, in one query
 
 
@@ -96,7 +97,7 @@ class ExternalJobs:
         outcome, pause = None, self._lease
         started: ExternalJob | None = ref
         if ref.call is not None:
-            # Not interrupted: whether it was submitted would be unknown.
+            # Not interrupted by a cancellation: whether it was submitted would be unknown.
             started = await run_to_completion(self._start(held, queue, ref, ref.call))
         if started is not None:
             outcome = await self._retry(partial(self._reported, started))
@@ -113,17 +114,20 @@ class ExternalJobs:
     ) -> ExternalJob | None:
         """Submit a job that `ExternalQueue.job` has made, and record that.
 
-        Return it with its name in the queue; None if the submission failed, which is logged.
+        Return it with its name in the queue; None if the submission failed, which is logged. If it
+        took too long, the job may run, and nothing follows it: a queue that recognizes the random
+        name returns the same job to the next submission, and one that does not runs it twice.
 
         Raises:
             IllegalTransition: the task was cancelled in the meantime, and so is the job; or another
                 process has the task.
         """
         try:
-            started = ExternalJob(ref.scheme, await queue.start(ref.ref, call))
+            async with asyncio.timeout(_QUEUE_TIMEOUT):
+                started = ExternalJob(ref.scheme, await queue.start(ref.ref, call))
         except Exception as error:
             work = f"{ref.scheme} job {call.name}"
-            logger.error("%s is submitted again later: %s", work, error, exc_info=error)
+            logger.error("%s is submitted again later: %r", work, error, exc_info=error)
             return None
         try:
             await self._retry(partial(held.change, partial(record_submission, ref=started)))
@@ -172,9 +176,10 @@ class ExternalJobs:
         """Cancel a job of an external queue; an error is only logged."""
         if queue := self._queues.get(ref.scheme):
             try:
-                await queue.cancel(ref.ref)
+                async with asyncio.timeout(_QUEUE_TIMEOUT):
+                    await queue.cancel(ref.ref)
             except Exception as error:
-                logger.error("%s was not cancelled: %s", ref, error, exc_info=error)
+                logger.error("%s was not cancelled: %r", ref, error, exc_info=error)
 
     async def settle(self, ref: ExternalJob, status: ExternalStatus) -> bool:
         """Record the end of a job, and end the wait of the tasks that wait for it.

@@ -51,11 +51,11 @@ async def follow_task(
     Raises:
         TaskNotFound: the task does not exist, or was deleted.
     """
-    read = partial(retry_read, records.store, partial(records.get, id))
     followed = records.followed.setdefault(id, FollowedTask())
+    read = partial(_read, records, followed, id)
     followed.count += 1
     try:
-        task = first if isinstance(first, Task) else await retry_read(records.store, first)
+        task = first if isinstance(first, Task) else await read(first)
         # The present state is reported at the position of its event. `owed`: if that is not
         # stored any more, after the stored events. A new task has none.
         reported, owed = -1, task.end is not None or after is None
@@ -95,3 +95,14 @@ async def follow_task(
         followed.count -= 1
         if not followed.count:
             records.followed.pop(id, None)
+
+
+async def _read(
+    records: TaskRecords,
+    followed: FollowedTask,
+    id: str,
+    get: Callable[[], Awaitable[Task]] | None = None,
+) -> Task:
+    """Return the task *id*, by *get* if that is given."""
+    task = await retry_read(records.store, get or partial(records.get, id))
+    return followed.share(task)

@@ -21,7 +21,7 @@ from genmcp.stores.store import FoundEntry, Store
 from genmcp.tasks.heartbeats import NODES, SERVED, SERVICE_KEY, SERVICES
 from genmcp.tasks.records import MESSAGE, Stored, state_of
 from genmcp.tasks.service import TaskService
-from genmcp.tasks.transitions import CONTINUATIONS, EXTERNAL
+from genmcp.tasks.writer import CONTINUATIONS, EXTERNAL
 
 OPEN: Final = ("queued", "working", "input_required")
 """The states of tasks that have not ended."""

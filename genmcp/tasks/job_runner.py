@@ -24,15 +24,15 @@ from genmcp.tasks.attempt import (
     function_of,
     result_of,
 )
+from genmcp.tasks.gathering import TaskParts
 from genmcp.tasks.job_limits import JobLimits, pause_for_slot
 from genmcp.tasks.jobs import Run, SavedState
 from genmcp.tasks.options import JobEnvironment, JobOptions
-from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.progress import ProgressWriter, with_progress
 from genmcp.tasks.records import HeldTask
 from genmcp.tasks.schedules import ScheduledJobs
-from genmcp.tasks.transitions import TaskWriter, settlement
 from genmcp.tasks.values import Codec
+from genmcp.tasks.writer import TaskWriter, settlement
 
 logger = logging.getLogger("genmcp")
 

@@ -63,13 +63,14 @@ class ExternalQueue(ABC):
 
     @abstractmethod
     async def cancel(self, ref: str) -> None:
-        """Cancel the job *ref*, best effort. Do nothing if it has ended."""
+        """Cancel the job *ref*, best effort, within 30 seconds. Do nothing if it has ended."""
 
     async def start(self, ref: str, call: ExternalCall) -> str:
         """Submit a job that `job` has made; return its name in the queue. Default: unsupported.
 
-        It is called again after a failure, or if the process died before the name was stored: if
-        the queue recognizes *ref*, it should not run the job twice.
+        It is called again after a failure, if it is cancelled because it takes longer than 30 s, or
+        if the process died before the name was stored: if the queue recognizes *ref*, it should not
+        run the job twice.
 
         Args:
             ref: a random name for the job, which the queue may use.

@@ -11,7 +11,7 @@ from typing import Final
 
 from genmcp.core.task import Task
 from genmcp.errors import UnknownFormat
-from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.writer import TaskWriter
 
 # Of the tasks that are examined: the others wait for their clients, or have ended.
 _LABELS: Final = ("expires", "state:queued", "state:working")

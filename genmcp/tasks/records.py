@@ -229,9 +229,9 @@ class HeldTask:
 
 
 class FollowedTask:
-    """A task that `count` callers follow in this process, as this process has written it last.
+    """A task that `count` callers follow in this process, as it was written or read here last.
 
-    The followers then need not read the task from the store.
+    After a write of this process, the followers need not read the task from the store.
     """
 
     __slots__ = ("count", "task")
@@ -239,6 +239,14 @@ class FollowedTask:
     def __init__(self) -> None:
         self.count = 0
         self.task: Task | None = None
+
+    def share(self, task: Task) -> Task:
+        """Return *task*, or the equal one of another follower: records may be large."""
+        if self.task == task:
+            return self.task
+        if self.task is None or self.task.changes < task.changes:
+            self.task = task
+        return task
 
 
 class TaskRecords:

@@ -4,8 +4,9 @@ If a process dies, its work continues as follows:
 
 - A job, or a step that resumes a call: the lease of its delivery expires, and another process
   claims the delivery. `Task.claim` counts a crash and increments the fencing token. The step runs
-  again. After `max_crashes`, or at the first crash of a job with `on_worker_lost="fail"`, its wait
-  ends with `Failed(WorkerLost())` instead.
+  again. After `max_crashes`, or at the first crash of a job with `on_worker_lost="fail"`, the wait
+  for a job ends with `Failed(WorkerLost())` instead, and a call that was resumed fails with `LOST`
+  (after `max_crashes` only, whatever `on_worker_lost` is).
 - A call, or an awaitable, that runs in the process (`Task.bound_node`): the process does not renew
   its heartbeat (`tasks/heartbeats.py`). The next liveness check, `_check_node`, calls
   `lose_process`: the running call fails, or its wait ends with WorkerLost.
@@ -40,13 +41,13 @@ from genmcp.errors import (
 from genmcp.stores.clocks import steady
 from genmcp.tasks.attempt import NotRunnableHere, StillRuns, finished_with_error, result_rejected
 from genmcp.tasks.external import ExternalJobs
+from genmcp.tasks.gathering import TaskParts
 from genmcp.tasks.job_runner import JobRunner
 from genmcp.tasks.options import JobEnvironment, JobOptions
-from genmcp.tasks.parts import TaskParts
 from genmcp.tasks.queues import EngineQueue, ExternalQueue
 from genmcp.tasks.records import HeldTask, Stored
-from genmcp.tasks.transitions import TaskWriter, settlement
-from genmcp.tasks.writes import ProcessStops
+from genmcp.tasks.retrying import ProcessStops
+from genmcp.tasks.writer import TaskWriter, settlement
 
 logger = logging.getLogger("genmcp")
 

@@ -21,7 +21,7 @@ from genmcp.errors import ConfigurationError, IllegalTransition
 from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.cron import Schedule
 from genmcp.tasks.records import HeldTask
-from genmcp.tasks.transitions import TaskWriter
+from genmcp.tasks.writer import TaskWriter
 
 logger = logging.getLogger("genmcp")
 
@@ -48,13 +48,20 @@ class ScheduledJobs:
 
     async def run(self) -> None:
         """Create the occurrences in time, until this is cancelled."""
-        await asyncio.gather(*map(self._create_all, self._schedules.values()))
+        async with asyncio.TaskGroup() as group:
+            for schedule in self._schedules.values():
+                group.create_task(self._create_all(schedule))
 
     async def _create_all(self, schedule: Schedule) -> None:
         while True:
             occurrence = schedule.after(time.time())
             create = partial(self.create, schedule, occurrence)
-            await self._writer.retry.retry_until_written(create)
+            try:
+                await self._writer.retry.retry_until_written(create)
+            except Exception as error:  # such as a record of another release under this id
+                # The next occurrence has another id, and other schedules are not concerned.
+                where = f"the occurrence of {schedule.id} at {occurrence:.0f}"
+                logger.error("%s cannot be created: %s", where, error, exc_info=error)
             # Not all at once: the clock of the machine may be set, or the machine suspended.
             await asyncio.sleep(min(max(0.0, occurrence - time.time()), _LONGEST_SLEEP))
 

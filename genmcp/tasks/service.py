@@ -19,10 +19,10 @@ from genmcp.tasks.progress import JobProgress
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.reconciler import TaskReconciler
 from genmcp.tasks.records import HeldTask, TaskRecords
+from genmcp.tasks.retrying import RetriedWrites
 from genmcp.tasks.runner import Resume, TaskRunner
-from genmcp.tasks.transitions import TaskWriter
 from genmcp.tasks.worker import TaskWorker, WorkerLifecycle
-from genmcp.tasks.writes import RetriedWrites
+from genmcp.tasks.writer import TaskWriter
 
 __all__ = ["Resume", "TaskChange", "TaskMessage", "TaskService"]
 

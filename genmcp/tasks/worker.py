@@ -26,7 +26,7 @@ from genmcp.stores.deliveries import Backlog, Deliveries
 from genmcp.tasks.consumer import Handler, QueueConsumer
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobOptions
-from genmcp.tasks.transitions import CONTINUATIONS, EXTERNAL, delivery_queue
+from genmcp.tasks.writer import CONTINUATIONS, EXTERNAL, delivery_queue
 
 logger = logging.getLogger("genmcp")
 

@@ -10,7 +10,7 @@ import msgspec
 from genmcp.core.task import Task
 from genmcp.stores import open_store
 from genmcp.stores.store import Store
-from genmcp.tasks.transitions import CONTINUATIONS, delivery_queue
+from genmcp.tasks.writer import CONTINUATIONS, delivery_queue
 from tests.chaos.callers import Caller, is_end
 
 NAMESPACE: Final = "chaos/"  # the prefix of the mux in tests.chaos.app

@@ -16,6 +16,7 @@ from genmcp.core.waiting import (
     Finished,
     Following,
     Job,
+    PartOf,
     Running,
     Suspended,
     Work,
@@ -141,6 +142,17 @@ def test_claim_of_a_settled_task_is_lost_after_crashes() -> None:
         again.claim(4.0, max_crashes=1).status,
         again.claim(4.0, max_crashes=1).error,
     ) == ("failed", LOST)
+
+
+def test_claim_of_a_settled_part_is_never_lost() -> None:
+    """The task that waits for several jobs would never count it, and wait for ever."""
+    part = made(Working(JOB), parent=PartOf("t1", 1, 0, 2)).settle(DONE, 2.0)
+
+    for _ in range(3):
+        part = part.claim(3.0, max_crashes=1)
+
+    assert not part.ended
+    assert outcome(part) == Done(7)
 
 
 def test_claim_of_an_external_job_counts_no_crashes() -> None:

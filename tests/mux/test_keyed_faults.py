@@ -195,6 +195,34 @@ async def test_key_is_free_if_its_task_is_refused(store: Any, error: Exception) 
     assert counts.calls == 1
 
 
+@pytest.mark.parametrize("what", ["calls", "cancellations"])
+async def test_pending_writes_are_bounded(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While reads work and writes fail, as on a full disk: clients repeat what fails."""
+    monkeypatch.setattr("genmcp.tasks.retrying._MAX_PENDING", 3)
+    store = HeldMemory()
+    app = serving(counts := Counts(works), store=store, lease=0.3)
+    client = await begin(app, capabilities=TASKS)
+    task = (await client.send(keyed(client, "first"))).json["result"]["taskId"]
+    apply = store.apply
+
+    async def fails(*ops: Op) -> None:
+        raise LOST
+
+    store.apply = fails  # type: ignore[method-assign]
+    before = len(asyncio.all_tasks())
+    for number in range(20):
+        request = client.request("tasks/cancel", {"taskId": task}, id=number)
+        if what == "calls":
+            request = keyed(client, f"k{number}")
+        assert "error" in (await client.send(request)).json
+    assert len(asyncio.all_tasks()) - before <= 3
+
+    store.apply = apply  # type: ignore[method-assign]
+    await until(lambda: len(asyncio.all_tasks()) <= before)
+    assert "taskId" in (await client.send(keyed(client, "k0"))).json["result"]
+    assert counts.calls == 2
+
+
 async def test_late_failure_spares_the_call_of_a_copy(store: Any) -> None:
     """A copy creates the task while the failure of the first write is still handled."""
     go, ended = asyncio.Event(), asyncio.Event()

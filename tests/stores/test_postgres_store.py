@@ -17,7 +17,7 @@ from genmcp.errors import ConfigurationError, Conflict, StoreUnavailable
 from genmcp.stores import open_store
 from genmcp.stores.accounts import ANONYMOUS, Usage
 from genmcp.stores.deliveries import OwnerShare
-from genmcp.stores.postgres import PostgresStore, connection, schema
+from genmcp.stores.postgres import PostgresStore, schema
 from genmcp.stores.store import Append, Delete, Put
 from tests.contracts.bench import entry_of, in_another_loop, take
 from tests.support.postgres_server import PostgresServer, fresh_schema, in_schema, shared_postgres
@@ -164,8 +164,8 @@ async def test_older_schema_is_migrated(
     await opened(shared_postgres(), schema=name).apply(Put("k", b"1"))
     monkeypatch.setattr(schema, "_FOLDER", tmp_path)
     monkeypatch.setattr(schema, "_SCRIPTS", {2: "schema.sql", 3: "3.sql", 4: "4.sql"})
-    for module in (schema, connection):
-        monkeypatch.setattr(module, "SCHEMA_VERSION", 4)
+    for module in ("schema", "server"):
+        monkeypatch.setattr(f"genmcp.stores.postgres.{module}.SCHEMA_VERSION", 4)
     (tmp_path / "3.sql").write_text("CREATE TABLE genmcp.second ();")
     (tmp_path / "4.sql").write_text("CREATE TABLE genmcp.second ();")
     newer = opened(shared_postgres(), schema=name)
@@ -359,7 +359,7 @@ async def test_connections_of_closed_loops_are_dropped(
 
 _INTERRUPTED = """
 import asyncio, sys
-from genmcp.stores.postgres import PostgresStore
+from genmcp.stores.postgres import PostgresStore, schema
 
 async def main():
     store = PostgresStore(sys.argv[1])

@@ -16,8 +16,8 @@ import pytest
 
 from genmcp.errors import ConfigurationError, Conflict, LogTruncated, StoreUnavailable
 from genmcp.stores import open_store
-from genmcp.stores.postgres import PostgresStore, connection
-from genmcp.stores.redis import RedisStore, server
+from genmcp.stores.postgres import PostgresStore
+from genmcp.stores.redis import RedisStore
 from genmcp.stores.store import Append, Put, Store
 from tests.contracts.bench import BOUND, data_of, entry_of, take
 from tests.support.postgres_server import fresh_schema, in_schema, shared_postgres
@@ -373,8 +373,8 @@ async def test_unusable_server_is_rejected_with_one_line(
     make, message = UNUSABLE[case]
     async with make() as url, aclosing(open_store(url)) as store:
         if "old" in case.split():
-            monkeypatch.setattr(server, "_OLDEST", (99, 0))
-            monkeypatch.setattr(connection, "_OLDEST", 990000)
+            monkeypatch.setattr("genmcp.stores.redis.server._OLDEST", (99, 0))
+            monkeypatch.setattr("genmcp.stores.postgres.server._OLDEST", 990000)
         for _ in range(2):
             for operation in (store.get("k"), store.apply(Put("k", b"")), store.read("k")):
                 with pytest.raises(ConfigurationError) as caught:

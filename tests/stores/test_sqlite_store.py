@@ -258,6 +258,29 @@ async def test_store_batches_concurrent_writes(opened: Opened, path: Path) -> No
     assert [b"%d" % number for number in range(1000)] == kept
 
 
+async def test_number_of_waiting_writes_is_bounded(
+    opened: Opened, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beyond it writes fail at once, so that a file that is locked for long costs no memory."""
+    monkeypatch.setattr("genmcp.stores.lanes._WAITING", 5)
+    store = opened()
+    await store.apply(Put("first", b""))
+    with closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        writes = [asyncio.ensure_future(store.apply(Put(f"{each}", b""))) for each in range(300)]
+        await asyncio.sleep(0)  # each is requested, and the thread has taken some of them
+        refused = [each for each in writes if each.done()]
+        assert len(refused) >= 300 - 256 - 5
+        for each in refused:
+            with pytest.raises(StoreUnavailable, match="5 operations wait"):
+                await each
+        assert await store.get("first")
+        other.rollback()
+
+    await asyncio.gather(*(each for each in writes if each not in refused))
+    await store.apply(Put("next", b""))
+
+
 async def test_broken_file_is_unavailable(opened: Opened, path: Path) -> None:
     """Each operation, and a waiting follower, raises the fault of the file."""
     store, other = opened(), opened()

@@ -35,6 +35,7 @@ _BOUNDS = {
     "continuation_concurrency": "genmcp.tasks.worker._CONTINUATION_CONCURRENCY",
     "external_concurrency": "genmcp.tasks.worker._EXTERNAL_CONCURRENCY",
     "external_turn": "genmcp.tasks.external._TURN",
+    "queue_timeout": "genmcp.tasks.external._QUEUE_TIMEOUT",
     "linger": "genmcp.tasks.job_runner._LINGER",
     "max_events": "genmcp.tasks.records._MAX_EVENTS",
 }
@@ -83,7 +84,7 @@ class Bench:
         self._stores: list[Store] = []
         self.resumed = Resumed()
         self._patch = pytest.MonkeyPatch()
-        self._patch.setattr("genmcp.tasks.writes._DELAYS", (0.01,))
+        self._patch.setattr("genmcp.tasks.retrying._DELAYS", (0.01,))
 
     def store(self) -> Store:
         store = self._open_store()

@@ -8,7 +8,7 @@ import pytest
 
 from genmcp.core.outcome import Done, Failed
 from genmcp.core.task import Task
-from genmcp.core.waiting import Awaiting, ExternalJob, Following, Suspended
+from genmcp.core.waiting import Awaiting, ExternalCall, ExternalJob, Following, Suspended
 from genmcp.errors import ConfigurationError, WaitCancelled, WorkRaised
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
@@ -208,6 +208,63 @@ async def test_foreign_job_is_cancelled_with_its_call(
     assert celery.cancelled == ["7"]
     assert "the broker is away" in caplog.text
     assert (await ended(jobs)).status == "cancelled"
+
+
+class Stuck(Celery):
+    """A queue that does not respond to `cancel`, and to the first *ignored* submissions."""
+
+    scheme = "stuck"
+    ignored = 1
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.started: list[str] = []
+
+    async def start(self, ref: str, call: ExternalCall) -> str:
+        self.started.append(ref)
+        if len(self.started) <= self.ignored:
+            await asyncio.Event().wait()
+        return "7"
+
+    async def cancel(self, ref: str) -> None:
+        self.cancelled.append(ref)
+        await asyncio.Event().wait()
+
+
+async def test_submission_that_takes_too_long_is_repeated(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """With the same name, by which the queue recognizes a job that it has."""
+    stuck = Stuck()
+    jobs = bench.jobs(external=[stuck], lease=0.2, queue_timeout=0.1)
+    await jobs.create(made(Following(stuck.job("print"))), b"")
+
+    assert await stuck.is_watched() == "7"
+    stuck.told.put_nowait(OVER)
+
+    assert (await ended(jobs)).result == b'{"rows":3}'
+    assert len(stuck.started) == 2
+    assert len({*stuck.started}) == 1
+    assert "stuck job print is submitted again later: TimeoutError()" in caplog.text
+
+
+@pytest.mark.parametrize("timeouts", [(30.0, 0.1), (0.2, 30.0)])
+async def test_call_is_cancelled_whatever_its_queue_does(
+    bench: Bench, timeouts: tuple[float, float]
+) -> None:
+    """A queue that does not respond does not hold its client, whose task is cancelled."""
+    stuck = Stuck()
+    lease, queue_timeout = timeouts
+    jobs = bench.jobs(external=[stuck], lease=lease, queue_timeout=queue_timeout)
+    await jobs.create(made(Following(ExternalJob("stuck", "7"))), b"")
+    await stuck.is_watched()
+
+    async with asyncio.timeout(BOUND):
+        task = await jobs.cancel("t1", None)
+
+    assert isinstance(task, Task)
+    assert stuck.cancelled == ["7"]
+    assert (await jobs.get("t1", None)).status == "cancelled"
 
 
 async def test_external_job_is_cancelled_without_its_queue(bench: Bench) -> None:

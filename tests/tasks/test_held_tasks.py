@@ -13,7 +13,7 @@ from genmcp.errors import IllegalTransition, StoreUnavailable
 from genmcp.stores.store import Op, StoreEntry
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, TaskRecords
-from genmcp.tasks.writes import RetriedWrites
+from genmcp.tasks.retrying import RetriedWrites
 from tests.support.asgi import until
 
 

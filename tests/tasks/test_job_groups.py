@@ -22,7 +22,8 @@ from genmcp import (
     WorkRaised,
     gather,
 )
-from genmcp.core.parts import end_part, new_parts, part_ids
+from genmcp.core.gathering import end_part, new_parts, part_ids, start_parts
+from genmcp.core.outcome import pack
 from genmcp.core.task import Task
 from genmcp.core.waiting import (
     ExternalJob,
@@ -32,7 +33,9 @@ from genmcp.core.waiting import (
     Wait,
     Working,
 )
-from genmcp.errors import ContractError, TaskNotFound
+from genmcp.errors import ContractError, StoreFull, TaskNotFound
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Op, Put
 from genmcp.tasks import ExternalStatus
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.service import TaskService
@@ -335,6 +338,60 @@ async def test_group_survives_a_killed_worker(tmp_path: Path) -> None:
         task = await client(bench).get("t1", None)
 
     assert task.result == b'["attempt 2","attempt 2","attempt 2"]'
+
+
+async def test_settled_part_is_counted_despite_crashes(bench: Bench) -> None:
+    """Each of its workers died before it had counted the part; the call does not wait for ever."""
+    store = bench.store()
+    asleep = bench.jobs("n2", store=store, queues=("unserved",))
+    parent = made(gathering(gather(times.job(1), times.job(2))), step=1, continuation=b"c")
+    await asleep.records.create(start_parts(parent, 1.0), b"call")
+    for part in new_parts(parent, "n1", 1.0):
+        assert part.parent is not None
+        settled = part.claim(1.0, max_crashes=1).settle(pack(Done(part.parent.index)), 1.0)
+        for _ in range(5):
+            settled = settled.claim(1.0, max_crashes=1)
+        await asleep.records.create(settled, None)
+        await asleep.writer.submit(settled)
+
+    await ended(bench.jobs("n1", store=store, max_crashes=1))
+
+    assert bench.resumed.outcomes == [Done([0, 1])]
+
+
+class FullAtTheEnd(MemoryStore):
+    """A store without room for the end of a part, until that was written a number of times."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.refused = 60  # for longer than the lease below: each write is repeated after 0.01 s
+        self.has_room = asyncio.Event()
+
+    async def apply(self, *ops: Op) -> None:
+        for op in ops:
+            if isinstance(op, Put) and op.key == "task:t1.1.0" and Task.unpack(op.value).ended:
+                if self.refused:
+                    self.refused -= 1
+                    raise StoreFull("out of memory")
+                self.has_room.set()
+        await super().apply(*ops)
+
+
+async def test_full_store_does_not_replace_counted_outcomes(tmp_path: Path) -> None:
+    """A store that is full for longer than a lease, and has room again."""
+    async with opened("memory", tmp_path) as bench:
+        store = FullAtTheEnd()
+        jobs = bench.jobs(store=store, lease=0.3)
+
+        await submit(jobs, gather(times.job(1), waits.job("slow")))
+        async with asyncio.timeout(BOUND):
+            await store.has_room.wait()
+        signals.of("slow").set()
+        await ended(jobs)
+        await jobs.aclose()
+        await store.aclose()
+
+    assert bench.resumed.outcomes == [Done([2, "slow"])]
 
 
 # Tools

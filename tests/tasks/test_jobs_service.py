@@ -512,6 +512,20 @@ async def test_task_that_expires_while_followed_is_not_found(bench: Bench) -> No
         await jobs.answer("t1", None, {})
 
 
+async def test_followers_of_a_task_share_its_record(bench: Bench) -> None:
+    """A record may be large, and one task may have thousands of followers."""
+    jobs = bench.jobs()
+    await jobs.create(made(Running("n1"), message="x"), b"")
+    following = [jobs.follow("t1", None) for _ in range(2)]
+
+    first, second = [await anext(each) for each in following]
+
+    assert isinstance(first, TaskChange) and isinstance(second, TaskChange)
+    assert first.task is second.task
+    for each in following:
+        await each.aclose()
+
+
 async def test_hook_that_ends_may_have_its_task_end(bench: Bench) -> None:
     """A late follower reads a long list of messages to its end."""
     jobs = bench.jobs()

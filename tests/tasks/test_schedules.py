@@ -13,6 +13,7 @@ import pytest
 from genmcp import MemoryStore, Mux, Suite
 from genmcp.core.task import Task
 from genmcp.errors import ConfigurationError
+from genmcp.stores.store import Put
 from genmcp.tasks.cron import Schedule
 from genmcp.tasks.inspection import TaskInspector
 from genmcp.tasks.jobs import Run, job
@@ -168,6 +169,24 @@ async def test_cancelled_occurrence_does_not_end_its_schedule(bench: Bench) -> N
 
     assert cancelled.end == "cancelled"
     assert (await next_run()).rpartition(".")[0] != task.id
+
+
+async def test_unreadable_occurrence_does_not_end_its_schedule(
+    bench: Bench, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Another release has written the records of the next occurrences: later ones run."""
+    schedule = Schedule(clean.job(), every=0.5)
+    jobs = bench.jobs(schedules=[schedule])
+    moment = time.time()
+    for _ in range(3):
+        moment = schedule.after(moment)
+        key = jobs.records.key(occurrence_id(schedule, moment))
+        await jobs.records.store.apply(Put(key, b"\xff", ttl=60.0))
+
+    await jobs.start()
+
+    assert await next_run() != await next_run()
+    assert f"the occurrence of {schedule.id}" in caplog.text
 
 
 async def test_failure_of_a_scheduled_job_is_logged(

@@ -8,8 +8,8 @@ import pytest
 
 from genmcp import gather
 from genmcp._mux.tasks import advertised_ttl
+from genmcp.core.gathering import new_parts, start_parts
 from genmcp.core.outcome import Done, pack
-from genmcp.core.parts import new_parts, start_parts
 from genmcp.core.task import record_ttl as kept_for
 from genmcp.core.waiting import (
     Asking,

@@ -23,6 +23,7 @@ from genmcp import (
     elicit,
     job,
 )
+from genmcp._mux.limits import MAX_SUBSCRIBED_BYTES
 from genmcp.core.outcome import Outcome
 from genmcp.errors import StoreUnavailable
 from genmcp.stores import open_store
@@ -147,6 +148,22 @@ async def test_listener_without_the_extension_is_refused(endpoint: Endpoint) -> 
     assert refused.json["error"]["data"]["requiredCapabilities"] == TASKS
     assert (many.status, many.json["error"]["code"]) == (429, -32603)
     assert "subscriptions" in many.json["error"]["message"]
+
+
+async def test_watched_tasks_count_with_their_followers(_tasks_end: None) -> None:
+    """Each costs far more than its id; the share of a client is used up by their number."""
+    Work.go = asyncio.Event()
+    limits = Limits(client_share=0.75 * 12 * 1024 / MAX_SUBSCRIBED_BYTES, max_streams=10**6)
+    suite = Suite(name="test", version="1", tools=[Listened])
+    async with aclosing(Mux(suite, limits=limits)) as mux:
+        client = Client(Endpoint(mux), capabilities=ABLE)
+        async with listening(client, "unknown") as stream:
+            await stream.message()  # left out, so that it is not watched
+        async with listening(client, await begun(client)) as refused:
+            await refused.over()
+
+    assert refused.status == 429
+    assert "subscribed bytes of one address" in refused.json["error"]["message"]
 
 
 async def test_listener_hears_of_tasks_and_changes_on_one_stream(endpoint: Endpoint) -> None:

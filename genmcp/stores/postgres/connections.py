@@ -25,7 +25,7 @@ from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.clocks import CLOCK_ERROR, steady
 from genmcp.stores.connections import LoopConnections
 from genmcp.stores.lanes import Again, Lane, RequestKind
-from genmcp.stores.postgres.connection import (
+from genmcp.stores.postgres.server import (
     PostgresConnection,
     PostgresOptions,
     Row,

@@ -15,13 +15,13 @@ from typing import Any, Final
 from genmcp.stores.clocks import WakeSignal
 from genmcp.stores.connections import ConnectionsByLoop
 from genmcp.stores.deliveries import UNBOUNDED, Backlog, Deliveries, Delivery, OwnerShare
-from genmcp.stores.postgres.connection import Row
 from genmcp.stores.postgres.connections import (
     PostgresConnections,
     StatementKind,
     queue_tokens,
     single,
 )
+from genmcp.stores.postgres.server import Row
 from genmcp.stores.postgres.statements import from_text, to_json, to_text
 
 

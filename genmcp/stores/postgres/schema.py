@@ -7,7 +7,7 @@ from typing import Final
 import psycopg
 
 from genmcp.errors import ConfigurationError
-from genmcp.stores.postgres.connection import SCHEMA_VERSION, PostgresOptions, connect, text_of
+from genmcp.stores.postgres.server import SCHEMA_VERSION, PostgresOptions, connect, text_of
 
 # One script for each version, which updates the version before. The first one creates everything:
 # the data of earlier versions, which were never released, is not converted.

@@ -7,8 +7,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from genmcp.stores.accounts import Room, Usage
-from genmcp.stores.postgres.connection import Row
 from genmcp.stores.postgres.connections import StatementKind, log_token, payload_of, single
+from genmcp.stores.postgres.server import Row
 from genmcp.stores.store import Append, FoundEntry, Op, Put, StoreEntry, subject_of
 
 _ESCAPED: Final = re.compile("[\x00\x01]")

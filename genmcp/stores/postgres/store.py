@@ -11,10 +11,10 @@ from genmcp.stores.clocks import ServerClock
 from genmcp.stores.connections import ConnectionsByLoop
 from genmcp.stores.following import PAGE, ROW_RETENTION, follow_pages
 from genmcp.stores.postgres import statements
-from genmcp.stores.postgres.connection import PostgresOptions, address_of
 from genmcp.stores.postgres.connections import PostgresConnections, StatementKind, log_token
 from genmcp.stores.postgres.deliveries import PostgresDeliveries
 from genmcp.stores.postgres.schema import migrate
+from genmcp.stores.postgres.server import PostgresOptions, address_of
 from genmcp.stores.postgres.statements import LogPage, ReadRequest, from_text
 from genmcp.stores.store import (
     Delete,

@@ -10,7 +10,7 @@ from threading import Lock, Thread
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from genmcp.errors import ConfigurationError, StoreUnavailable
-from genmcp.stores.lanes import CLOSED, complete
+from genmcp.stores.lanes import CLOSED, check_room, complete
 
 _MAX_BATCH: Final = 256  # requests that are performed together
 
@@ -55,8 +55,9 @@ class ConnectionThread:
         """Return a future with the result of *work*.
 
         Raises:
-            StoreUnavailable: the thread was closed.
+            StoreUnavailable: the thread was closed, or too many requests wait.
         """
+        check_room(self._name, self._requests.qsize())
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         with self._submitting:
             self._submit(_ThreadRequest(work, future))

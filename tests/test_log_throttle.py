@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from genmcp.tasks.log_throttle import LogThrottle
+from genmcp.log_throttle import LogThrottle
 
 
 def test_throttle_logs_one_line_a_second(caplog: pytest.LogCaptureFixture) -> None:

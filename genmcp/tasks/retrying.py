@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import Any, Final, TypeVar
 
 from genmcp.errors import OverShare, StoreFull, StoreUnavailable
-from genmcp.tasks.log_throttle import LogThrottle
+from genmcp.log_throttle import LogThrottle
 
 logger = logging.getLogger("genmcp")
 
@@ -25,6 +25,9 @@ T = TypeVar("T")
 
 # Seconds between attempts; the last one is repeated.
 _DELAYS: Final[Sequence[float]] = (0.1, 0.5, 2.0)
+# Writes that may wait in the background for the store. Those of work that was done are not refused,
+# since their number is that of the calls that were accepted before the store failed.
+_MAX_PENDING: Final = 1_000
 _CLOSE_TIMEOUT: Final = 1.0  # seconds for pending writes when this process stops
 
 
@@ -46,6 +49,15 @@ class RetriedWrites:
         self._timeout = timeout
         self._warnings = LogThrottle(logger)
         self._pending: set[asyncio.Task[Any]] = set()
+
+    def check(self) -> None:
+        """Check, before work that may leave a pending write, that not too many are pending.
+
+        Raises:
+            StoreUnavailable: too many are.
+        """
+        if len(self._pending) >= _MAX_PENDING:
+            raise StoreUnavailable(f"{_MAX_PENDING} writes of task records wait for the store")
 
     async def retry_until_written(
         self,

@@ -1,4 +1,4 @@
-"""Connections to the server, and its errors."""
+"""The server of a PostgresStore: its options, a connection to it, and its errors."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence

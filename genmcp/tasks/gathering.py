@@ -1,6 +1,6 @@
 """Waits for several jobs: creates their tasks, counts their ends, and collects their outcomes.
 
-The transitions are in `core/parts.py`.
+The transitions are in `core/gathering.py`.
 """
 
 import asyncio
@@ -10,8 +10,7 @@ from functools import partial
 from typing import Final
 
 from genmcp.cancellation import run_to_completion
-from genmcp.core.outcome import has_succeeded
-from genmcp.core.parts import (
+from genmcp.core.gathering import (
     collect,
     end_part,
     new_parts,
@@ -21,12 +20,13 @@ from genmcp.core.parts import (
     start_parts,
     waits_for_part,
 )
+from genmcp.core.outcome import has_succeeded
 from genmcp.core.task import Task
 from genmcp.core.waiting import Finished, Gathering, PartOf
 from genmcp.errors import IllegalTransition, OverShare, TaskNotFound
 from genmcp.tasks.attempt import outcome_rejected
 from genmcp.tasks.records import HeldTask
-from genmcp.tasks.transitions import TaskWriter, settlement
+from genmcp.tasks.writer import TaskWriter, settlement
 
 _AT_ONCE: Final = 16  # records of parts that are written or read at the same time
 
@@ -151,7 +151,10 @@ class TaskParts:
 
         await self._retry(lambda: run_to_completion(count()))
         result, error = (task.outcome, None) if succeeded else (None, task.outcome)
-        await self._writer.finish(held, Finished(result=result, error=error))
+        finished = Finished(result=result, error=error)
+        # Without the fallback of `TaskWriter.finish`, as the count above: the outcome is stored
+        # already, so that its record does not grow, and the task that waits will read it.
+        await self._retry(partial(held.change, lambda task, now: task.finish(finished, now)))
 
 
 def _outcome_of(part: Task) -> bytes | None:

@@ -1,6 +1,7 @@
-"""The transitions of task records, and the submission of the next step after each.
+"""Writes the transitions of tasks, and submits the next step after each.
 
-A transition is one conditional write of the record, followed by at most one submission to
+The transitions themselves are in `core/task.py`, `core/job_transitions.py` and `core/gathering.py`.
+Each is one conditional write of the record, followed by at most one submission to
 `Store.deliveries`. The order matters. The record is written first: a step that is delivered before
 its record would find nothing to do and be acknowledged. If the process dies between the two, or the
 submission fails, the record waits without a delivery. The next reader of the record then submits
@@ -27,7 +28,7 @@ from genmcp.tasks.attempt import outcome_rejected, result_rejected
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.records import HeldTask, Stored, TaskRecords, Transition
-from genmcp.tasks.writes import RetriedWrites
+from genmcp.tasks.retrying import RetriedWrites
 
 logger = logging.getLogger("genmcp")
 
@@ -327,11 +328,14 @@ class TaskWriter:
         Args:
             before: the task as it was read.
             cancel_work: cancels work that is not a step of the task, such as an external job.
-            wait: whether the caller waits while the write is repeated.
+            wait: whether the caller waits while the write is repeated. It does not wait for work
+                that takes long to cancel.
 
         Raises:
-            StoreUnavailable: it is written later.
+            StoreUnavailable: it is written later, unless too many writes are pending already.
         """
+        self.retry.check()
+        written = False
 
         def cancelled(task: Task, now: float) -> Task:
             nonlocal before
@@ -341,7 +345,9 @@ class TaskWriter:
             return task.cancel(now)
 
         async def cancel() -> Task | None:
+            nonlocal written
             task = await self.records.change(before.id, cancelled)
+            written = True
             if task.end != "cancelled":
                 return None
             # If the task was cancelled before, its step is cancelled nevertheless: the process that
@@ -352,7 +358,12 @@ class TaskWriter:
 
         if wait:
             repeated = self.retry.retry_until_written(cancel)
-            return await self.retry.wait_for_write(repeated)
+            try:
+                return await self.retry.wait_for_write(repeated)
+            except StoreUnavailable:
+                if not written:
+                    raise
+                return None if before.ended else before
         try:
             return await cancel()
         except StoreUnavailable:
