@@ -410,15 +410,23 @@ class Channel(msgspec.Struct, Generic[R_co], eq=False):
         if not self.closed:
             self.context.sink.release(retry)
 
-    async def in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def in_thread(
+        self, function: Callable[..., Any], *arguments: Any, closing: bool = False
+    ) -> Any:
         """Run a blocking *function* in the thread pool of the mux (`Limits.max_threads`).
 
         A call that is cancelled meanwhile does not wait for it. The thread is occupied until
         *function* returns.
+
+        Args:
+            function: what to run.
+            arguments: its arguments.
+            closing: whether *function* closes something that would stay open otherwise. It waits
+                for a thread, however many calls do (`Limits.max_thread_queue`).
         """
         self._loop = asyncio.get_running_loop()
-        client = self.context.client or None
-        return await self.context.services.in_thread(function, *arguments, client=client)
+        client, services = self.context.client or None, self.context.services
+        return await services.in_thread(function, *arguments, client=client, closing=closing)
 
     def in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* in the event loop of the server, and wait for it in the thread of a hook.

@@ -263,6 +263,7 @@ class _CallScope:
         self._given = given
         self._stack = stack
         self._in_loop = in_loop
+        self._in_thread = _to_thread if given is None else given.in_thread
         self._made: dict[Any, Any] = {}
 
     async def get(self, function: Any) -> Any:
@@ -287,10 +288,10 @@ class _CallScope:
         if inspect.isgeneratorfunction(code):
             blocking = contextmanager(function)(**arguments)
             if self._in_loop:
-                return await self._stack.enter_async_context(_in_threads(blocking))
+                return await self._stack.enter_async_context(_in_threads(blocking, self._in_thread))
             return self._stack.enter_context(blocking)
         if self._in_loop:
-            return await asyncio.to_thread(function, **arguments)
+            return await self._in_thread(partial(function, **arguments))
         return function(**arguments)
 
     def _own_arguments(self, function: Any) -> dict[str, Any]:
@@ -307,24 +308,26 @@ def _used(function: Any) -> Any:
     return _replaced.get(function, function)
 
 
+async def _to_thread(function: Any, *arguments: Any, closing: bool = False) -> Any:
+    """Run *function* for a direct call of a hook or job, which has no channel and no run."""
+    return await asyncio.to_thread(function, *arguments)
+
+
 @asynccontextmanager
-async def _in_threads(context: Any) -> AsyncIterator[Any]:
+async def _in_threads(context: Any, in_thread: Any) -> AsyncIterator[Any]:
     """Enter and exit *context*, which may block, in threads."""
-    opening = _start(context.__enter__)
+    closing = partial(in_thread, context.__exit__, closing=True)
+    opening = asyncio.ensure_future(in_thread(context.__enter__))
     try:
         yield await _settled(opening)
     except BaseException as error:
         if opening.exception() is not None:
             raise  # it did not open
-        exiting = _start(context.__exit__, type(error), error, error.__traceback__)
+        exiting = asyncio.ensure_future(closing(type(error), error, error.__traceback__))
         if not await _settled(exiting):
             raise
     else:
-        await _settled(_start(context.__exit__, None, None, None))
-
-
-def _start(function: Any, *arguments: Any) -> "asyncio.Future[Any]":
-    return asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+        await _settled(asyncio.ensure_future(closing(None, None, None)))
 
 
 async def _settled(work: "asyncio.Future[Any]") -> Any:

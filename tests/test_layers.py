@@ -58,7 +58,7 @@ LAYERS = [
 MUX = [
     *("threads", "limits", "telemetry"),
     *("bus", "changes", "sessions", "session_streams", "replay"),
-    *("scopes", "responses", "performing"),
+    *("scopes", "responses", "performing", "services"),
     *("tasks", "questions", "continuations", "keyed"),
     *("builtin_methods", "mux"),
 ]

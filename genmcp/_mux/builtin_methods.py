@@ -11,7 +11,8 @@ import msgspec
 
 from genmcp._mux.changes import Subscription
 from genmcp._mux.continuations import Continuations, has_tasks
-from genmcp._mux.tasks import Services, StoredRequest, detailed_task
+from genmcp._mux.services import MuxServices
+from genmcp._mux.tasks import StoredRequest, detailed_task
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.core.access import Access
@@ -53,7 +54,7 @@ TASKS_CHANGED: Final = "notifications/tasks"
 class BuiltinMethods(msgspec.Struct, eq=False):
     """The methods that a mux answers for any server. Owned by the mux."""
 
-    _mux: Services
+    _mux: MuxServices
     _continuations: Continuations
 
     async def handle(self, request: Request, channel: Channel) -> Result:

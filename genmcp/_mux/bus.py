@@ -40,6 +40,7 @@ from genmcp.protocol.params import CancelledNotificationParams
 from genmcp.protocol.value import Value
 from genmcp.stores.following import follow
 from genmcp.stores.store import Append, LogEvent, Store
+from genmcp.tasks.heartbeats import ProcessName
 from genmcp.wire.encoder import Encoder
 from genmcp.wire.jsonrpc import Message
 
@@ -147,20 +148,27 @@ class MessageBus:
         keep: the number of messages that are retained. keep_bytes: their total size.
 
     Attributes:
-        node: the name of this process.
+        process_name: returns the name of this process.
     """
 
     def __init__(
         self, store: Store, audience: str, ttl: float, keep: int, keep_bytes: int | None = None
     ) -> None:
-        self.node = secrets.token_urlsafe(9)
+        self.process_name = ProcessName()
         self._store = store
         self._audience = audience
         self._append = partial(Append, ttl=ttl, keep=keep, keep_bytes=keep_bytes)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._handlers: dict[type[msgspec.Struct], Callable[[Any], None]] = {}
-        nodes = (EVERYBODY, self.node) if store.shared else ()
-        self._inboxes = [LogFollower(store, self._log_of(node), self._handle) for node in nodes]
+        self._inboxes: dict[str, LogFollower] = {}
+
+    @property
+    def node(self) -> str:
+        """The name of this process."""
+        return self.process_name()
+
+    def _inbox(self, node: str) -> LogFollower:
+        return LogFollower(self._store, self._log_of(node), self._handle)
 
     def _log_of(self, node: str) -> str:
         return f"inbox:{node or self._audience}"
@@ -186,7 +194,10 @@ class MessageBus:
             if self._loop is not None:
                 check_stopped(self._loop)
             self._loop = loop
-        for inbox in self._inboxes:
+            nodes = (EVERYBODY, self.node) if self._store.shared else ()
+            # A process that was forked has another name since.
+            self._inboxes = {each: self._inboxes.get(each) or self._inbox(each) for each in nodes}
+        for inbox in self._inboxes.values():
             inbox.open()
 
     async def send(self, node: str, message: msgspec.Struct, client: str = "") -> None:
@@ -208,7 +219,7 @@ class MessageBus:
 
     async def aclose(self) -> None:
         """Stop receiving messages."""
-        for inbox in self._inboxes:
+        for inbox in self._inboxes.values():
             await inbox.aclose()
 
     def _handle(self, event: LogEvent) -> None:
@@ -235,11 +246,15 @@ _decode_address: Final = msgspec.msgpack.Decoder(_Address).decode
 
 
 class ClientReply(msgspec.Struct, frozen=True, array_like=True, tag="answer"):
-    """A client's response, for the process that waits: a result as JSON, or an error message."""
+    """A client's response, for the process that waits: a result as JSON, or an error message.
+
+    session: in which the client has responded.
+    """
 
     number: int
     result_json: bytes
     error_message: str | None
+    session: str
 
 
 class ServerRequests(msgspec.Struct, eq=False):
@@ -254,7 +269,8 @@ class ServerRequests(msgspec.Struct, eq=False):
     _bus: MessageBus
     _encoder: Encoder
     _timeout: float
-    _replies: dict[int, "asyncio.Future[ClientReply]"] = {}
+    # By session and number.
+    _replies: dict[tuple[str, int], "asyncio.Future[ClientReply]"] = {}
     _numbers: Iterator[int] = msgspec.field(default_factory=count)
 
     def __post_init__(self) -> None:
@@ -282,7 +298,7 @@ class ServerRequests(msgspec.Struct, eq=False):
         address = msgspec.msgpack.encode(_Address(self._bus.node, number, request.session))
         id = self._seal.seal(Purpose.SERVER_REQUEST, address, principal, ttl=self._timeout)
         reply_future: asyncio.Future[ClientReply] = asyncio.get_running_loop().create_future()
-        self._replies[number] = reply_future
+        self._replies[request.session, number] = reply_future
         try:
             await _sent(send(self._encoder.request(revision, id, method, params)))
             async with asyncio.timeout(self._timeout):
@@ -299,7 +315,7 @@ class ServerRequests(msgspec.Struct, eq=False):
                 raise WaitTimedOut from None
             raise
         finally:
-            self._replies.pop(number, None)
+            self._replies.pop((request.session, number), None)
         if reply.error_message is not None:
             raise WorkRaised(secrets.token_hex(6), "ClientError", reply.error_message)
         return reply.result_json
@@ -323,11 +339,11 @@ class ServerRequests(msgspec.Struct, eq=False):
         if address is None or address.session != session:
             raise InvalidRequest("The response answers no request of this server")
         error = None if message.error is None else message.error.message
-        reply = ClientReply(address.number, bytes(message.result), error)
+        reply = ClientReply(address.number, bytes(message.result), error, session)
         await self._bus.send(address.node, reply, client)
 
     def _on_reply(self, reply: ClientReply) -> None:
-        future = self._replies.pop(reply.number, None)
+        future = self._replies.pop((reply.session, reply.number), None)
         if future is not None and not future.done():
             future.set_result(reply)
 

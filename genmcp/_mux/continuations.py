@@ -23,8 +23,8 @@ from genmcp._mux.questions import (
     missing_capability,
     read_answers,
 )
+from genmcp._mux.services import MuxServices
 from genmcp._mux.tasks import (
-    Services,
     StoredRequest,
     TaskCaller,
     Tasks,
@@ -95,7 +95,7 @@ class Continuations:
     """
 
     def __init__(
-        self, services: Services, *, jobs: JobOptions, external: Sequence[ExternalQueue]
+        self, services: MuxServices, *, jobs: JobOptions, external: Sequence[ExternalQueue]
     ) -> None:
         self._services = services
         self._responses = services.responses

@@ -24,7 +24,8 @@ import msgspec
 
 from genmcp._mux.continuations import Continuations
 from genmcp._mux.performing import report
-from genmcp._mux.tasks import Services, StoredRequest, task_result
+from genmcp._mux.services import MuxServices
+from genmcp._mux.tasks import StoredRequest, task_result
 from genmcp.cancellation import run_to_completion
 from genmcp.channel import Channel
 from genmcp.core.call import AccessRecord
@@ -63,7 +64,7 @@ def key_of(request: Request) -> str | bytes | None:
 class KeyedCalls:
     """The calls with idempotency keys of one mux. Owned by the mux."""
 
-    def __init__(self, services: Services, continuations: Continuations) -> None:
+    def __init__(self, services: MuxServices, continuations: Continuations) -> None:
         self._services = services
         self._continuations = continuations
         self._tasks = continuations.tasks

@@ -34,9 +34,10 @@ from genmcp._mux.responses import NO_HEADERS, TASK_SUSPENDED, EncodedResponse, R
 from genmcp._mux.scopes import scopes_of
 from genmcp._mux.session_streams import SessionStreams
 from genmcp._mux.sessions import CallRegistry, Sessions
-from genmcp._mux.tasks import Services, new_id
+from genmcp._mux.tasks import new_id
 from genmcp._mux.telemetry import Observers, Telemetry
 from genmcp._mux.threads import ThreadPool
+from genmcp.binding import Owner
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.core.call import Promote, RouteResolved
@@ -70,7 +71,7 @@ _MESSAGES: Final = 10_000
 """The number of messages to one process, or to all, that are retained for a slow process."""
 
 
-class Mux(Services):
+class Mux:
     """Routes the requests of any number of transports to one server, and keeps its state.
 
     Args:
@@ -180,10 +181,14 @@ class Mux(Services):
         self.call_services = self.continuations.call_services
         self.keyed = KeyedCalls(self, self.continuations)
         lives, look = self.tasks.service.heartbeats.is_alive, min(_LOOK, jobs.lease / 3)
-        self.replay = Replay(self.store, self.limits, self.bus.node, lives, look)
+        self.replay = Replay(self.store, self.limits, self.bus.process_name, lives, look)
 
     def __repr__(self) -> str:
         return f"<Mux of {self.server.info.name}, {len(self.calls)} sessions with open calls>"
+
+    def owner(self, principal: str | None, client: str) -> Owner:
+        """Return a client, *client* in the store, as the owner of bound values."""
+        return Owner(self.store, self.seal, self.audience, principal, client)
 
     async def end_session(self, session: Session, client: ClientKey) -> None:
         """End *session* of *client*: cancel its calls, end its streams, revoke its id.

@@ -73,13 +73,13 @@ class StreamWriter(Protocol):
 class Replay(msgspec.Struct, eq=False):
     """The streams of a mux's sessions, in its store. Owned by the mux.
 
-    node: the name of this process. lives: returns whether a process is alive, called after each
-    *look* seconds of silence.
+    process_name: returns the name of this process. lives: returns whether a process is alive,
+    called after each *look* seconds of silence.
     """
 
     store: Store
     limits: Limits
-    node: str
+    process_name: Callable[[], str]
     _lives: Callable[[str], Awaitable[bool]]
     _look: float
     # By log, the responses that send the stream. A response that resumes the stream ends these. The
@@ -267,7 +267,7 @@ class StoredStream(msgspec.Struct, eq=False):
     async def _write(
         self, *events: tuple[int, bytes, bool], node: str | None = None, optional: bool = False
     ) -> None:
-        node = self._replay.node if node is None else node
+        node = self._replay.process_name() if node is None else node
         calls = tuple(
             OpenCall(each.id, each.method, task)
             for each, task in self._followed.items()

@@ -8,32 +8,27 @@ and its messages go to the record.
 
 import logging
 import secrets
-from collections.abc import Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from math import ceil, inf
-from typing import Any, ClassVar, cast
+from sys import maxsize
+from typing import Any, ClassVar, Final, cast
 
 import msgspec
 
-from genmcp._mux.bus import MessageBus
-from genmcp._mux.limits import ConcurrencyLimit, Limits
 from genmcp._mux.performing import report
-from genmcp._mux.responses import Responses
-from genmcp._mux.session_streams import SessionStreams
-from genmcp._mux.sessions import Sessions
-from genmcp._mux.telemetry import Observers
+from genmcp._mux.services import MuxServices
 from genmcp._mux.threads import ThreadPool
-from genmcp.binding import Owner
-from genmcp.channel import ChangeNotifier, Channel
+from genmcp.channel import Channel
 from genmcp.core.access import Access
 from genmcp.core.call import CallAction, WorkCancelled
 from genmcp.core.client_key import ClientKey, client_of
 from genmcp.core.continuation import Continuation
 from genmcp.core.failures import tool_error
 from genmcp.core.request import REQUEST_TYPES, ClientInfo, Request
-from genmcp.core.seal import Purpose, Seal
+from genmcp.core.seal import Purpose
 from genmcp.core.server_dispatch import reader_of
 from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import (
@@ -75,8 +70,6 @@ from genmcp.protocol.tasks import (
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result, Value
 from genmcp.question.packing import unpack
-from genmcp.server import Server
-from genmcp.stores.store import Store
 from genmcp.tasks.attempt import NotRunnableHere, finished_with_error
 from genmcp.tasks.options import JobEnvironment, JobOptions
 from genmcp.tasks.progress import JobProgress, ProgressWriter
@@ -88,29 +81,12 @@ from genmcp.wire.jsonrpc import ErrorBody
 
 logger = logging.getLogger("genmcp")
 
+_JOB_THREADS: Final = 1000
+"""The maximum number of threads of `def` jobs.
 
-class Services:
-    """The parts of a mux that its calls and tasks need. The mux, a subclass, makes them first."""
-
-    server: Server
-    store: Store
-    seal: Seal
-    limits: Limits
-    audience: str
-    assigns: dict[str, Any]
-    encoder: Encoder
-    responses: Responses
-    bus: MessageBus
-    sessions: Sessions
-    session_streams: SessionStreams
-    changes: ChangeNotifier
-    threads: ThreadPool
-    waiting_calls: ConcurrencyLimit
-    observers: Observers
-
-    def owner(self, principal: str | None, client: str) -> Owner:
-        """Return a client, *client* in the store, as the owner of bound values."""
-        return Owner(self.store, self.seal, self.audience, principal, client)
+A job needs a thread, and `JobOptions.concurrency`, or an engine, bounds the jobs. The rest is for
+threads that run on after their jobs have ended, since no thread can be stopped.
+"""
 
 
 class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
@@ -311,22 +287,24 @@ class Tasks:
 
     def __init__(
         self,
-        services: Services,
+        services: MuxServices,
         *,
         jobs: JobOptions,
         external: Sequence[ExternalQueue],
         resume: Resume,
     ) -> None:
         self._services = services
+        # Not the threads of hooks: jobs may run for hours, and would let no hook run.
+        self._threads = ThreadPool(_JOB_THREADS, maxsize)
         self.service = TaskService(
             services.store,
-            node=services.bus.node,
+            process_name=services.bus.process_name,
             resume=resume,
             external=external,
             options=jobs,
             environment=JobEnvironment(
                 assigns=lambda task: services.assigns,
-                in_thread=services.threads.run,
+                in_thread=self._in_thread,
                 observer=services.observers,
                 owner=lambda task: services.owner(task.owner, client_of(task.owner, task.address)),
             ),
@@ -342,7 +320,7 @@ class Tasks:
     @property
     def awaiting(self) -> Awaiting:
         """The state of a task that waits for an awaitable: it names this process."""
-        return Awaiting(self._services.bus.node)
+        return Awaiting(self._services.bus.process_name())
 
     def id_of_work(self, continuation: Continuation) -> str:
         """Return the id of a call as a task that waits for the work of *continuation*.
@@ -370,7 +348,7 @@ class Tasks:
     @property
     def running_here(self) -> Suspended:
         """The state of a task whose hook `call` runs in this process."""
-        return Suspended(0, b"", Running(self._services.bus.node))
+        return Suspended(0, b"", Running(self._services.bus.process_name()))
 
     def new_task(
         self, channel: Channel, id: str, suspended: Suspended, *, token: int = 0, **fields: Any
@@ -386,7 +364,7 @@ class Tasks:
             owner=channel.principal,
             address=channel.context.caller.client_key.address,
             tool=channel.request.key,
-            node=services.bus.node,
+            node=services.bus.process_name(),
             created=now,
             updated=now,
             due=due,
@@ -491,9 +469,19 @@ class Tasks:
             return tool_error(f"There is no result of call {id}: {error.message}")
         return tool_error(f"Call {id} has no result yet: {progress_text(task)}.")
 
+    async def _in_thread(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        if self._threads.full:
+            logger.warning(
+                "a job waits for a thread: all %d are taken, by jobs that run or by functions of "
+                "jobs that have ended (timeout, cancellation) and do not return",
+                _JOB_THREADS,
+            )
+        return await self._threads.run(function, *arguments)
+
     async def aclose(self) -> None:
         """Stop working on tasks. If the store ends with this process, jobs have no grace period."""
         await self.service.aclose(within=inf if self._services.store.durable else 0.0)
+        self._threads.close()
 
 
 def suspension_of(continuation: Continuation, work: StoredWork | Awaiting | None) -> Suspended:

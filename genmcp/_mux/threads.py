@@ -1,4 +1,4 @@
-"""Threads: the pool for `def` hooks, shared fairly between clients, and a thread-safe table."""
+"""Threads: the pools for `def` hooks and jobs, shared fairly between clients, and a table."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -27,7 +27,7 @@ class ThreadTurns(msgspec.Struct, eq=False):
         most_waiting_of_client: the maximum number of calls of one client that wait for a thread.
     """
 
-    _free: int
+    free: int
     _most_of_client: int
     _most_waiting: int
     _most_waiting_of_client: int
@@ -38,16 +38,18 @@ class ThreadTurns(msgspec.Struct, eq=False):
         default_factory=OrderedDict
     )
 
-    async def acquire(self, client: Hashable) -> None:
+    async def acquire(self, client: Hashable, *, closing: bool = False) -> None:
         """Wait for a thread; return it with `release`.
 
         Raises:
-            Overloaded: 429, too many calls of *client* wait already; 503, too many in total.
+            Overloaded: 429, too many calls of *client* wait already; 503, too many in total. Not
+                raised if the thread is for *closing* something, which must not be left open.
         """
-        if self._free and self._may_run(client):  # then no call of the client waits
+        if self.free and self._may_run(client):  # then no call of the client waits
             self._begin(client)
             return
-        self._check(client)
+        if not closing:
+            self._check(client)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue = self._queues.setdefault(client, {})
         queue[turn] = None
@@ -66,7 +68,7 @@ class ThreadTurns(msgspec.Struct, eq=False):
 
     def release(self, client: Hashable) -> None:
         """Return the thread of a call of *client*; the next client in turn gets it."""
-        self._free += 1
+        self.free += 1
         self._running[client] -= 1
         if not self._running[client]:
             del self._running[client]
@@ -85,7 +87,7 @@ class ThreadTurns(msgspec.Struct, eq=False):
         return client is None or self._running[client] < self._most_of_client
 
     def _begin(self, client: Hashable) -> None:
-        self._free -= 1
+        self.free -= 1
         self._running[client] += 1
 
     def _check(self, client: Hashable) -> None:
@@ -129,8 +131,17 @@ class ThreadPool:
         """The number of calls that wait for a thread."""
         return 0 if self._turns is None else self._turns.waiting
 
+    @property
+    def full(self) -> bool:
+        """Whether the next call would wait for a thread."""
+        return self._turns is not None and not self._turns.free
+
     async def run(
-        self, function: Callable[..., Any], *arguments: Any, client: Hashable = None
+        self,
+        function: Callable[..., Any],
+        *arguments: Any,
+        client: Hashable = None,
+        closing: bool = False,
     ) -> Any:
         """Run a blocking *function*, within a copy of the caller's context.
 
@@ -138,14 +149,14 @@ class ThreadPool:
         wait for *function*, whose thread becomes free when it returns.
 
         Raises:
-            Overloaded: too many calls wait already.
+            Overloaded: too many calls wait already, and *function* is not for *closing* something.
         """
         loop = asyncio.get_running_loop()
         turns = self._turns
         if turns is None or self._loop is not loop:  # a closed loop keeps its threads and calls
             turns, self._loop = ThreadTurns(*self._bounds), loop
             self._turns = turns
-        await turns.acquire(client)
+        await turns.acquire(client, closing=closing)
         try:
             work = self._pool.submit(copy_context().run, _run, function, *arguments)
         except BaseException:

@@ -279,6 +279,8 @@ class PipeConnection(Pipe):
                 # another session; the calls of the first one continue.
                 session = new_session(params, key=secrets.token_urlsafe(12), now=time.time())
                 self._stop_relay()
+                if self._opened is not None:
+                    self._start(self._end_stream(self._opened))
                 self._server.session = self._opened = session
                 result = session.initialize_result(self.mux.server)
                 self.put(self.mux.encoder.response(session.revision, id, result))
@@ -378,8 +380,12 @@ class PipeConnection(Pipe):
         await cancel_and_wait(*self._tasks, timeout=LAST_WORDS)
         self._progress.close()
         if self._opened is not None:
-            with suppress(StoreError):
-                await self.mux.session_streams.end(self._opened.key)
+            await self._end_stream(self._opened)
+
+    async def _end_stream(self, session: Session) -> None:
+        """End the stream of *session*, and its subscriptions."""
+        with suppress(StoreError):
+            await self.mux.session_streams.end(session.key)
 
     # The notifications to the client.
 

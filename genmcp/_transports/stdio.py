@@ -290,14 +290,19 @@ def _read(descriptor: int) -> bytes:
 
 
 def _write(descriptor: int, data: memoryview) -> int:
-    """Write some of *data*, and return how much; block until then in either blocking mode.
+    """Write some of *data*, and return how much; block until there is room for some of it.
 
-    Another process may have made a shared pipe non-blocking.
+    What is larger than the room would block until all of it is read, so that nobody could tell a
+    slow reader from one that reads nothing. Another process may have made a shared pipe
+    non-blocking.
     """
-    while True:
-        try:
-            return os.write(descriptor, data)
-        except BlockingIOError:
-            room = select.poll()
-            room.register(descriptor, select.POLLOUT)
-            room.poll()
+    if not _WITHOUT_BLOCKING:
+        return os.write(descriptor, data)
+    room, done = select.poll(), 0
+    room.register(descriptor, select.POLLOUT)
+    while not done:
+        room.poll()
+        with suppress(BlockingIOError):
+            while done < len(data) and room.poll(0):
+                done += os.write(descriptor, data[done : done + _WITHOUT_BLOCKING])
+    return done

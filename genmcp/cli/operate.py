@@ -25,6 +25,7 @@ from genmcp.errors import ConfigurationError, ContractError, StoreError, TaskNot
 from genmcp.stores import open_store
 from genmcp.stores.accounts import EVERYTHING, room_for
 from genmcp.stores.store import Delete, Put, Store, StoreTotals
+from genmcp.tasks.heartbeats import ProcessName
 from genmcp.tasks.inspection import (
     OPEN,
     STATES,
@@ -165,7 +166,7 @@ def _check_shared(store: Store) -> None:
 def _inspector(store: Store, name: str) -> TaskInspector:
     service = TaskService(
         store,
-        node=f"operator-{secrets.token_hex(4)}",
+        process_name=ProcessName("operator-"),
         resume=_resume,
         namespace=name,
     )

@@ -17,10 +17,8 @@ hands its job over.
 
 import asyncio
 import logging
-import os
 from contextlib import aclosing, suppress
 from functools import partial
-from secrets import token_hex
 from typing import Any
 
 from genmcp.cancellation import cancel_and_wait
@@ -30,7 +28,7 @@ from genmcp.core.waiting import Working
 from genmcp.errors import TaskNotFound
 from genmcp.stores.clocks import steady
 from genmcp.tasks.follower import TaskChange, follow_task
-from genmcp.tasks.heartbeats import Heartbeats
+from genmcp.tasks.heartbeats import Heartbeats, ProcessName
 from genmcp.tasks.queues import AttemptFailed
 from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.runner import TaskRunner, parse_queued_id
@@ -41,8 +39,8 @@ logger = logging.getLogger("genmcp")
 class EngineWorker:
     """Runs jobs in a process of an engine. One per mux and process.
 
-    The process has a heartbeat while jobs run. It has a name of its own, which it gets with its
-    first job: a process that was forked must not have that of its parent.
+    The process has a heartbeat while jobs run, and a name of its own for it: a server in the same
+    process has another heartbeat.
 
     Args:
         runner: runs the jobs.
@@ -54,17 +52,18 @@ class EngineWorker:
         self._runner = runner
         self._records = records
         self._lease = lease
-        self._process = 0
+        self._name = ProcessName("engine-")
+        self._process = ""
         self._runs = 0
         self._heartbeats: Heartbeats
         self._beating: asyncio.Task[None] | None = None
 
     async def run(self, id: str) -> str:
         """Run the job with *id*, and show meanwhile that this process is alive: see `RunJob`."""
-        if self._process != os.getpid():
-            store, prefix, own = self._records.store, self._records.prefix, f"engine-{token_hex(8)}"
-            self._heartbeats = Heartbeats(store, own, self._lease, prefix)
-            self._process, self._runs, self._beating = os.getpid(), 0, None
+        if self._process != self._name():  # this is its first job, or it was forked since
+            store, prefix = self._records.store, self._records.prefix
+            self._heartbeats = Heartbeats(store, self._name, self._lease, prefix)
+            self._process, self._runs, self._beating = self._name(), 0, None
         self._runs += 1
         try:
             if steady() > self._heartbeats.next_beat:

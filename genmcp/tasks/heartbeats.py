@@ -2,8 +2,10 @@
 
 import asyncio
 import logging
+import os
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from math import inf
+from secrets import token_urlsafe
 from typing import Final
 
 from genmcp.errors import StoreError
@@ -14,6 +16,26 @@ logger = logging.getLogger("genmcp")
 
 BEATS_PER_LEASE: Final = 9
 """Of a process: a few may be late before it counts as suspended."""
+
+
+class ProcessName:
+    """The name of this process, unique among present and earlier ones. It begins with *prefix*.
+
+    A process that was forked has another name than its parent and its siblings: they run other
+    calls, and the death of one is not that of the others.
+    """
+
+    def __init__(self, prefix: str = "") -> None:
+        self._prefix = prefix
+        self._known = 0, ""  # a process id, and the name of that process
+
+    def __call__(self) -> str:
+        """Return the name."""
+        id, name = self._known
+        if id != os.getpid():
+            name = f"{self._prefix}{token_urlsafe(9)}"
+            self._known = os.getpid(), name
+        return name
 
 
 class Presence:
@@ -106,7 +128,7 @@ class Heartbeats:
 
     Args:
         store: keeps the records.
-        own: the name of this process.
+        name: returns the name of this process.
         lease: seconds until a record expires.
         prefix: with which all keys begin.
         presence: decides whether this process can judge others. Default: by the clock of *store*.
@@ -119,7 +141,7 @@ class Heartbeats:
     def __init__(
         self,
         store: Store,
-        own: str,
+        name: Callable[[], str],
         lease: float,
         prefix: str = "",
         presence: Presence | None = None,
@@ -127,11 +149,16 @@ class Heartbeats:
         self._store = store
         self._prefix = prefix
         self._next_registration = 0.0
-        self.own = own
+        self._name = name
         self.lease = lease
         self.presence = presence or Presence(lease, store.now)
         self.queues: Collection[str] = ()
         self.next_beat = 0.0
+
+    @property
+    def own(self) -> str:
+        """The name of this process."""
+        return self._name()
 
     async def beat(self) -> None:
         """Renew the records of this process and its queues for another lease."""

@@ -108,7 +108,8 @@ class JobLimits:
                 others = [each for each in others if await self._is_held(each)]
             if len(others) >= limit.most:
                 return False
-            slots = [*others, Slot(run, self._heartbeats.own)]
+            # A process of an engine has a heartbeat of its own.
+            slots = [*others, Slot(run, task.holder or self._heartbeats.own)]
             if await self._write(limit, slots, version):
                 return True
 

@@ -157,6 +157,7 @@ class JobRunner:
             retries=job.retries,
             _ends=None if job.timeout is None else loop.time() + job.timeout,
             owner=partial(self._environment.owner, task),
+            _in_thread=self._environment.in_thread,
         )
 
     async def _save(self, held: HeldTask, state: bytes) -> None:

@@ -113,6 +113,7 @@ class Run(msgspec.Struct, Generic[S], frozen=True, eq=False):
     retries: int = 0
     _ends: float | None = None
     owner: GetOwner = no_owner
+    _in_thread: Callable[..., Coroutine[Any, Any, Any]] = asyncio.to_thread
 
     @property
     def time_left(self) -> float | None:
@@ -177,6 +178,15 @@ class Run(msgspec.Struct, Generic[S], frozen=True, eq=False):
         await self._progress.fenced(partial(self._state.write, encoded))
         self._state.json = encoded
         await asyncio.sleep(0)
+
+    async def in_thread(
+        self, function: Callable[..., Any], *arguments: Any, closing: bool = False
+    ) -> Any:
+        """Run a blocking *function* in a thread of the worker, as `Channel.in_thread` does.
+
+        The threads of jobs have no queue that can be full: *closing* has no effect.
+        """
+        return await self._in_thread(function, *arguments)
 
     def in_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run *work* in the worker's event loop and wait for it, from the thread of a `def` job.

@@ -1,7 +1,7 @@
 """The task service: tasks in a store, used by every process that has the store."""
 
 import logging
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from math import inf
 from typing import Final
@@ -42,7 +42,7 @@ class TaskService:
 
     Args:
         store: stores the records, and delivers the steps.
-        node: the name of this process, unique among present and earlier ones.
+        process_name: returns the name of this process (`ProcessName`).
         resume: continues a call whose wait has ended.
         external: the queues with jobs that calls may wait for.
         options: how this process works on jobs.
@@ -66,7 +66,7 @@ class TaskService:
         self,
         store: Store,
         *,
-        node: str,
+        process_name: Callable[[], str],
         resume: Resume,
         external: Sequence[ExternalQueue] = (),
         options: JobOptions = _DEFAULTS,
@@ -84,7 +84,7 @@ class TaskService:
         queues = (*self._engines.values(), *external)  # the last one of a scheme counts
         prefix = f"{namespace}/" if namespace else ""
         lifecycle = WorkerLifecycle()
-        self.heartbeats = Heartbeats(store, node, options.lease, prefix)
+        self.heartbeats = Heartbeats(store, process_name, options.lease, prefix)
         self.records = TaskRecords(store, options, prefix)
         self._retry = RetriedWrites(timeout=options.lease, is_stopping=lifecycle.has_ended)
         self.writer = TaskWriter(self.records, deliveries, self.heartbeats, self._retry, options)

@@ -111,7 +111,7 @@ async def service(
     options = {"queues": ["none"], "shutdown_grace": 0.0, **options}
     tasks = TaskService(
         store,
-        node=f"{name}-1",
+        process_name=lambda: f"{name}-1",
         resume=resume or Resumed(),
         options=JobOptions(**options),
         namespace=name,

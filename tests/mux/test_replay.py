@@ -31,7 +31,7 @@ async def lives(node: str) -> bool:
 
 
 def replaying(*, keep: int = 100, lives: Callable[[str], Awaitable[bool]] = lives) -> Replay:
-    return Replay(MemoryStore(), Limits(max_replay_events=keep), "me", lives, 0.01)
+    return Replay(MemoryStore(), Limits(max_replay_events=keep), lambda: "me", lives, 0.01)
 
 
 def request(id: int) -> Request:
@@ -186,7 +186,7 @@ def replay_over(store: Store) -> Replay:
     async def lives(node: str) -> bool:
         return False
 
-    return Replay(store, Limits(), "gone", lives, 0.01)
+    return Replay(store, Limits(), lambda: "gone", lives, 0.01)
 
 
 async def recovered(store: Store) -> list[tuple[Any, str | None]]:

@@ -71,12 +71,12 @@ class Recording:
         self.ended.append(action)
 
 
-async def in_thread(function: Callable[..., Any], *arguments: Any, client: Any = None) -> Any:
+async def in_thread(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Run *function* in a thread."""
     return await asyncio.to_thread(function, *arguments)
 
 
-async def at_once(function: Callable[..., Any], *arguments: Any, client: Any = None) -> Any:
+async def at_once(function: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
     """Run *function* here."""
     return function(*arguments)
 

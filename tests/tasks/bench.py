@@ -106,7 +106,7 @@ class Bench:
         environment = {name: options.pop(name) for name in _ENVIRONMENT & options.keys()}
         jobs = TaskService(
             store,
-            node=node,
+            process_name=lambda: node,
             resume=resume or self.resumed,
             external=external,
             options=JobOptions(**{"shutdown_grace": 0.0, **options}),

@@ -13,6 +13,7 @@ from genmcp.core.task import Task
 from genmcp.core.waiting import Finished
 from genmcp.stores import open_store
 from genmcp.stores.postgres import PostgresStore
+from genmcp.tasks.heartbeats import ProcessName
 from genmcp.tasks.service import TaskService
 from tests.support.asgi import until
 from tests.support.postgres_server import PostgresServer
@@ -133,7 +134,7 @@ class EngineBench:
         store = open_store(self.store_url)
         service = TaskService(
             store,
-            node=f"server-{id(made)}",
+            process_name=ProcessName("server-"),
             resume=resume,
             options=options_of(made),
             namespace="engines",

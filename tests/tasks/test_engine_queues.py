@@ -21,6 +21,7 @@ from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.queues import AttemptFailed, EngineQueue, ExternalStatus, RunJob
 from genmcp.tasks.service import TaskService
+from tests.support.asgi import until as until_true
 from tests.tasks.bench import BOUND, Bench, ended, made, opened, until
 
 LEASE = 0.6  # seconds
@@ -229,6 +230,23 @@ async def test_limit_on_jobs_holds_on_an_engine(
     assert await running == "completed"
     while (state := await run(await queue.next_id())) != "completed":
         assert state in ("deferred", "runs elsewhere", "ended before")
+    for id in "t1", "t2":
+        assert (await ended(server, id)).result == b'"limited"'
+
+
+async def test_limit_counts_jobs_on_engines_and_servers(
+    queue: Ids, server: TaskService, run: RunJob
+) -> None:
+    """A server reads the heartbeat of the engine's process before it takes the slot of its job."""
+    await begin(server, work=Working(limited.job()))
+    running = asyncio.create_task(run(await queue.next_id()))
+    await has_started()
+    await until_true(lambda: not server.heartbeats.presence.is_unsure, pause=0.01)
+    await begin(server, id="t2", work=Working(limited.options(queue="default").job()))
+    await until(server, lambda task: task.delivery_id > 1 or not started.empty(), "t2")
+    assert started.empty()
+    go.set()
+    assert await running == "completed"
     for id in "t1", "t2":
         assert (await ended(server, id)).result == b'"limited"'
 

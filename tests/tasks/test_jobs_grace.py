@@ -17,7 +17,7 @@ from tests.tasks.engine_worker import Engine
 
 
 def worker(store: MemoryStore, steps: "Steps", **options: Any) -> TaskWorker:
-    beats = Heartbeats(store, "n", 30.0)
+    beats = Heartbeats(store, lambda: "n", 30.0)
     given = JobOptions(**options)
     return TaskWorker(store.deliveries, beats, steps, given, WorkerLifecycle(), schedules=no_jobs)
 

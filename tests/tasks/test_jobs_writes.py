@@ -108,7 +108,7 @@ async def gives_one(run: Run) -> int:
 def process(store: MemoryStore, resume: Resume, *external: ExternalQueue) -> TaskService:
     return TaskService(
         store,
-        node="n1",
+        process_name=lambda: "n1",
         resume=resume,
         external=external,
         options=JobOptions(lease=0.3),

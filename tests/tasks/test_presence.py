@@ -4,6 +4,7 @@ import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -119,7 +120,8 @@ async def test_common_suspension_loses_no_call(clocks: Clocks) -> None:
     now = 0.0
     store = MemoryStore(clock=lambda: now)
     here, there = (
-        Heartbeats(store, name, 9.0, presence=clocks.presence()) for name in ("here", "there")
+        Heartbeats(store, partial(str, name), 9.0, presence=clocks.presence())
+        for name in ("here", "there")
     )
     for node in (here, there):
         await node.beat()
@@ -141,7 +143,7 @@ async def test_new_process_after_suspension_loses_no_call(clocks: Clocks) -> Non
     now = 0.0
     store = MemoryStore(clock=lambda: now)
     frozen, dead, new = (
-        Heartbeats(store, name, 9.0, presence=clocks.new_presence())
+        Heartbeats(store, partial(str, name), 9.0, presence=clocks.new_presence())
         for name in ("frozen", "dead", "new")
     )
     for each in (frozen, dead):
@@ -160,7 +162,7 @@ async def test_new_process_after_suspension_loses_no_call(clocks: Clocks) -> Non
 
 async def test_new_process_detects_an_unserved_queue(clocks: Clocks) -> None:
     """The warning for it costs nothing, and is due with the first job that is submitted."""
-    nodes = Heartbeats(MemoryStore(), "new", 9.0, presence=clocks.new_presence())
+    nodes = Heartbeats(MemoryStore(), lambda: "new", 9.0, presence=clocks.new_presence())
     await nodes.beat()
     assert not await nodes.is_served("heavy")
 

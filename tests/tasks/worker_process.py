@@ -92,7 +92,7 @@ async def resume(task: Task, call: bytes, outcome: Outcome) -> Finished:
 async def main(path: Path, node: str) -> None:
     store = SQLiteStore(path)
     options = JobOptions(lease=LEASE)
-    jobs = TaskService(store, node=node, resume=resume, options=options)
+    jobs = TaskService(store, process_name=lambda: node, resume=resume, options=options)
     await jobs.start()
     say("ready")
     await asyncio.Event().wait()

@@ -29,6 +29,8 @@ from genmcp import (
 from genmcp._transports.pipe import PipedCall
 from genmcp._transports.stdio import DescriptorReader, serve_stdio
 from genmcp.errors import StoreUnavailable
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Delete, Op, Put
 from tests.support.asgi import PATIENCE, TASKS, until
 from tests.support.pipes import Wires, cancelled, line, modern, piped, piped_mux, request
 
@@ -544,6 +546,22 @@ async def test_stdio_gives_up_a_client_that_reads_nothing(
     assert "nothing for 0.2 seconds (limit: write_timeout)" in caplog.text
 
 
+async def test_stdio_keeps_a_client_that_reads_slowly() -> None:
+    """It reads something in each `Limits.write_timeout`, although a message takes longer."""
+    call = {"name": "fill", "arguments": {"size": 300_000}}
+    async with piped(fill, write_timeout=1.0) as wires:
+        wires.send(modern("tools/call", call, id=1))
+        answer = b""
+        while not answer.endswith(b"\n"):
+            await asyncio.sleep(0.1)  # the pace of the client
+            assert not wires.serving.done(), "the server has closed the connection"
+            part = await asyncio.to_thread(os.read, wires.from_server, 16_384)
+            assert part, "the server has hung up"
+            answer += part
+
+    assert len(text_of(json.loads(answer.split(b"\n")[-2]))) == 300_000
+
+
 async def test_stdio_ends_when_nobody_reads_its_output() -> None:
     """The client has closed its end: messages are dropped."""
     async with piped(echo) as wires:
@@ -625,6 +643,26 @@ async def test_stdio_survives_a_store_that_cannot_be_reached(
     assert {ended["id"], fine["id"]} == {2, 3}
     assert ended["error"]["code"] == -32603
     assert "result" in fine
+
+
+async def test_stdio_ends_the_session_before_another_one() -> None:
+    """Its subscriptions are deleted at once: no client can end a session of a pipe by itself."""
+
+    class Keeping(MemoryStore):
+        async def apply(self, *ops: Op) -> None:
+            await super().apply(*ops)
+            kept.update(each.key for each in ops if isinstance(each, Put))
+            kept.difference_update(each.key for each in ops if isinstance(each, Delete))
+
+    kept: set[str] = set()
+    suite = Suite(name="test", version="1", resources=[Resource("note://today", content="Rain.")])
+    async with piped_mux(Mux(suite, store=Keeping())) as wires:
+        await wires.initialize()
+        wires.send(request("resources/subscribe", {"uri": "note://today"}, id=1))
+        await wires.answer(1)
+        (subscribed,) = (each for each in kept if each.endswith("#resources"))
+        await wires.initialize()
+        await until(lambda: subscribed not in kept)
 
 
 @pytest.mark.parametrize("again", ["notifications/initialized", "resources/subscribe"])
