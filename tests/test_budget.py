@@ -28,7 +28,7 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # leading underscore of a folder is left out.
 BUDGETS = {
     "auth/ client/auth/ core/auth/": 3_790,
-    "client/ core/client/": 5_540,
+    "client/ core/client/": 5_560,
     "tasks/": 3_680,
     "stores/": 3_210,
     "mux/": 3_150,
