@@ -27,7 +27,7 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # Folders, and their lines of code. A module counts for the first row that its path begins with; the
 # leading underscore of a folder is left out.
 BUDGETS = {
-    "auth/ client/auth/ core/auth/": 3_790,
+    "auth/ client/auth/ core/auth/": 3_890,
     "client/ core/client/": 5_560,
     "tasks/": 3_680,
     "stores/": 3_210,

@@ -129,7 +129,9 @@ class OAuth:
         key = record_key(url, self.name)
 
         def runner(asks: bool) -> FlowRunner:
-            prompt = UserPrompt(redirect_uri, self.ask, turn=self._shared.turn) if asks else None
+            shared, prompt = self._shared, None
+            if asks:
+                prompt = UserPrompt(redirect_uri, self.ask, turn=shared.turn, asking=shared.asking)
             return FlowRunner(key, self.tokens, _fetcher(tls), prompt)
 
         return FlowAuthorization(options, runner, self._shared)

@@ -99,6 +99,7 @@ class AuthorizedRequester(HttpRequester):
                 headers=[*response.headers.items()],
                 attempt=attempt,
                 foreground=on_wait is not None,
+                on_wait=on_wait or _ignored,
             )
             with _waiting(pause), self._as_client_error():
                 if not await authorization.rejected(rejected):
@@ -162,6 +163,10 @@ def _waiting(on_wait: OnWait | None) -> Iterator[None]:
         yield
     finally:
         on_wait(False)
+
+
+def _ignored(waiting: bool) -> None:
+    """Do nothing: no caller waits for the response."""
 
 
 async def _read(response: HttpResponse, sent: Mapping[str, str]) -> HttpResponse:

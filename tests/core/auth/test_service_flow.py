@@ -197,6 +197,22 @@ def test_refused_renewal_ends_the_attempt() -> None:
     assert world.run(usable(world.options)) is None
 
 
+def test_failing_assertion_is_tried_again_by_the_next_request() -> None:
+    """It is reported, and the authorization server is not asked without an assertion."""
+    world = service()
+    assertions: list[object] = ["first", None, "second"]
+    had(world, by_assertion(lambda: assertions.pop(0)))
+    world.time += 3601
+    world.token["access_token"] = "second"
+
+    with pytest.raises(FlowFailed, match="must return a text"):
+        world.run(usable(world.options))
+    assert ("token", False) in [(each.topic, each.ok) for each in world.events]
+    renewed = world.run(usable(world.options))
+    assert renewed is not None and renewed.access_token == "second"
+    assert len(world.to("/token")) == 2
+
+
 def test_rejected_token_is_replaced_once() -> None:
     """A server that rejects each token must not keep its clients busy."""
     world = service()
