@@ -28,7 +28,7 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # leading underscore of a folder is left out.
 BUDGETS = {
     "auth/ client/auth/ core/auth/": 3_890,
-    "client/ core/client/": 5_560,
+    "client/ core/client/": 5_548,
     "tasks/": 3_680,
     "stores/": 3_210,
     "mux/": 3_150,
@@ -44,7 +44,7 @@ BUDGETS = {
     "handles binding": 330,
     "openapi": 570,
     "overflow": 335,
-    "": 2_995,  # the modules at the top, and the console
+    "": 3_010,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {

@@ -19,7 +19,7 @@ LAYERS = [
     {"protocol"},
     {"wire"},
     {"core"},
-    {"binding", "cancellation", "dependencies", "stores", "tasks"},
+    {"binding", "cancellation", "dependencies", "stores", "tasks", "tls"},
     {
         "channel",
         "completion",

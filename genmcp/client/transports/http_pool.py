@@ -6,7 +6,6 @@ proxies, HTTP/2, and authentication flows.
 """
 
 import asyncio
-import os
 import select
 import socket
 import ssl
@@ -27,6 +26,7 @@ from genmcp.client.errors import (
     ProtocolError,
 )
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
+from genmcp.tls import trusted_context
 
 MAX_CONNECTIONS = 100  # concurrent requests; further ones wait
 CONNECT_TIMEOUT = 10.0  # seconds to establish a connection
@@ -355,26 +355,6 @@ def _request_head(
 ) -> h11.Request:
     framing = [] if length is None else [(b"Content-Length", b"%d" % length)]
     return h11.Request(method=method, target=path, headers=[*headers, *framing])
-
-
-def trusted_context() -> ssl.SSLContext:
-    """Return a TLS context that trusts the certificates of the system and of certifi.
-
-    Some Python installations, such as python.org's on macOS, find no certificates of the system.
-    The environment variables `SSL_CERT_FILE` and `SSL_CERT_DIR` replace both.
-    """
-    return _context_for(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-
-
-@lru_cache(maxsize=4)  # reading the certificates takes tens of milliseconds
-def _context_for(file: str | None, directory: str | None) -> ssl.SSLContext:
-    context = ssl.create_default_context()  # OpenSSL reads both variables itself
-    if not file and not directory:
-        with suppress(ImportError):
-            import certifi
-
-            context.load_verify_locations(certifi.where())
-    return context
 
 
 def _enable_keep_alive(connected: socket.socket) -> None:
