@@ -146,7 +146,7 @@ async def test_one_prompt_at_a_time_asks_the_user() -> None:
     assert [found[0], found[2]] == asked == ["https://a", "https://c"]
 
 
-def test_timeouts_of_all_that_wait_are_paused_while_the_user_is_asked() -> None:
+def test_timeouts_of_all_that_wait_are_paused() -> None:
     """They wait for this login, or for their turn; those in another event loop do not."""
     shared = SharedFlows()
     heard: dict[str, list[bool]] = {"first": [], "second": [], "elsewhere": []}
