@@ -290,7 +290,11 @@ class LoopbackListener:
             return _UNKNOWN
         host = dict(request.headers).get(b"host", b"").decode("ascii", "replace").lower()
         # Another name that resolves to this machine: DNS rebinding.
-        is_here = host == expected.netloc and target.path == (expected.path or "/")
+        hosts = (
+            expected.netloc,
+            expected.netloc.removesuffix(":80"),
+        )  # the default port is left out
+        is_here = host in hosts and target.path == (expected.path or "/")
         if not is_here or request.method != b"GET":
             return _UNKNOWN
         if self._received.done():
