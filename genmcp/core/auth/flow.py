@@ -191,17 +191,17 @@ def _renewed(
         options.prover.use(stored.dpop_key)
     try:
         record = yield from _granted(options, stored, granted)
-    except FlowFailed as failed:
-        options.report("token", str(failed), stored.token_endpoint, ok=False)
-        if failed.failure is Failure.UNAVAILABLE:
+    except FlowFailed as problem:
+        options.report("token", str(problem), stored.token_endpoint, ok=False)
+        if problem.failure is Failure.UNAVAILABLE:
             raise
         if options.grant is not None:
             # The next request without a token finds the token endpoint anew, if it has moved.
             yield Save(stored.without_tokens())
             raise
-        if failed.error in ("invalid_client", "unauthorized_client") and stored.client.dynamic:
+        if problem.error in ("invalid_client", "unauthorized_client") and stored.client.dynamic:
             yield Save(None)
-        elif failed.error == "invalid_grant":
+        elif problem.error == "invalid_grant":
             yield Save(stored.without_tokens())
         return None
     record = msgspec.structs.replace(record, renewals=stored.renewals + 1)
