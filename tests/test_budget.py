@@ -68,10 +68,10 @@ SETTINGS = {
     "genmcp.auth.Introspection": 7,
     "genmcp.auth.Jwt": 5,
     "genmcp.ClientCredentials": 7,
-    "genmcp.auth.extensions.identities.Enterprise": 11,
+    "genmcp.client.auth.identities.Enterprise": 11,
     "genmcp.client.auth.FileTokens": 2,
     "genmcp.OAuth": 10,
-    "genmcp.auth.extensions.identities.Workload": 5,
+    "genmcp.client.auth.identities.Workload": 5,
     "genmcp.stores.postgres.PostgresStore": 4,
     "genmcp.stores.redis.RedisStore": 4,
 }

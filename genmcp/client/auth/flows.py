@@ -15,7 +15,7 @@ from inspect import isawaitable
 from typing import Any, Final, TypeVar
 
 from genmcp.auth.fetcher import Fetcher
-from genmcp.auth.shared import SingleFlight
+from genmcp.auth.single_flight import SingleFlight
 from genmcp.cancellation import run_to_completion
 from genmcp.client.auth.asking import UserPrompt
 from genmcp.client.auth.base import Authorization, RejectedRequest

@@ -176,7 +176,7 @@ class FlowFailed(GenmcpError):
 
 
 class Prover(Protocol):
-    """The key that the tokens of a client are bound to (RFC 9449): `genmcp.auth.extensions`."""
+    """The key that the tokens of a client are bound to (RFC 9449): `genmcp.client.auth.dpop`."""
 
     @property
     def key(self) -> str:

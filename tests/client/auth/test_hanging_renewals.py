@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from genmcp import Client
-from genmcp.auth.extensions.identities import Workload
 from genmcp.client.auth import MemoryTokens, OAuth, flows
+from genmcp.client.auth.identities import Workload
 from genmcp.client.errors import ClientError, RequestTimeout
 from genmcp.core.auth.record import Record, record_key
 from tests.client.auth.logins import Place, guarded_place

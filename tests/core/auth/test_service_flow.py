@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from genmcp.auth.extensions.identities import ID_JAG, by_assertion, by_exchange
+from genmcp.client.auth.identities import ID_JAG, by_assertion, by_exchange
 from genmcp.client.auth.oauth import by_credentials
 from genmcp.core.auth.flow import rejected, usable
 from genmcp.core.auth.record import Record
