@@ -58,8 +58,10 @@ from genmcp.core.auth.token_request import (
     with_tokens,
 )
 
-_MAX_ATTEMPTS: Final = 3  # that may be answered with 401: a renewal, a login, and one to spare
-_MAX_STEP_UPS: Final = 2  # for one request
+# Of the rejections of one request, for any reason: how these bounds and others combine is in
+# `client/transports/authorized.py`.
+_MAX_ATTEMPTS: Final = 3  # a 401 up to this one gets a token: a renewal, a login, and one to spare
+_MAX_STEP_UPS: Final = 2  # a 403 up to this one leads to a login with more scopes
 _OFFLINE: Final = "offline_access"
 _CODE: Final = re.compile(r"[\x20-\x7e]{1,8192}")  # RFC 6749, appendix A.11
 
