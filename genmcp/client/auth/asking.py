@@ -290,10 +290,7 @@ class LoopbackListener:
             return _UNKNOWN
         host = dict(request.headers).get(b"host", b"").decode("ascii", "replace").lower()
         # Another name that resolves to this machine: DNS rebinding.
-        hosts = (
-            expected.netloc,
-            expected.netloc.removesuffix(":80"),
-        )  # the default port is left out
+        hosts = (expected.netloc, expected.netloc.removesuffix(":80"))  # as browsers send it
         is_here = host in hosts and target.path == (expected.path or "/")
         if not is_here or request.method != b"GET":
             return _UNKNOWN
