@@ -27,8 +27,8 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # Folders, and their lines of code. A module counts for the first row that its path begins with; the
 # leading underscore of a folder is left out.
 BUDGETS = {
-    "auth/ client/auth/ core/auth/": 3_790,
-    "client/ core/client/": 5_541,
+    "auth/ client/auth/ core/auth/": 3_890,
+    "client/ core/client/": 5_548,
     "tasks/": 3_695,
     "stores/": 3_210,
     "mux/": 3_190,
@@ -68,10 +68,10 @@ SETTINGS = {
     "genmcp.auth.Introspection": 7,
     "genmcp.auth.Jwt": 5,
     "genmcp.ClientCredentials": 7,
-    "genmcp.auth.extensions.identities.Enterprise": 11,
+    "genmcp.client.auth.identities.Enterprise": 11,
     "genmcp.client.auth.FileTokens": 2,
     "genmcp.OAuth": 10,
-    "genmcp.auth.extensions.identities.Workload": 5,
+    "genmcp.client.auth.identities.Workload": 5,
     "genmcp.stores.postgres.PostgresStore": 4,
     "genmcp.stores.redis.RedisStore": 4,
 }

@@ -428,6 +428,18 @@ async def test_documentation_shows_the_faults_of_its_first_tool(modules: Path) -
     assert text in README
 
 
+def test_site_names_each_guide_once_and_where_it_is() -> None:
+    """The order of the guides, and the sections of the text for language models."""
+    docs = ROOT / "docs"
+    guides = re.findall(r"- ([\w-]+\.md)$", (docs / "how-to/.nav.yml").read_text(), re.MULTILINE)
+    assert sorted(guides) == sorted({*guides})
+    assert [each for each in guides if not (docs / "how-to" / each).is_file()] == []
+    sections = (ROOT / "mkdocs.yml").read_text().partition("sections:")[2]
+    places = re.findall(r"^ +[\w -]+: \[(.*)\]$", sections, re.MULTILINE)
+    assert places
+    assert [each for each in places if not [*docs.glob(each)]] == []
+
+
 def test_documentation_links_are_not_broken() -> None:
     """Every relative link is a path to an existing file."""
     for page in PAGES:

@@ -19,7 +19,7 @@ LAYERS = [
     {"protocol"},
     {"wire"},
     {"core"},
-    {"binding", "cancellation", "dependencies", "log_throttle", "stores", "tasks"},
+    {"binding", "cancellation", "dependencies", "log_throttle", "stores", "tasks", "tls"},
     {
         "channel",
         "completion",
@@ -45,8 +45,8 @@ LAYERS = [
     {"extensions", "openapi"},
     {"suite", "_mux"},
     {"_transports", "auth", "telemetry"},
-    {"client", "extensions.remote_skills"},
     {"auth.extensions"},
+    {"client", "extensions.remote_skills"},
     {"composite"},
     {"hub", "registry", "discovery", "catalogue"},
     {"cli", "console", "__main__"},

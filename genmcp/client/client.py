@@ -640,13 +640,15 @@ class Client:
         self, connection: Connection, deadline: Deadline | None = None
     ) -> list[ToolDefinition]:
         """Return the tools of the server, except those with invalid annotations."""
-        async with (deadline or connection.deadline(None)).limit(_LIST, connection.server_name):
-            tools = await self._list(connection, _LIST, "tools")
+        tools = await self._list(connection, _LIST, "tools", deadline)
         return await connection.tools.update(tools)
 
-    async def _list(self, connection: Connection, method: str, member: str) -> list[Any]:
+    async def _list(
+        self, connection: Connection, method: str, member: str, deadline: Deadline | None = None
+    ) -> list[Any]:
         """Return the items on all pages of a list; *member* is the attribute of a page with items.
 
+        All pages must come before the *deadline*: that of a call, by default the client's timeout.
         The pages are cached together, for the shortest time that any of them is fresh.
 
         Raises:
@@ -657,13 +659,14 @@ class Client:
         if (cached := cache.get(method)) is not None:
             whole: list[Any] = getattr(cached, member)
             return whole
-        generation = cache.generation
+        generation, deadline = cache.generation, deadline or connection.deadline()
         found: list[Any] = []
         cursors: set[str] = set()
         params: dict[str, str] = {}
         size, ttl = 0, math.inf
         while True:
-            response = await connection.request(method, params)
+            # Not `limit`: the timeouts of a request are paused while a person is asked.
+            response = await connection.request(method, params, timeouts=deadline.timeouts)
             page = connection.complete(method, response)
             found += getattr(page, member)
             size += len(response.raw) if isinstance(response, Answered) else 0
@@ -680,6 +683,7 @@ class Client:
             if page.next_cursor in cursors or len(cursors) >= _MAX_PAGES:
                 text = f"the list of {method} does not end after {len(cursors) + 1} pages"
                 raise ProtocolError(text, connection.server_name)
+            deadline.check(method, connection.server_name)
             cursors.add(page.next_cursor)
             params = {"cursor": page.next_cursor}
         cache.put(

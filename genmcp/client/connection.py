@@ -112,6 +112,15 @@ class Deadline:
         # Never 0 or less: the request is sent and times out, so the caller gets RequestTimeout.
         return Timeouts(idle=self.idle, total=max(remaining, 0.001), whole=self.total)
 
+    def check(self, what: str, server_name: str) -> None:
+        """Check that the deadline has not passed; otherwise *what* has timed out.
+
+        Raises:
+            RequestTimeout: it has passed.
+        """
+        if self._until is not None and asyncio.get_running_loop().time() >= self._until:
+            raise RequestTimeout(what, server_name, self.total or 0)
+
     @asynccontextmanager
     async def limit(self, what: str, server_name: str) -> AsyncIterator[None]:
         """Limit the time of a block: at the deadline it is cancelled, and *what* has timed out.

@@ -124,7 +124,8 @@ SERVICE = "ClientCredentials('a', secret='s', issuer='https://b').authorization(
 )
 def test_extensions_are_not_imported_by_the_rest(code: str) -> None:
     """DPoP, workloads and single sign-on are for few."""
-    assert imported(f"import sys; {code}", "genmcp.auth.extensions") == "[]"
+    for module in ("auth.extensions", "client.auth.dpop", "client.auth.identities"):
+        assert imported(f"import sys; {code}", f"genmcp.{module}") == "[]"
 
 
 def test_no_other_module_imports_the_extensions() -> None:
@@ -138,4 +139,4 @@ def test_no_other_module_imports_the_extensions() -> None:
         and "auth/extensions" not in path.as_posix()
     ]
 
-    assert importing == []
+    assert importing == ["client/auth/dpop.py"]
