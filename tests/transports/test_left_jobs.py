@@ -9,6 +9,7 @@ import pytest
 from genmcp import Continue, Done, Endpoint, JobOptions, Mux, Run, Suite, Tool, job
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.sqlite.store import SQLiteStore
+from genmcp.testing import connect
 from tests.support.asgi import PATIENCE, Client, serving, until
 
 done: asyncio.Event
@@ -76,7 +77,50 @@ async def test_first_request_goes_on_with_what_is_left(left: Path) -> None:
     await mux.aclose()
 
 
-async def test_lifespan_goes_on_with_what_is_left(left: Path) -> None:
+LATE = "jobs that were due have waited for this first request"
+
+
+async def test_mount_without_a_start_is_warned_once(
+    left: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Starlette does not forward its lifespan to a route, so that jobs wait for a request."""
+    mux = studio(left)
+    client = Client(endpoint := Endpoint(mux))
+    await client.send(client.request("server/discover"))
+    assert caplog.text.count(LATE) == 1
+
+    await endpoint.aclose()  # another start of the host
+    await client.send(client.request("server/discover"))
+    assert caplog.text.count(LATE) == 1
+    await mux.aclose()
+
+
+@pytest.mark.parametrize("case", ["started", "in process", "no job", "memory"])
+async def test_server_whose_jobs_do_not_wait_is_not_warned(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was started, no process is restarted, no tool can wait, or nothing is stored."""
+    suite = Suite(name="studio", version="1", tools=[] if case == "no job" else [Works])
+    store = None if case == "memory" else f"sqlite:///{tmp_path / 'studio.db'}"
+    mux = Mux(suite, store=store, secret="a secret of 16 bytes")
+    endpoint = Endpoint(mux)
+    if case == "started":
+        endpoint.start()
+    if case == "in process":
+        async with connect(endpoint) as client:
+            await client.tools()
+    else:
+        sender = Client(endpoint)
+        await sender.send(sender.request("tools/list"))
+
+    assert LATE not in caplog.text
+    await endpoint.aclose()
+    await mux.aclose()
+
+
+async def test_lifespan_goes_on_with_what_is_left(
+    left: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """No request is needed: a restarted server continues its jobs."""
     endpoint = Endpoint(mux := studio(left))
     response: list[str] = []
@@ -93,6 +137,7 @@ async def test_lifespan_goes_on_with_what_is_left(left: Path) -> None:
 
     await endpoint({"type": "lifespan"}, receive, send)
     assert response == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert LATE not in caplog.text
     await mux.aclose()
 
 
