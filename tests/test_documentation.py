@@ -44,6 +44,7 @@ PATIENCE = 40  # seconds for a session at a terminal
 BLOCK = re.compile(
     r"^```python\n# (\w+)\.py\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
 )
+PROJECT = re.compile(r"^```toml\n# pyproject\.toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 SERVERS = re.compile(r"^```json\n(\{\s*\"mcpServers\".*?)^```$", re.MULTILINE | re.DOTALL)
@@ -218,8 +219,9 @@ def test_documentation_of_servers_can_be_loaded(text: str, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", TESTS)
 def test_documentation_of_tests_passes(name: str, modules: Path) -> None:
     """A test module shown on a page contains tests, and they pass."""
-    options = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto"]
-    output = printed([sys.executable, "-m", "pytest", *options, f"{name}.py"])
+    (settings,) = PROJECT.findall(TEXTS["docs/how-to/testing.md"])
+    (modules / "pyproject.toml").write_text(settings, encoding="utf-8")
+    output = printed([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{name}.py"])
 
     assert re.search(r"^\d+ passed in", output, re.MULTILINE), output
 
