@@ -160,7 +160,7 @@ def _progress_text(task: DetailedTask) -> str:
 def _fields(task: DetailedTask) -> Iterator[tuple[str, str]]:
     """Yield the names and texts of what is known of *task*."""
     yield "id", task.task_id
-    yield "state", task.status
+    yield "state", task.status + _error_hint(task)
     yield "created", task.created_at
     yield "updated", task.last_updated_at
     if task.ttl_ms is not None:
@@ -176,6 +176,13 @@ def _fields(task: DetailedTask) -> Iterator[tuple[str, str]]:
                 yield "", line
             if question.params.url is not None:
                 yield "", question.params.url
+
+
+def _error_hint(task: DetailedTask) -> str:
+    """Return a hint that the result is an error of the tool, with which a task completes."""
+    if task.status != "completed" or not msgspec.json.decode(task.result).get("isError"):
+        return ""
+    return " (the result is an error: `genmcp tasks follow` shows it)"
 
 
 def _questions(task: DetailedTask) -> Questions:

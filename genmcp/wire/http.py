@@ -136,7 +136,8 @@ class HeaderPolicy:
         if (loopback or self._hosts is not None) and not self._is_allowed_host(host, loopback):
             raise HttpRejected(
                 f"Host not allowed: {host.decode('latin-1')}. "
-                f"Add it to allowed_hosts if this server is meant to answer to that name.",
+                "Add it to allowed_hosts (genmcp serve: --allowed-host) if this server is meant to "
+                "answer to that name.",
                 status=421,
             )
 
