@@ -27,19 +27,19 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # Folders, and their lines of code. A module counts for the first row that its path begins with; the
 # leading underscore of a folder is left out.
 BUDGETS = {
-    "auth/ client/auth/ core/auth/": 3_790,
+    "auth/ client/auth/ core/auth/": 3_795,
     "client/ core/client/": 5_540,
     "tasks/": 3_680,
     "stores/": 3_210,
     "mux/": 3_150,
-    "transports/": 3_255,
-    "cli/": 3_345,
+    "transports/": 3_270,
+    "cli/": 3_360,
     "extensions/": 1_115,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_610,
     "schema/": 1_595,
     "protocol/ wire/ core/": 4_410,
-    "prompts/ resources/ question/ suite/ telemetry/": 2_660,
+    "prompts/ resources/ question/ suite/ telemetry/": 2_670,
     "catalogue": 216,
     "handles binding": 330,
     "openapi": 570,

@@ -160,7 +160,10 @@ def _progress_text(task: DetailedTask) -> str:
 def _fields(task: DetailedTask) -> Iterator[tuple[str, str]]:
     """Yield the names and texts of what is known of *task*."""
     yield "id", task.task_id
-    yield "state", task.status + _error_hint(task)
+    # By the specification, a task whose tool has failed is completed.
+    failed = task.status == "completed" and msgspec.json.decode(task.result).get("isError")
+    hint = " (the result is an error: `genmcp tasks follow` shows it)" if failed else ""
+    yield "state", task.status + hint
     yield "created", task.created_at
     yield "updated", task.last_updated_at
     if task.ttl_ms is not None:
@@ -176,13 +179,6 @@ def _fields(task: DetailedTask) -> Iterator[tuple[str, str]]:
                 yield "", line
             if question.params.url is not None:
                 yield "", question.params.url
-
-
-def _error_hint(task: DetailedTask) -> str:
-    """Return a hint that the result is an error of the tool, with which a task completes."""
-    if task.status != "completed" or not msgspec.json.decode(task.result).get("isError"):
-        return ""
-    return " (the result is an error: `genmcp tasks follow` shows it)"
 
 
 def _questions(task: DetailedTask) -> Questions:
