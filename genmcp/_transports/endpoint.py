@@ -271,15 +271,15 @@ class Endpoint:
         await self._page.serve(http)
 
     def _warn_if_late(self, scope: Scope) -> None:
-        """Warn once if jobs that are due had to wait for the first request of the process."""
+        """Warn once if the work on stored jobs begins only with the first request."""
         mux, worker = self.mux, self.mux.tasks.worker
         if self._was_started or not worker.dormant or IN_PROCESS in scope.get("extensions", ()):
             return
         # A suite offers that tool if a call can wait.
         if worker.options.schedules or mux.find("tools/call", RESULT_TOOL) is not None:
             logger.warning(
-                "%r: jobs that were due have waited for this first request; call start() of the "
-                "endpoint in the lifespan of the application that mounts it",
+                "%r: after a restart, stored jobs wait for the first request, which this is; call "
+                "start() of the endpoint in the lifespan of the application that mounts it",
                 mux,
             )
 

@@ -8,6 +8,8 @@ import pytest
 
 from genmcp import Continue, Done, Endpoint, JobOptions, Mux, Run, Suite, Tool, job
 from genmcp.errors import StoreUnavailable
+from genmcp.registry.endpoint import RegistryEndpoint
+from genmcp.registry.registry import Registry
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.testing import connect
 from tests.support.asgi import PATIENCE, Client, serving, until
@@ -77,7 +79,7 @@ async def test_first_request_goes_on_with_what_is_left(left: Path) -> None:
     await mux.aclose()
 
 
-LATE = "jobs that were due have waited for this first request"
+LATE = "stored jobs wait for the first request"
 
 
 async def test_mount_without_a_start_is_warned_once(
@@ -95,22 +97,24 @@ async def test_mount_without_a_start_is_warned_once(
     await mux.aclose()
 
 
-@pytest.mark.parametrize("case", ["started", "in process", "no job", "memory"])
-async def test_server_whose_jobs_do_not_wait_is_not_warned(
+@pytest.mark.parametrize("case", ["started", "in process", "no job", "memory", "registry"])
+async def test_server_that_needs_no_start_is_not_warned(
     case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was started, no process is restarted, no tool can wait, or nothing is stored."""
+    """It was started, no process is restarted, no tool can wait, nothing is stored, or no host can
+    start it.
+    """
     suite = Suite(name="studio", version="1", tools=[] if case == "no job" else [Works])
     store = None if case == "memory" else f"sqlite:///{tmp_path / 'studio.db'}"
     mux = Mux(suite, store=store, secret="a secret of 16 bytes")
-    endpoint = Endpoint(mux)
-    if case == "started":
+    endpoint = RegistryEndpoint(Registry([mux])) if case == "registry" else Endpoint(mux)
+    if case == "started" and isinstance(endpoint, Endpoint):
         endpoint.start()
-    if case == "in process":
+    if case == "in process" and isinstance(endpoint, Endpoint):
         async with connect(endpoint) as client:
             await client.tools()
     else:
-        sender = Client(endpoint)
+        sender = Client(endpoint, path="/studio", root_path="")
         await sender.send(sender.request("tools/list"))
 
     assert LATE not in caplog.text
