@@ -398,7 +398,7 @@ def test_explanation_of_an_unavailable_authorization_server(server: Guarded, run
     assert "HTTP 503" in lines[-1]
     at = [number for number, line in enumerate(lines) if line[4:].startswith("server metadata")]
     assert [lines[number][26:] for number in at] == [
-        "not at this URL (HTTP 404)",
+        "no document (HTTP 404)",
         "it answered HTTP 503",
     ]
     assert [lines[number + 1].strip() for number in at] == [
