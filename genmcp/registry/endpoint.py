@@ -143,6 +143,7 @@ class RegistryEndpoint(Listener):
             self._composite.loop = asyncio.get_running_loop()
             self._close_removed()
             endpoint = self._endpoints[mux] = Endpoint(mux, **self._options)
+            endpoint.start()  # no host can: its first request has made it
         return endpoint
 
     def announce(self, change: ServerChange) -> None:

@@ -136,7 +136,7 @@ class HeaderPolicy:
         if (loopback or self._hosts is not None) and not self._is_allowed_host(host, loopback):
             raise HttpRejected(
                 f"Host not allowed: {host.decode('latin-1')}. "
-                f"Add it to allowed_hosts if this server is meant to answer to that name.",
+                "Add it to allowed_hosts (--allowed-host) if this server answers to that name.",
                 status=421,
             )
 

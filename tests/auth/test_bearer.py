@@ -9,8 +9,17 @@ import msgspec
 import pytest
 
 import genmcp
-from genmcp import ConfigurationError, Endpoint, Suite
-from genmcp.auth import Bearer
+from genmcp import (
+    Access,
+    Channel,
+    Client,
+    ConfigurationError,
+    Endpoint,
+    Suite,
+    Unauthorized,
+    tool,
+)
+from genmcp.auth import Bearer, Introspection, InvalidToken, Jwt
 from genmcp.auth.authenticator import Authenticator
 from tests.support.tokens import ISSUER, RESOURCE, Tokens
 
@@ -24,7 +33,9 @@ from tests.support.tokens import ISSUER, RESOURCE, Tokens
         ({"resource": "https://mcp.example.com/mcp?tenant=1"}, "resource"),
         ({"resource": "https://user@mcp.example.com/mcp"}, "resource"),
         ({"issuers": ISSUER}, "issuers"),
-        ({"issuers": []}, "issuers"),
+        ({"issuers": [], "verify": None}, "issuers"),
+        ({"issuers": [], "verify": Jwt()}, "issuers"),
+        ({"issuers": [], "verify": Introspection("https://a.example/i", "a", "b")}, "issuers"),
         ({"issuers": ["login.example.com"]}, "issuers"),
         ({"issuers": [ISSUER, "http://login.example.com"]}, "issuers"),
         ({"issuers": [f"{ISSUER}?tenant=1"]}, "issuers"),
@@ -50,6 +61,32 @@ def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
 
     with pytest.raises(ConfigurationError, match=rf"^{named}"):
         Bearer(**given)
+
+
+class Keys:
+    """Verifies a key that was issued by hand."""
+
+    async def verify(self, token: str) -> Access:
+        if token != "the-key":
+            raise InvalidToken("the key is unknown")
+        return Access(client_id="reports")
+
+
+async def test_static_keys_need_no_authorization_server() -> None:
+    """The metadata names none, so that no client begins a login that cannot end."""
+
+    @tool
+    def whoami(channel: Channel) -> str:
+        return str(channel.access and channel.access.client_id)
+
+    bearer = Bearer(RESOURCE, verify=Keys())
+    endpoint = Endpoint(Suite(name="test", version="1", tools=[whoami]), auth=bearer)
+    assert "authorization_servers" not in msgspec.json.decode(bearer.metadata)
+    async with Client(endpoint, auth="the-key") as client:
+        assert (await client.call("whoami")).text == "reports"
+    with pytest.raises(Unauthorized):
+        await Client(endpoint, auth="another").open()
+    await endpoint.aclose()
 
 
 def test_bearer_is_frozen() -> None:
