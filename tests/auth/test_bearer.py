@@ -12,7 +12,8 @@ import genmcp
 from genmcp import ConfigurationError, Endpoint, Suite
 from genmcp.auth import Bearer
 from genmcp.auth.authenticator import Authenticator
-from tests.support.tokens import ISSUER, RESOURCE, Tokens
+from tests.support.asgi import Client
+from tests.support.tokens import ISSUER, RESOURCE, Tokens, guarded
 
 
 @pytest.mark.parametrize(
@@ -139,3 +140,16 @@ def test_no_other_module_imports_the_extensions() -> None:
     ]
 
     assert importing == []
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("mcp.example.com", 200), ("evil.example.com", 421), ("localhost", 200)]
+)
+async def test_host_of_the_resource_may_be_asked_for(host: str, status: int) -> None:
+    """Behind a proxy on the same machine, whose requests have the public name."""
+    client = Client(guarded(), client=("127.0.0.1", 5000))
+    headers = {"host": host, "authorization": "Bearer ada"}
+
+    response = await client.send(client.request("tools/list"), headers=headers)
+
+    assert response.status == status
