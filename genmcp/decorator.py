@@ -134,7 +134,7 @@ def tool(
 
 
 def tool(function: Any = None, /, **options: Any) -> Any:
-    """Attach a tool to a function, and return the function; of one that is a tool already, a copy.
+    """Attach a tool to a function, and return the function.
 
         @tool
         async def forecast(city: str, days: int = 3, *, channel: Channel) -> str:
@@ -159,7 +159,9 @@ def tool(function: Any = None, /, **options: Any) -> Any:
 
         tool(name="search", description="Searches.", input_schema=schema)(search)
 
-    A method may be decorated too; the method of an instance is then registered.
+    A method may be decorated too; the method of an instance is then registered. For a function that
+    is a tool already, the result is a copy of it with a tool of its own, which has the steps of the
+    first one, and those of its options that are not given: `tool(name="kb_search")(search)`.
 
     Raises:
         ConfigurationError: it is not a function, a parameter cannot be passed by name, a type is
@@ -351,8 +353,10 @@ def _decorate(kind: type[FunctionComponent], function: Any, options: Mapping[str
     attribute = f"__genmcp_{kind._decorator}__"
     earlier = getattr(function, attribute, None)
     if earlier is not None and earlier._function is function:
-        # Another component of one function, with the same steps: the first one stays as it is.
+        # Another component of one function: the first one stays as it is. It keeps the steps, and
+        # the options, such as scopes, without which more clients could use it.
         function, steps = _copy_of(function), earlier.function_steps
+        options = {**earlier._options, **options}
     made = kind(function, options, steps)
     setattr(function, attribute, made)
     function.__dict__["step"] = partial(_add_step, made)

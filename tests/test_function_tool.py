@@ -15,6 +15,7 @@ import pytest
 from pydantic import Field
 
 from genmcp import (
+    Access,
     Channel,
     ConfigurationError,
     Continue,
@@ -486,9 +487,9 @@ def test_decorator_takes_every_option_of_the_class(
 
 
 async def test_second_tool_of_a_function_is_another_one() -> None:
-    """`tool(name=...)(function)` leaves the tool that the function is already, with its steps."""
+    """The first one stays as it is; the other has its steps and options, such as scopes."""
 
-    @tool
+    @tool(scopes=["parts"], title="Part")
     async def part(number: str, *, count: int = 2) -> Continue:
         """Finds a part."""
         return elicit("Sure?", {"type": "object", "properties": {}}).then(found)
@@ -500,7 +501,11 @@ async def test_second_tool_of_a_function_is_another_one() -> None:
     kb_part = tool(name="kb_part")(part)
 
     assert [definition(each).name for each in (part, kb_part)] == ["part", "kb_part"]
-    async with connect(suite(part, kb_part), handler=AcceptingHandler()) as client:
+    routes = [ToolRoute.of(function_component(FunctionTool, each)) for each in (part, kb_part)]
+    assert [(each.definition.title, *each.scopes) for each in routes] == [("Part", "parts")] * 2
+    access = Access(subject="ann", scopes=frozenset({"parts"}))
+    served = suite(part, kb_part)
+    async with connect(served, handler=AcceptingHandler(), access=access) as client:
         for name in ("part", "kb_part"):
             assert (await client.call(name, {"number": "M6"})).text == "2 M6"
 
