@@ -43,7 +43,7 @@ BUDGETS = {
     "catalogue": 216,
     "handles binding": 330,
     "openapi": 570,
-    "overflow": 335,
+    "overflow": 337,
     "": 3_045,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
