@@ -43,8 +43,8 @@ BUDGETS = {
     "catalogue": 216,
     "handles binding": 330,
     "openapi": 616,
-    "overflow": 335,
-    "": 3_025,  # the modules at the top, and the console
+    "overflow": 337,
+    "": 3_045,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {

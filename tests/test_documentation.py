@@ -295,6 +295,9 @@ async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) 
         ("everything", "greeter/greet", {"name": "Ada"}, "Hello, Ada."),
         ("everything", "parts/reorder_part", {"part": "M6x20"}, '{"order":1,"count":1}'),
         ("tenants", "greeter/greet", {"name": "Ada"}, "Hello, Ada."),
+        ("pooled", "in_stock", {"part": "screw"}, "7"),
+        ("mounted", "find", {"number": "M6x20"}, "520 of M6x20"),
+        ("mounted", "kb_lookup", {"term": "leak"}, "How to mend a leak"),
     ],
 )
 async def test_documentation_shows_the_results_of_its_tools(

@@ -107,10 +107,15 @@ class Endpoint:
         self._owns_mux = self.mux is not target
         if auth is not None and principal is not authenticated:
             raise ConfigurationError("principal= belongs to Bearer if auth= is given")
-        self._admission = Admission(
-            self.mux, security, principal if auth is None else None, copy_assigns, keep_assigns
-        )
         self.authenticator = None if auth is None else _authenticator_of(auth)
+        self._admission = Admission(
+            self.mux,
+            security,
+            principal if auth is None else None,
+            copy_assigns,
+            keep_assigns,
+            None if self.authenticator is None else self.authenticator.bearer.resource,
+        )
         self.console = console
         self._page: Console | None = None
         self._heartbeat = heartbeat

@@ -21,7 +21,8 @@ from genmcp import (
 )
 from genmcp.auth import Bearer, Introspection, InvalidToken, Jwt
 from genmcp.auth.authenticator import Authenticator
-from tests.support.tokens import ISSUER, RESOURCE, Tokens
+from tests.support.asgi import Client as AsgiClient
+from tests.support.tokens import ISSUER, RESOURCE, Tokens, guarded
 
 
 @pytest.mark.parametrize(
@@ -177,3 +178,16 @@ def test_no_other_module_imports_the_extensions() -> None:
     ]
 
     assert importing == ["client/auth/dpop.py"]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("mcp.example.com", 200), ("evil.example.com", 421), ("localhost", 200)]
+)
+async def test_host_of_the_resource_may_be_asked_for(host: str, status: int) -> None:
+    """Behind a proxy on the same machine, whose requests have the public name."""
+    client = AsgiClient(guarded(), client=("127.0.0.1", 5000))
+    headers = {"host": host, "authorization": "Bearer ada"}
+
+    response = await client.send(client.request("tools/list"), headers=headers)
+
+    assert response.status == status
