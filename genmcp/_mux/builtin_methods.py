@@ -43,7 +43,7 @@ from genmcp.protocol.tasks import TaskParams, UpdateTaskParams
 from genmcp.protocol.value import Result
 from genmcp.question.elicitation import FormQuestion
 from genmcp.question.packing import unpack
-from genmcp.tasks.attempt import NotRunnableHere
+from genmcp.tasks.outcomes import NotRunnableHere
 from genmcp.tasks.service import TaskChange, TaskService
 
 logger = logging.getLogger("genmcp")

@@ -76,8 +76,8 @@ from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.value import Result
 from genmcp.server import resolve_route
 from genmcp.stores.store import Put
-from genmcp.tasks.attempt import NotRunnableHere, wait_error_of
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.outcomes import NotRunnableHere, wait_error_of
 from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.retrying import ProcessStops
 from genmcp.tasks.service import TaskMessage, TaskService

@@ -35,7 +35,7 @@ from genmcp.core.seal import Purpose
 from genmcp.core.task import Task, replace_task
 from genmcp.errors import InvalidParams, Overloaded, StoreError
 from genmcp.protocol.value import Result
-from genmcp.tasks.attempt import finished_with_error
+from genmcp.tasks.outcomes import finished_with_error
 from genmcp.tasks.records import Stored
 
 _TOKEN_BITS: Final = 40

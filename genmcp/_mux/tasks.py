@@ -70,8 +70,8 @@ from genmcp.protocol.tasks import (
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Result, Value
 from genmcp.question.packing import unpack
-from genmcp.tasks.attempt import NotRunnableHere, finished_with_error
 from genmcp.tasks.options import JobEnvironment, JobOptions
+from genmcp.tasks.outcomes import NotRunnableHere, finished_with_error
 from genmcp.tasks.progress import JobProgress, ProgressWriter
 from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import Resume, TaskService

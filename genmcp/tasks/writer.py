@@ -24,9 +24,9 @@ from genmcp.core.waiting import Asking, Finished, Following, Suspended, Working
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable
 from genmcp.stores.clocks import steady
 from genmcp.stores.deliveries import Deliveries
-from genmcp.tasks.attempt import outcome_rejected, result_rejected
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.outcomes import outcome_rejected, result_rejected
 from genmcp.tasks.records import HeldTask, Stored, TaskRecords, Transition
 from genmcp.tasks.retrying import RetriedWrites
 
