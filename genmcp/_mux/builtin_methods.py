@@ -12,7 +12,8 @@ import msgspec
 from genmcp._mux.changes import Subscription
 from genmcp._mux.continuations import Continuations, has_tasks
 from genmcp._mux.services import MuxServices
-from genmcp._mux.tasks import StoredRequest, detailed_task
+from genmcp._mux.stored_request import StoredRequest
+from genmcp._mux.task_results import detailed_task
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.core.access import Access

@@ -24,30 +24,14 @@ from genmcp._mux.questions import (
     read_answers,
 )
 from genmcp._mux.services import MuxServices
-from genmcp._mux.tasks import (
-    StoredRequest,
-    TaskCaller,
-    Tasks,
-    TaskSink,
-    create_task_result,
-    flush,
-    forward_notification,
-    notify,
-    pending_requests,
-    suspension_of,
-    task_result,
-    to_finished,
-)
+from genmcp._mux.stored_request import StoredRequest
+from genmcp._mux.task_results import create_task_result, task_result, to_finished
+from genmcp._mux.task_sink import TaskCaller, TaskSink, flush, forward_notification
+from genmcp._mux.tasks import Tasks, notify, pending_requests, suspension_of
 from genmcp._mux.telemetry import OnStep
 from genmcp.cancellation import cancel_requested
 from genmcp.channel import CallContext, CallServices, Channel
-from genmcp.core.call import (
-    AccessRecord,
-    CallPhase,
-    CancelTask,
-    Follow,
-    Suspend,
-)
+from genmcp.core.call import AccessRecord, CallPhase, CancelTask, Follow, Suspend
 from genmcp.core.client_key import ClientKey
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Done, Failed, Outcome, digest, pack

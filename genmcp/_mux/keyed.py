@@ -25,7 +25,8 @@ import msgspec
 from genmcp._mux.continuations import Continuations
 from genmcp._mux.performing import report
 from genmcp._mux.services import MuxServices
-from genmcp._mux.tasks import StoredRequest, task_result
+from genmcp._mux.stored_request import StoredRequest
+from genmcp._mux.task_results import task_result
 from genmcp.cancellation import run_to_completion
 from genmcp.channel import Channel
 from genmcp.core.call import AccessRecord
