@@ -44,7 +44,7 @@ BUDGETS = {
     "handles binding": 330,
     "openapi": 616,
     "overflow": 337,
-    "": 3_045,  # the modules at the top, and the console
+    "": 3_050,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {

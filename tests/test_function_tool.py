@@ -589,7 +589,5 @@ def test_docstring_may_have_arguments_alone() -> None:
     Args:
         room: the room
     """
-    listed = definition(tool(description="Books a room.")(book))
-
-    assert listed.description == "Books a room."
     assert definition(tool(book)).description is None
+    assert definition(tool(description="Books a room.")(book)).description == "Books a room."
