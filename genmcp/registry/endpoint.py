@@ -122,6 +122,12 @@ class RegistryEndpoint(Listener):
         below = auth.document.paths[0] + "/{server}"
         return [root, route_to(auth.document, below, name="mcp-metadata")]
 
+    def start(self) -> None:
+        """Start the work on stored jobs, of all servers and of their composite: `Endpoint.start`."""
+        self._composite.start()
+        for mux in self.registry.enabled.values():
+            self._endpoint(mux)
+
     async def aclose(self) -> None:
         """Close all endpoints, and the mux of the composite server.
 
@@ -143,7 +149,7 @@ class RegistryEndpoint(Listener):
             self._composite.loop = asyncio.get_running_loop()
             self._close_removed()
             endpoint = self._endpoints[mux] = Endpoint(mux, **self._options)
-            endpoint.start()  # no host can: its first request has made it
+            endpoint.start()
         return endpoint
 
     def announce(self, change: ServerChange) -> None:

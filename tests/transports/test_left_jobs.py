@@ -101,8 +101,8 @@ async def test_mount_without_a_start_is_warned_once(
 async def test_server_that_needs_no_start_is_not_warned(
     case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """It was started, no process is restarted, no tool can wait, nothing is stored, or no host can
-    start it.
+    """It was started, no process is restarted, no tool can wait, nothing is stored, or the request
+    has made it.
     """
     suite = Suite(name="studio", version="1", tools=[] if case == "no job" else [Works])
     store = None if case == "memory" else f"sqlite:///{tmp_path / 'studio.db'}"
@@ -142,6 +142,16 @@ async def test_lifespan_goes_on_with_what_is_left(
     await endpoint({"type": "lifespan"}, receive, send)
     assert response == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert LATE not in caplog.text
+    await mux.aclose()
+
+
+async def test_registry_that_is_started_goes_on_with_what_is_left(left: Path) -> None:
+    """No request is needed, to whichever of its servers."""
+    endpoint = RegistryEndpoint(Registry([mux := studio(left)]))
+    endpoint.start()
+    async with asyncio.timeout(PATIENCE):
+        await done.wait()
+    await endpoint.aclose()
     await mux.aclose()
 
 
