@@ -27,24 +27,24 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # Folders, and their lines of code. A module counts for the first row that its path begins with; the
 # leading underscore of a folder is left out.
 BUDGETS = {
-    "auth/ client/auth/ core/auth/": 3_890,
-    "client/ core/client/": 5_548,
-    "tasks/": 3_695,
-    "stores/": 3_210,
-    "mux/": 3_190,
-    "transports/": 3_270,
+    "auth/ client/auth/ core/auth/": 3_879,
+    "client/ core/client/": 5_551,
+    "tasks/": 3_817,
+    "stores/": 3_218,
+    "mux/": 3_216,
+    "transports/": 3_290,
     "cli/": 3_360,
-    "extensions/": 1_115,
+    "extensions/": 980,
     "testing/": 400,
-    "hub/ composite/ registry/ discovery": 2_796,
+    "hub/ composite/ registry/ discovery": 2_804,
     "schema/": 1_595,
-    "protocol/ wire/ core/": 4_421,
+    "protocol/ wire/ core/": 4_438,
     "prompts/ resources/ question/ suite/ telemetry/": 2_670,
     "catalogue": 216,
     "handles binding": 330,
     "openapi": 616,
     "overflow": 337,
-    "": 3_050,  # the modules at the top, and the console
+    "": 3_090,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {

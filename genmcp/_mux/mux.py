@@ -128,7 +128,7 @@ class Mux:
         self._carry_messages(clock)
         self._store_calls(jobs or JobOptions(), external)
         self.builtin = BuiltinMethods(self, self.continuations)
-        self.observers.attach(self.waiting_calls, self.streams, self.tasks.worker, self.store)
+        self.observers.attach(self.waiting_calls, self.streams, self.tasks.service, self.store)
         # Chosen once: without telemetry, a call pays nothing for it.
         self.handle = self._observed if self.observers else self._handled
 

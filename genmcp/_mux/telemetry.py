@@ -29,7 +29,7 @@ from genmcp.stores.deliveries import Backlog
 from genmcp.stores.outages import StoreFailure
 from genmcp.stores.store import Store
 from genmcp.tasks.options import StepObserver
-from genmcp.tasks.worker import TaskWorker
+from genmcp.tasks.service import TaskService
 from genmcp.wire.encoder import EncodedResult
 
 logger = logging.getLogger("genmcp")
@@ -123,7 +123,7 @@ class Gauges(msgspec.Struct, eq=False):
 
     _open_calls: Sized
     _open_streams: Sized
-    _worker: TaskWorker
+    _tasks: TaskService
     _store: Store
     _collected: Backlogs = {}
     _valid_until: float = 0.0
@@ -144,7 +144,7 @@ class Gauges(msgspec.Struct, eq=False):
         None: the store does not respond within a second. In a thread that runs an event loop,
         return the previous result: waiting would block the loop.
         """
-        loop = self._worker.loop
+        loop = self._tasks.worker.loop
         if loop is None:
             return {}
         if steady() >= self._valid_until:
@@ -155,7 +155,7 @@ class Gauges(msgspec.Struct, eq=False):
                 try:
                     reading.result(3 * _TIMEOUT)
                 except (TimeoutError, asyncio.CancelledError):  # the loop is blocked, or was closed
-                    return dict.fromkeys(self._worker.options.queues)
+                    return dict.fromkeys(self._tasks.worker.options.queues)
         return self._collected
 
     def is_store_up(self) -> bool:
@@ -166,11 +166,11 @@ class Gauges(msgspec.Struct, eq=False):
         return None not in self.backlogs().values() and not self._store.outages.failing
 
     async def _collect(self) -> None:
-        found: dict[str, Backlog | None] = dict.fromkeys(self._worker.options.queues)
+        found: dict[str, Backlog | None] = dict.fromkeys(self._tasks.worker.options.queues)
         try:  # the readiness of the process has the reason of a failure
             async with asyncio.timeout(_TIMEOUT):
                 for queue in found:
-                    found[queue] = await self._worker.backlog(queue)
+                    found[queue] = await self._tasks.backlog(queue)
         except (TimeoutError, StoreError, ConfigurationError) as error:
             logger.debug("the gauges are not known: %s", error)
         self._collected, self._valid_until = found, steady() + _CACHE
@@ -288,10 +288,10 @@ class Observers(StepObserver):
         return bool(self.all)
 
     def attach(
-        self, open_calls: Sized, open_streams: Sized, worker: TaskWorker, store: Store
+        self, open_calls: Sized, open_streams: Sized, tasks: TaskService, store: Store
     ) -> None:
         """Notify all observers of their mux; the arguments are those of `Gauges`."""
-        self._gauges = Gauges(open_calls, open_streams, worker, store)
+        self._gauges = Gauges(open_calls, open_streams, tasks, store)
         self._outages = store.outages
         for each in self.all:
             self._attach(each)

@@ -213,6 +213,7 @@ class Endpoint:
         Starlette does not forward its lifespan to a route. Does nothing if the work has started, or
         if the store is not durable.
         """
+        self.mux.tasks.service.log_start()
         if self.mux.tasks.worker.dormant or (self._durable and self._at_work is None):
             self._wake()
 
@@ -292,6 +293,7 @@ class Endpoint:
         """Start to work on the jobs in the store, and register their release at shutdown."""
         self._was_started = True
         worker, at_work = self.mux.tasks.worker, self._at_work
+        self.mux.tasks.service.log_start()
         lost = at_work is not None and at_work.gone  # its loop was closed without a shutdown
         if worker.dormant or lost:
             worker.wake()

@@ -459,7 +459,7 @@ def _service_lines(stats: ServiceStats) -> Iterator[str]:
 
 
 def _queue_row(queue: QueueSummary) -> list[str]:
-    backlog, served = queue.backlog, "yes" if queue.served else "no"
+    backlog, served = queue.backlog, {True: "yes", False: "no", None: ""}[queue.served]
     oldest = duration(backlog.age) if backlog.age else ""
     return [queue.name, served, str(backlog.waiting), str(backlog.held), oldest]
 

@@ -31,7 +31,6 @@ from genmcp.cli.target import SERVED_HELP, load_attribute, load_mux
 from genmcp.cli.worker import (
     HostPort,
     check_store,
-    describe_state,
     metrics_option,
     serve_metrics,
     stop_on_signals,
@@ -316,7 +315,6 @@ def _create_app(endpoint: Endpoint, options: ServeOptions) -> Starlette:
 
     @asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
-        logger.info("process %d started, %s", os.getpid(), describe_state(endpoint.mux))
         if options.drain:
             _drain_on_sigterm(health, options.drain)
         try:

@@ -35,12 +35,6 @@ _RETRY_DELAY: Final = 1.0  # seconds between attempts to start on an unavailable
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
-def describe_state(mux: Mux) -> str:
-    """Return which store and queues *mux* uses, for a log record, without credentials."""
-    queues = ", ".join(mux.tasks.worker.options.queues)
-    return f"store: {mux.store!r}, queues: {queues}"
-
-
 class HostPort(NamedTuple):
     """A host and a port to listen on."""
 
@@ -190,7 +184,7 @@ async def _work(mux: Mux) -> None:
         except StoreUnavailable as error:
             warnings.log(logging.ERROR, "no jobs are run until the store is available: %s", error)
         await asyncio.sleep(_RETRY_DELAY)
-    logger.info("worker of %s started, %s", mux.server.info.name, describe_state(mux))
+    logger.info("worker of %s started, %s", mux.server.info.name, jobs)
     await jobs.worker.ended()
     # The process must fail: a supervisor restarts a process that exits, but cannot see that a
     # running process does not work any more.

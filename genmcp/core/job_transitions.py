@@ -1,5 +1,6 @@
 """The transitions of a task that waits for a job: retries, deferrals, deadlines, saved state."""
 
+from datetime import UTC, datetime
 from typing import Final
 
 from msgspec.structs import replace
@@ -9,7 +10,11 @@ from genmcp.core.task import Task
 from genmcp.core.waiting import ExternalJob, Following, Working, scheduled
 from genmcp.errors import IllegalTransition, JobExpired, WaitTimedOut
 
+UNSERVED: Final = "Waiting for a worker"
+"""The status message of a task whose queue is not served by any process."""
+
 _LONGEST_PAUSE: Final = 600.0  # seconds between two submissions of one job to an engine
+_DOUBLINGS: Final = 16  # of the pause: more would only make a larger number
 
 
 def retry_job(task: Task, now: float, chance: float = 0.0) -> Task:
@@ -29,19 +34,39 @@ def retry_job(task: Task, now: float, chance: float = 0.0) -> Task:
     return replace(task.resubmit(now, delay), work=failed)
 
 
-def submit_again(task: Task, now: float, submissions: int, pause: float) -> Task:
+def submit_again(task: Task, now: float, submissions: int) -> Task:
     """Return *task*, whose job an engine may have lost, to be submitted again with the same id.
-
-    The job may also wait in a long queue of the engine, which repetitions make longer. Each of them
-    is therefore twice as long after the last one: *pause* is the first, in seconds.
 
     Raises:
         IllegalTransition: it was submitted again already, more often than *submissions*.
     """
     if task.submissions != submissions:
         raise IllegalTransition("submit", f"submitted {task.submissions} times")
-    due = now + min(pause * 2**task.submissions, _LONGEST_PAUSE)
-    return replace(task, due=due, submissions=task.submissions + 1)
+    return replace(task, updated=now, submissions=task.submissions + 1)
+
+
+def submission_pause(task: Task, pause: float) -> float:
+    """Return the seconds after which an engine is considered to have lost the job of *task*.
+
+    They are counted from when the job was due, or was submitted again. The job may also wait in a
+    long queue of the engine, which repetitions make longer: after the first one, *pause* doubles
+    with each.
+    """
+    if not task.submissions:
+        return 0.0
+    doublings = min(task.submissions - 1, _DOUBLINGS)
+    return min(pause * (1 << doublings), _LONGEST_PAUSE)
+
+
+def untaken(task: Task) -> str | None:
+    """Return a text for a job that was submitted to an engine again, and that no worker has taken.
+
+    None: it is not known to wait for a worker of an engine.
+    """
+    if not task.submissions or task.job is None or task.held_delivery is not None:
+        return None
+    since = datetime.fromtimestamp(task.due, UTC).isoformat(" ", "seconds")
+    return f"{UNSERVED}: submitted {task.submissions + 1} times, not taken since {since}"
 
 
 def park_job(task: Task, now: float, delay: float) -> Task:
@@ -62,14 +87,15 @@ def expire_job(task: Task, now: float) -> Task:
         IllegalTransition: it has no job with a deadline.
     """
     work = task.work
-    if not isinstance(work, Working) or task.settled or work.deadline is None:
+    if not isinstance(work, Working | Following) or task.settled or work.deadline is None:
         raise IllegalTransition("expire", task.status)
     return task.settle(expired_outcome(work), now).take_over(now)
 
 
-def expired_outcome(work: Working) -> bytes:
+def expired_outcome(work: Working | Following) -> bytes:
     """Return the packed outcome of a job that has passed its deadline."""
-    return pack(Failed(WaitTimedOut() if work.failures else JobExpired()))
+    began = isinstance(work, Following) or work.failures
+    return pack(Failed(WaitTimedOut() if began else JobExpired()))
 
 
 def record_submission(task: Task, now: float, ref: ExternalJob) -> Task:
@@ -80,7 +106,7 @@ def record_submission(task: Task, now: float, ref: ExternalJob) -> Task:
     """
     if not isinstance(task.work, Following) or task.settled:
         raise IllegalTransition("submit", "settled" if task.settled else task.status)
-    return replace(task, updated=now, work=Following(ref))
+    return replace(task, updated=now, work=replace(task.work, ref=ref))
 
 
 def retry_task(task: Task, id: str, node: str, now: float) -> Task:

@@ -159,11 +159,27 @@ class ExternalJob(Wait[Any], msgspec.Struct, frozen=True, omit_defaults=True):
     """A job of another queue: the *scheme* of its `ExternalQueue`, and its name there.
 
     call: its submission, if the task that waits for it is to submit it: `ExternalQueue.job`.
+    expires: seconds after which the wait for it fails.
     """
 
     scheme: str
     ref: str
     call: ExternalCall | None = None
+    expires: Seconds | None = None
+
+    def options(self, *, expires: float) -> "ExternalJob":
+        """Return this job with a limit on the wait for it, including the time in its queue.
+
+            return celery.job("reports.build", month).options(expires=3600).then(self.built)
+
+        After that the job is cancelled, as with its call, and the wait fails with WaitTimedOut.
+
+        Raises:
+            ContractError: *expires* is no positive number of seconds.
+        """
+        if isinstance(expires, bool) or not isinstance(expires, int | float) or not expires > 0:
+            raise ContractError(f"expires is a positive number of seconds, not {expires!r}")
+        return msgspec.structs.replace(self, expires=float(expires))
 
 
 GroupMode: TypeAlias = Literal["all", "outcomes"]
@@ -419,9 +435,10 @@ class Working(msgspec.Struct, frozen=True, tag="working", omit_defaults=True):
 
 
 class Following(msgspec.Struct, frozen=True, tag="following", omit_defaults=True):
-    """The call waits for a job of an external queue."""
+    """The call waits for a job of an external queue, until the Unix time *deadline*."""
 
     ref: ExternalJob
+    deadline: float | None = None
 
 
 class PartOf(msgspec.Struct, frozen=True, array_like=True):
@@ -496,6 +513,9 @@ Work: TypeAlias = Running | Awaiting | Working | Following | Gathering | Asking
 
 def scheduled(work: Work, now: float) -> tuple[Work, float]:
     """Return *work* as a task begins to wait for it at *now*, and the time when it is due."""
+    if isinstance(work, Following) and work.ref.expires is not None:
+        ref = msgspec.structs.replace(work.ref, expires=None)  # `settle` knows its two names only
+        return Following(ref, now + work.ref.expires), now
     if not isinstance(work, Working):
         return work, now
     due = now + work.job.delay

@@ -123,7 +123,7 @@ class RegistryEndpoint(Listener):
         return [root, route_to(auth.document, below, name="mcp-metadata")]
 
     def start(self) -> None:
-        """Start the work on stored jobs, of all servers and of their composite: `Endpoint.start`."""
+        """Start the work on stored jobs, of all servers and their composite: `Endpoint.start`."""
         self._composite.start()
         for mux in self.registry.enabled.values():
             self._endpoint(mux)

@@ -2,11 +2,11 @@
 
 import asyncio
 import os
-from threading import Lock, Thread
+from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from genmcp.core.waiting import ExternalCall
-from genmcp.tasks.queues import EngineQueue, ExternalStatus, Phase
+from genmcp.tasks.queues import AttemptFailed, EngineQueue, ExternalStatus, Phase
 
 __all__ = ["CeleryQueue"]
 
@@ -52,7 +52,10 @@ class CeleryQueue(EngineQueue):
             state: str = _run_in_loop(self.run(id))
             return state
 
-        self._task = self._app.task(run, name=name, shared=False, ignore_result=True)
+        # `throws`: a failed attempt, whose traceback genmcp has logged, is no error of the worker.
+        self._task = self._app.task(
+            run, name=name, shared=False, ignore_result=True, throws=(AttemptFailed,)
+        )
 
     async def submit(self, id: str, job: str) -> None:
         # In a thread, because Celery has blocking clients only. `shadow`: its monitoring shows the
@@ -83,6 +86,7 @@ class CeleryQueue(EngineQueue):
 # process has one loop for all jobs, so that they share the connections to the store, and the
 # heartbeat goes on while a `def` job blocks.
 
+_HAND_OVER: Final = 10.0  # seconds: the cleanup of a job has 5, and the write follows
 _loops: Final[dict[int, asyncio.AbstractEventLoop]] = {}  # by process id: one of a parent is dead
 _starting: Final = Lock()
 
@@ -90,15 +94,25 @@ _starting: Final = Lock()
 def _run_in_loop(work: Any) -> Any:
     """Run *work* in the loop of this process, and return its result; cancel it on any exception.
 
-    Celery raises `SoftTimeLimitExceeded` in this thread, for example.
+    Celery raises `SoftTimeLimitExceeded` in this thread, and SystemExit when it terminates this
+    process: *work* then has the time to hand its job over.
     """
+    ended = Event()
+
+    async def run() -> Any:
+        try:
+            return await work
+        finally:
+            ended.set()
+
     with _starting:
         loop = _loops.get(os.getpid())
         if loop is None:
             loop = _loops[os.getpid()] = asyncio.new_event_loop()
             Thread(target=loop.run_forever, name="genmcp jobs", daemon=True).start()
-    running = asyncio.run_coroutine_threadsafe(work, loop)
+    running = asyncio.run_coroutine_threadsafe(run(), loop)
     try:
         return running.result()
     finally:
         running.cancel()
+        ended.wait(_HAND_OVER)

@@ -17,15 +17,18 @@ hands its job over.
 
 import asyncio
 import logging
+import os
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any
+from socket import gethostname
+from typing import Any, Final
 
 from genmcp.cancellation import cancel_and_wait
 from genmcp.core.outcome import Failed, unpack
 from genmcp.core.task import Task
 from genmcp.core.waiting import Working
 from genmcp.errors import TaskNotFound
+from genmcp.log_throttle import LogThrottle
 from genmcp.stores.clocks import steady
 from genmcp.tasks.follower import TaskChange, follow_task
 from genmcp.tasks.heartbeats import Heartbeats, ProcessName
@@ -34,6 +37,8 @@ from genmcp.tasks.records import TaskRecords
 from genmcp.tasks.runner import TaskRunner, parse_queued_id
 
 logger = logging.getLogger("genmcp")
+
+_WARNING_INTERVAL: Final = 60.0  # seconds between two warnings about unknown tasks
 
 
 class EngineWorker:
@@ -52,11 +57,12 @@ class EngineWorker:
         self._runner = runner
         self._records = records
         self._lease = lease
-        self._name = ProcessName("engine-")
+        self._name = ProcessName(f"engine-{gethostname()}-")
         self._process = ""
         self._runs = 0
         self._heartbeats: Heartbeats
         self._beating: asyncio.Task[None] | None = None
+        self._unknown = LogThrottle(logger, _WARNING_INTERVAL)
 
     async def run(self, id: str) -> str:
         """Run the job with *id*, and show meanwhile that this process is alive: see `RunJob`."""
@@ -64,6 +70,7 @@ class EngineWorker:
             store, prefix = self._records.store, self._records.prefix
             self._heartbeats = Heartbeats(store, self._name, self._lease, prefix)
             self._process, self._runs, self._beating = self._name(), 0, None
+            logger.info("process %d runs jobs of an engine, store: %r", os.getpid(), store)
         self._runs += 1
         try:
             if steady() > self._heartbeats.next_beat:
@@ -91,7 +98,16 @@ class EngineWorker:
         """
         id, delivery, _ = parse_queued_id(queued_id)
         stored = await self._records.find(id)
-        if stored is None or stored.task.job is None:
+        if stored is None:
+            self._unknown.log(
+                logging.WARNING,
+                "an engine delivered task %s, which is not in %r: it has ended and expired, or the "
+                "process that submitted it uses another store (GENMCP_STORE) or audience",
+                id,
+                self._records.store,
+            )
+            return f"no such task in {self._records.store!r}"
+        if stored.task.job is None:
             return "ended before"
         if delivery != stored.task.delivery_id or stored.task.held_delivery is not None:
             return "runs elsewhere"

@@ -12,10 +12,11 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Final
 
 from genmcp.cancellation import run_to_completion
-from genmcp.core.job_transitions import record_submission
+from genmcp.core.job_transitions import expired_outcome, record_submission
 from genmcp.core.outcome import Failed, pack
 from genmcp.core.task import Task
 from genmcp.core.waiting import ExternalCall, ExternalJob, Following
@@ -33,7 +34,7 @@ from genmcp.tasks.outcomes import NotRunnableHere, pack_failure, pack_result
 from genmcp.tasks.progress import ProgressWriter
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.records import HeldTask, external_label
-from genmcp.tasks.writer import TaskWriter
+from genmcp.tasks.writer import TaskWriter, settlement
 
 logger = logging.getLogger("genmcp")
 
@@ -96,13 +97,22 @@ class ExternalJobs:
             )
         outcome, pause = None, self._lease
         started: ExternalJob | None = ref
+        assert isinstance(task.work, Following)
+        deadline = inf if task.work.deadline is None else task.work.deadline
+        left = deadline - self._records.now()
+        if left <= 0:
+            expired = settlement(expired_outcome(task.work))
+            if ref.call is None:
+                await self.cancel(ref)
+            return await self._writer.settle(held, expired)
         if ref.call is not None:
             # Not interrupted by a cancellation: whether it was submitted would be unknown.
             started = await run_to_completion(self._start(held, queue, ref, ref.call))
         if started is not None:
             outcome = await self._retry(partial(self._reported, started))
             if outcome is None:
-                outcome, pause = await self._poll(held, queue, started)
+                outcome, pause = await self._poll(held, queue, started, min(left, _TURN))
+        pause = max(0.0, min(pause, deadline - self._records.now()))
 
         def after(task: Task, now: float) -> Task:
             return task.resubmit(now, pause) if outcome is None else task.settle(outcome, now)
@@ -139,9 +149,9 @@ class ExternalJobs:
         return started
 
     async def _poll(
-        self, held: HeldTask, queue: ExternalQueue, ref: ExternalJob
+        self, held: HeldTask, queue: ExternalQueue, ref: ExternalJob, seconds: float
     ) -> tuple[bytes | None, float]:
-        """Follow a job to its end, or for a turn.
+        """Follow a job to its end, or for a turn of some *seconds*.
 
         Return its outcome, None if it has not ended, and the seconds until it is followed again.
 
@@ -151,7 +161,7 @@ class ExternalJobs:
         """
         reported: ExternalStatus | None = None
         progress = ProgressWriter(held.write_progress)
-        turn = asyncio.timeout(_TURN)
+        turn = asyncio.timeout(seconds)
         try:
             async with turn:
                 while not (status := await queue.snapshot(ref.ref)).over:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import os
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from math import inf
 from secrets import token_urlsafe
 from typing import Final
@@ -19,7 +19,8 @@ BEATS_PER_LEASE: Final = 9
 
 
 class ProcessName:
-    """The name of this process, unique among present and earlier ones. It begins with *prefix*.
+    """The name of this process, unique among present and earlier ones. It is *prefix*, its
+    process id, and a random text.
 
     A process that was forked has another name than its parent and its siblings: they run other
     calls, and the death of one is not that of the others.
@@ -33,7 +34,7 @@ class ProcessName:
         """Return the name."""
         id, name = self._known
         if id != os.getpid():
-            name = f"{self._prefix}{token_urlsafe(9)}"
+            name = f"{self._prefix}{os.getpid()}-{token_urlsafe(9)}"
             self._known = os.getpid(), name
         return name
 
@@ -119,6 +120,8 @@ class Presence:
 SERVICES: Final = "genmcp:services"
 NODES: Final = "nodes"
 SERVED: Final = "served"
+ENGINE: Final = b"engine"
+"""The value of the record of a queue whose jobs the process submits to an engine."""
 SERVICE_KEY: Final = "service"
 _SERVICE_TTL: Final = 30 * 86400.0  # seconds: longer than tasks are usually retained
 
@@ -134,7 +137,7 @@ class Heartbeats:
         presence: decides whether this process can judge others. Default: by the clock of *store*.
 
     Attributes:
-        queues: the queues that this process serves.
+        queues: the queues that this process serves, each with the value of its record.
         next_beat: when the next heartbeat is due, by the clock `steady`.
     """
 
@@ -152,7 +155,7 @@ class Heartbeats:
         self._name = name
         self.lease = lease
         self.presence = presence or Presence(lease, store.now)
-        self.queues: Collection[str] = ()
+        self.queues: Mapping[str, bytes] = {}
         self.next_beat = 0.0
 
     @property
@@ -164,9 +167,11 @@ class Heartbeats:
         """Renew the records of this process and its queues for another lease."""
         node = self._renew(self._node_key(self.own), [f"{self._prefix}{NODES}"])
         served = [f"{self._prefix}{SERVED}"]
-        await asyncio.gather(
-            node, *(self._renew(self._queue_key(queue), served) for queue in self.queues)
-        )
+        renewals = [
+            self._renew(self._queue_key(queue), served, value=value)
+            for queue, value in self.queues.items()
+        ]
+        await asyncio.gather(node, *renewals)
         self.presence.record_beat()
         self.next_beat = steady() + self.lease / BEATS_PER_LEASE
         if (now := steady()) >= self._next_registration:
@@ -187,10 +192,12 @@ class Heartbeats:
             except StoreError as error:
                 logger.warning("other processes may consider this one dead: %s", error)
 
-    async def _renew(self, key: str, labels: Sequence[str], ttl: float | None = None) -> None:
+    async def _renew(
+        self, key: str, labels: Sequence[str], ttl: float | None = None, value: bytes = b""
+    ) -> None:
         ttl = ttl or self.lease
         if not await self._store.touch(key, ttl):
-            await self._store.apply(Put(key, b"", ttl=ttl, labels=labels))
+            await self._store.apply(Put(key, value, ttl=ttl, labels=labels))
 
     async def is_served(self, queue: str) -> bool:
         """Return whether a process serves *queue*, or has served it less than a lease ago."""
@@ -207,7 +214,7 @@ class Heartbeats:
     async def leave(self) -> None:
         """Remove the heartbeat of this process, so that others consider it dead at once."""
         self.presence.reset()
-        self.queues = ()
+        self.queues = {}
         await self._store.apply(Delete(self._node_key(self.own)))
 
     def _node_key(self, node: str) -> str:

@@ -11,14 +11,14 @@ from typing import Final
 
 import msgspec
 
-from genmcp.core.job_transitions import retry_task
+from genmcp.core.job_transitions import retry_task, untaken
 from genmcp.core.outcome import Failed, unpack
 from genmcp.core.task import Task
 from genmcp.core.waiting import Asking, Awaiting, Following, Gathering, Running, Working
 from genmcp.errors import ContractError, IllegalTransition, TaskNotFound, UnknownFormat
 from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import FoundEntry, Store
-from genmcp.tasks.heartbeats import NODES, SERVED, SERVICE_KEY, SERVICES
+from genmcp.tasks.heartbeats import ENGINE, NODES, SERVED, SERVICE_KEY, SERVICES
 from genmcp.tasks.records import MESSAGE, Stored, state_of
 from genmcp.tasks.service import TaskService
 from genmcp.tasks.writer import CONTINUATIONS, EXTERNAL
@@ -112,7 +112,7 @@ class TaskSummary(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True)
             crashes=task.crashes,
             progress=task.progress,
             total=task.total,
-            message=task.message,
+            message=untaken(task) or task.message,
             reason=_reason(task),
             retries=task.retries,
         )
@@ -155,11 +155,15 @@ def _not_retried(task: Task) -> str:
 
 
 class QueueSummary(msgspec.Struct, frozen=True):
-    """A queue: its backlog, and whether a process serves it."""
+    """A queue: its backlog, and whether a process serves it.
+
+    served: None for a queue of an engine that runs none of its jobs now: only the engine knows its
+    workers.
+    """
 
     name: str
     backlog: Backlog
-    served: bool
+    served: bool | None
 
 
 class TaskInspector:
@@ -197,7 +201,7 @@ class TaskInspector:
         if owner is not None:
             labels = [f"owner:{owner}"]
         elif queue is not None:
-            labels = [f"queue:{queue}"]
+            labels = [f"queued:{queue}", f"queue:{queue}"]
         else:
             labels = [f"state:{state}" for state in states]
         for label in labels:
@@ -205,7 +209,8 @@ class TaskInspector:
                 with suppress(UnknownFormat):  # of another release
                     task = Task.unpack(found.value)
                     job_queue = None if task.job is None else task.job.queue
-                    if state_of(task) in states and queue in (None, job_queue):
+                    shown = not task.private or task.schedule is not None
+                    if shown and state_of(task) in states and queue in (None, job_queue):
                         yield task
 
     async def get(self, id: str) -> Task:
@@ -275,18 +280,25 @@ class TaskInspector:
 
     async def processes(self) -> list[str]:
         """Return the names of the processes that are alive."""
-        return await self._names(NODES, "node:")
+        start = len(f"{self._prefix}node:")
+        return [found.key[start:] async for found in _found(self._store, self._prefix + NODES)]
 
     async def queues(self) -> list[QueueSummary]:
         """Return the queues that processes serve, or that have tasks, and the internal ones."""
-        served = {*await self._names(SERVED, "served:")}
+        served = {
+            found.key.removeprefix(f"{self._prefix}served:"): found.value
+            async for found in _found(self._store, self._prefix + SERVED)
+        }
         waiting = {task.job.queue async for task in self.tasks(["queued"]) if task.job is not None}
-        names = [*sorted(served | waiting), CONTINUATIONS, EXTERNAL]
-        backlogs = [await self._service.worker.backlog(name) for name in names]
-        return [
-            QueueSummary(name, backlog, name in served or name in (CONTINUATIONS, EXTERNAL))
-            for name, backlog in zip(names, backlogs, strict=True)
-        ]
+        names = [*sorted({*served} | waiting), CONTINUATIONS, EXTERNAL]
+        return [await self._queue(name, served.get(name)) for name in names]
+
+    async def _queue(self, name: str, served: bytes | None) -> QueueSummary:
+        if served == ENGINE:
+            backlog = await self._service.backlog(name, on_engine=True)
+            return QueueSummary(name, backlog, bool(backlog.held) or None)
+        here = served is not None or name in (CONTINUATIONS, EXTERNAL)
+        return QueueSummary(name, await self._service.backlog(name), here)
 
     async def _stored(self, id: str) -> Stored:
         # Other records have keys that begin with an id ("{id}#call").
@@ -294,7 +306,3 @@ class TaskInspector:
         if stored is None or (stored.task.private and stored.task.schedule is None):
             raise TaskNotFound(id)
         return stored
-
-    async def _names(self, label: str, prefix: str) -> list[str]:
-        length = len(self._prefix + prefix)
-        return [found.key[length:] async for found in _found(self._store, self._prefix + label)]

@@ -7,6 +7,7 @@ also pass its deadline in a queue that no process serves. A reader of the task r
 have got the id. Each process therefore examines the open tasks in turn.
 """
 
+from collections.abc import Collection
 from typing import Final
 
 from genmcp.core.task import Task
@@ -26,16 +27,21 @@ class TaskReconciler:
 
     Args:
         writer: submits a task whose next step is overdue, and gives up one whose process died.
+        engines: the queues whose jobs run on an engine, which may lose the parts of groups as well:
+            these have no labels for their states.
         at_once: tasks of a label at each check, twice per lease: a long queue must not load the
             store.
     """
 
-    def __init__(self, writer: TaskWriter, at_once: int = 100) -> None:
+    def __init__(
+        self, writer: TaskWriter, engines: Collection[str] = (), at_once: int = 100
+    ) -> None:
         self._writer = writer
         self._records = writer.records
         self._at_once = at_once
         # By label: the key of the last task that was examined.
-        self._after: dict[str, str | None] = dict.fromkeys(_LABELS)
+        queues = [f"{label}:{queue}" for queue in engines for label in ("queued", "queue")]
+        self._after: dict[str, str | None] = dict.fromkeys([*_LABELS, *queues])
 
     async def check(self) -> None:
         """Examine the next tasks, and repair them.

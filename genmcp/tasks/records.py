@@ -13,6 +13,7 @@ A call whose idempotency key is free again has the id, and replaces the record, 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
@@ -27,7 +28,9 @@ from genmcp.errors import (
     StoreError,
     StoreFull,
     TaskNotFound,
+    UnknownFormat,
 )
+from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import Append, Delete, Op, Put, Store
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.progress import JobProgress, with_progress
@@ -42,6 +45,7 @@ DISCARDED: Final = b"d"
 _NO_EXPIRY: Final = 10 * 365 * 86400.0  # ten years: a log needs a ttl
 # The events of a task that are retained: a follower that is further behind gets the present state.
 _MAX_EVENTS: Final = 1000
+_OLDEST_OF: Final = 200  # records that are read for the age of a queue
 _DISCARDED_TTL: Final = 60.0  # seconds: followers read the event at once
 
 
@@ -68,20 +72,22 @@ def state_of(task: Task) -> str:
 def labels_of(task: Task, namespace: str) -> Sequence[str]:
     """Return the labels under which `Store.find` finds the record of *task*.
 
-    They are `state:` and the state, `queue:` and the queue of the job that it waits for, `owner:`
-    and the principal, each after *namespace*; that of the external job that it waits for; and
-    `expires` if its job has a deadline. A part of a group has only the last two.
+    They are `state:` and the state, `owner:` and the principal, each after *namespace*; the queue
+    of the job that it waits for, after `queued:` while no worker has taken that, and `queue:` while
+    it runs; that of the external job that it waits for; and `expires` if its job has a deadline. A
+    part of a group has neither of the first two.
     """
     labels = []
     if isinstance(task.work, Following):
         labels.append(external_label(namespace, task.work.ref))
-    elif isinstance(task.work, Working) and task.work.deadline is not None:
+    if isinstance(task.work, Working | Following) and task.work.deadline is not None:
         labels.append(f"{namespace}expires")
+    if isinstance(task.work, Working) and task.outcome is None:
+        waits = "queued" if state_of(task) == "queued" else "queue"
+        labels.append(f"{namespace}{waits}:{task.work.job.queue}")
     if task.private and task.schedule is None:
         return labels
     labels.append(f"{namespace}state:{state_of(task)}")
-    if isinstance(task.work, Working) and task.outcome is None:
-        labels.append(f"{namespace}queue:{task.work.job.queue}")
     if task.owner is not None:
         labels.append(f"{namespace}owner:{task.owner}")
     return labels
@@ -402,6 +408,20 @@ class TaskRecords:
             optional=True,
         )
         await self.store.apply(event)
+
+    async def backlog(self, queue: str) -> Backlog:
+        """Return how many jobs of *queue* wait and run, by their records.
+
+        The age is that of the oldest of at most 200 waiting jobs. For a queue of an engine: what
+        was submitted to that is no delivery of the store any more.
+        """
+        count, waiting = self.store.count, f"{self.prefix}queued:{queue}"
+        now, due = self.now(), []
+        for found in await self.store.find(waiting, None, _OLDEST_OF):
+            with suppress(UnknownFormat):  # of another release
+                due.append(Task.unpack(found.value).due)
+        running = await count(f"{self.prefix}queue:{queue}")
+        return Backlog(await count(waiting), running, max(0.0, now - min(due, default=now)))
 
     async def touch(self, task: Task) -> None:
         """Extend the expiry of a task and its request to a full retention from now."""

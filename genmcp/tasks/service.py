@@ -1,6 +1,7 @@
 """The task service: tasks in a store, used by every process that has the store."""
 
 import logging
+import os
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
 from math import inf
@@ -10,6 +11,7 @@ from genmcp.cancellation import run_to_completion
 from genmcp.core.task import Task, is_task_id
 from genmcp.core.waiting import ExternalJob, Finished, Suspended
 from genmcp.errors import ConfigurationError, StoreError, TaskNotFound
+from genmcp.stores.deliveries import Backlog
 from genmcp.stores.store import Store
 from genmcp.tasks.engine_worker import EngineWorker
 from genmcp.tasks.follower import TaskChange, TaskMessage, follow_task
@@ -22,7 +24,7 @@ from genmcp.tasks.records import HeldTask, TaskRecords
 from genmcp.tasks.retrying import RetriedWrites
 from genmcp.tasks.runner import Resume, TaskRunner
 from genmcp.tasks.worker import TaskWorker, WorkerLifecycle
-from genmcp.tasks.writer import TaskWriter
+from genmcp.tasks.writer import TaskWriter, delivery_queue
 
 __all__ = ["Resume", "TaskChange", "TaskMessage", "TaskService"]
 
@@ -78,6 +80,8 @@ class TaskService:
             raise ConfigurationError(
                 f"store: {store!r} does not deliver jobs: implement Store.deliveries"
             )
+        self._deliveries = deliveries
+        self._logged_in = 0  # a process id
         schemes = [each.scheme for each in external]
         if len({*schemes}) < len(schemes):
             raise ConfigurationError(f"external queues of the same scheme: {', '.join(schemes)}")
@@ -87,7 +91,9 @@ class TaskService:
         self.heartbeats = Heartbeats(store, process_name, options.lease, prefix)
         self.records = TaskRecords(store, options, prefix)
         self._retry = RetriedWrites(timeout=options.lease, is_stopping=lifecycle.has_ended)
-        self.writer = TaskWriter(self.records, deliveries, self.heartbeats, self._retry, options)
+        self.writer = TaskWriter(
+            self.records, deliveries, self.heartbeats, self._retry, options, environment.observer
+        )
         self.runner = TaskRunner(
             self.writer, resume, queues, options, environment, is_stopping=lifecycle.is_stopping
         )
@@ -101,7 +107,7 @@ class TaskService:
             prefix=prefix,
             has_work=store.durable or bool(options.schedules),
             schedules=self.runner.jobs.schedules.run,
-            checks=(self.runner.check, TaskReconciler(self.writer).check),
+            checks=(self.runner.check, TaskReconciler(self.writer, self._engines).check),
             calls=self.running,
         )
         self.start = self.worker.start
@@ -113,6 +119,15 @@ class TaskService:
                     f"{store!r} is not shared: give the Mux a URL, or set GENMCP_STORE"
                 )
             engine.bind(f"genmcp.{namespace}.{name}", engine_worker.run)
+
+    def __str__(self) -> str:
+        return f"store: {self.records.store!r}, queues: {', '.join(self.worker.options.queues)}"
+
+    def log_start(self) -> None:
+        """Log which store and queues this process uses, once in each process."""
+        if self._logged_in != os.getpid():
+            self._logged_in = os.getpid()
+            logger.info("process %d started, %s", os.getpid(), self)
 
     async def aclose(self, *, within: float = inf) -> None:
         """Stop working. Steps that still run are handed to other processes, or to the next start.
@@ -178,6 +193,18 @@ class TaskService:
             TaskNotFound: it does not exist, has expired, or has another owner.
         """
         return follow_task(self.records, id, after, known or partial(self.get, id, owner))
+
+    async def backlog(self, queue: str, *, on_engine: bool | None = None) -> Backlog:
+        """Return how many steps of *queue* wait and are held.
+
+        *on_engine*: whether an engine runs the jobs of the queue. None: by `JobOptions.queues`.
+
+        Raises:
+            StoreError: the store failed.
+        """
+        if queue in self._engines if on_engine is None else on_engine:
+            return await self.records.backlog(queue)
+        return await self._deliveries.backlog(delivery_queue(self.records.prefix, queue))
 
     async def answer(self, id: str, owner: str | None, answers: Mapping[str, bytes]) -> Task:
         """Add answers to the questions of the task, as JSON; after the last one it continues.

@@ -22,9 +22,9 @@ from typing import Any, Final, Protocol
 
 from genmcp.cancellation import cancel_and_wait
 from genmcp.errors import StoreError, StoreUnavailable
-from genmcp.stores.deliveries import Backlog, Deliveries
+from genmcp.stores.deliveries import Deliveries
 from genmcp.tasks.consumer import Handler, QueueConsumer
-from genmcp.tasks.heartbeats import Heartbeats
+from genmcp.tasks.heartbeats import ENGINE, Heartbeats
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.writer import CONTINUATIONS, EXTERNAL, delivery_queue
 
@@ -183,14 +183,6 @@ class TaskWorker:
         serving = self._serving
         return None if serving is None or serving.over else serving.loop
 
-    async def backlog(self, queue: str) -> Backlog:
-        """Return how many steps of *queue* wait and are held.
-
-        Raises:
-            StoreUnavailable: the store cannot be reached.
-        """
-        return await self._deliveries.backlog(delivery_queue(self._prefix, queue))
-
     def begin(self) -> "Future[None]":
         """Start to serve on the running loop, unless this serves already.
 
@@ -281,7 +273,9 @@ class TaskWorker:
         if serving.before is not None:
             await asyncio.wait({serving.before})
         options, heartbeats = self.options, self._heartbeats
-        heartbeats.queues = tuple(options.queues)
+        heartbeats.queues = {
+            queue: ENGINE if queue in options.engines else b"" for queue in options.queues
+        }
         heartbeats.presence.reset()  # no heartbeats were due until now
         # Before the first claim: another process must not take over the steps that start here.
         await heartbeats.beat()

@@ -18,14 +18,21 @@ from msgspec.structs import replace
 
 from genmcp.cancellation import run_to_completion
 from genmcp.core.client_key import client_of
-from genmcp.core.job_transitions import expire_job, submit_again
+from genmcp.core.job_transitions import (
+    UNSERVED,
+    expire_job,
+    submission_pause,
+    submit_again,
+    untaken,
+)
 from genmcp.core.task import Task, add_answers, lose_holder, lose_process
 from genmcp.core.waiting import Asking, Finished, Following, Suspended, Working
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable
+from genmcp.log_throttle import LogThrottle
 from genmcp.stores.clocks import steady
 from genmcp.stores.deliveries import Deliveries
 from genmcp.tasks.heartbeats import Heartbeats
-from genmcp.tasks.options import JobOptions
+from genmcp.tasks.options import JobOptions, StepObserver
 from genmcp.tasks.outcomes import outcome_rejected, result_rejected
 from genmcp.tasks.records import HeldTask, Stored, TaskRecords, Transition
 from genmcp.tasks.retrying import RetriedWrites
@@ -48,9 +55,6 @@ def delivery_queue(prefix: str, queue: str) -> str:
     return prefix + queue.replace("%", "%25").replace("/", "%2F")
 
 
-UNSERVED: Final = "Waiting for a worker"
-"""The status message of a task whose queue is not served by any process."""
-
 _WARNING_INTERVAL: Final = 60.0  # seconds between two warnings about one queue
 
 
@@ -69,6 +73,7 @@ class TaskWriter:
         heartbeats: which processes are alive.
         retry: repeats writes.
         options: how this process works on jobs.
+        observer: is notified of lost processes of an engine.
     """
 
     def __init__(
@@ -78,6 +83,7 @@ class TaskWriter:
         heartbeats: Heartbeats,
         retry: RetriedWrites,
         options: JobOptions,
+        observer: StepObserver,
     ) -> None:
         self.records = records
         self.heartbeats = heartbeats
@@ -85,7 +91,9 @@ class TaskWriter:
         self._deliveries = deliveries
         self._max_crashes = options.max_crashes
         self._engines = options.engines
+        self._observer = observer
         self._checks: dict[str, float] = {}  # by queue: the time of the next check for a worker
+        self._untaken = LogThrottle(logger, _WARNING_INTERVAL)
 
     # The delivery of steps.
 
@@ -148,38 +156,48 @@ class TaskWriter:
         `TaskService.get` calls this, so that reads repair the state. If the task is bound to a dead
         process, or held by a dead process of an engine, it is taken from it (a write). If its job
         has passed its deadline in the queue, it fails. If its next step is overdue, the step is
-        submitted again; the returned task then has a status message if no process serves its queue.
-        Otherwise *task* is returned unchanged.
+        submitted again. If no process serves its queue, or no worker of an engine has taken its
+        job, the returned task has a status message. Otherwise *task* is returned unchanged.
         """
         node = task.bound_node or task.holder
         if node is not None and not await self.heartbeats.is_alive(node):
             return await self.take_from_dead(task)
         # A held delivery is delivered again when its lease expires.
         if task.needs_delivery and task.held_delivery is None:
-            now, lease, work = self.records.now(), self.heartbeats.lease, task.work
-            deadline = work.deadline if isinstance(work, Working) and not task.settled else None
-            late = deadline is not None and deadline <= now
-            if late and (expired := await self._change(task, expire_job)):
+            now, lease = self.records.now(), self.heartbeats.lease
+            if _is_late(task, now, lease) and (expired := await self._change(task, expire_job)):
                 await self.cancel_step(task)
                 await self.submit(expired)
                 return expired
-            overdue = now - max(task.due, task.updated)
+            overdue = now - max(task.due, task.updated) - submission_pause(task, lease)
             was_set = now < task.updated - lease  # this clock or that of the writer was set
             if overdue > lease / 2 or was_set:
-                await self._submit_again(task)
+                task = await self._submit_again(task)
                 if task.job is not None and not await self.heartbeats.is_served(task.job.queue):
                     return replace(task, message=UNSERVED)
+            if (message := untaken(task)) is not None:
+                return replace(task, message=message)
         return task
 
-    async def _submit_again(self, task: Task) -> None:
+    async def _submit_again(self, task: Task) -> Task:
         # `Store.deliveries` ignores an id that it still has. An engine would get it once more.
         if task.job is None or task.job.queue not in self._engines:
             await self.submit(task)
-            return
-        pause, so_far = self.heartbeats.lease, task.submissions
-        again = await self._change(task, partial(submit_again, submissions=so_far, pause=pause))
-        if again is not None:
-            await self.submit(again, at_once=True)
+            return task
+        again = await self._change(task, partial(submit_again, submissions=task.submissions))
+        if again is None:
+            return task
+        if again.submissions == 1:
+            self._untaken.log(
+                logging.WARNING,
+                "no worker of %r has taken the job %s of task %s yet, which is submitted again: "
+                "do its workers run, with the same broker, and have they imported this server?",
+                self._engines[task.job.queue],
+                task.job.name,
+                task.id,
+            )
+        await self.submit(again, at_once=True)
+        return again
 
     async def take_from_dead(self, task: Task) -> Task:
         """Give up the call, awaitable or job that the dead process of *task* was running.
@@ -196,7 +214,8 @@ class TaskWriter:
             stored = await self.records.find(task.id)
             return stored.task if stored else task
         if task.holder is not None:
-            logger.warning("a process of an engine has died with the job of task %s", task.id)
+            self._observer.lease_lost(task)
+            logger.warning("the process %s has died with the job of task %s", task.holder, task.id)
         await self.submit(lost)
         return lost
 
@@ -377,6 +396,15 @@ class TaskWriter:
             return partial(held.change, settlement(outcome_rejected(error)))
 
         return await self.retry.retry_until_written(partial(held.change, transition), reject)
+
+
+def _is_late(task: Task, now: float, lease: float) -> bool:
+    """Return whether any process may end the wait of *task*, because its deadline has passed."""
+    work = task.work
+    if task.settled or not isinstance(work, Working | Following) or work.deadline is None:
+        return False
+    # A process that has the queue of an external job also cancels the job there.
+    return work.deadline + (lease if isinstance(work, Following) else 0.0) <= now
 
 
 def settlement(outcome: bytes) -> Transition:

@@ -5,11 +5,17 @@ from typing import Any
 
 import pytest
 
-from genmcp.core.job_transitions import record_submission, submit_again
+from genmcp.core.job_transitions import (
+    expire_job,
+    record_submission,
+    submission_pause,
+    submit_again,
+    untaken,
+)
 from genmcp.core.outcome import Done, Failed, pack, unpack
 from genmcp.core.task import Task, lose_holder
-from genmcp.core.waiting import ExternalCall, ExternalJob, Following, Job, Work, Working
-from genmcp.errors import IllegalTransition, WorkerLost
+from genmcp.core.waiting import ExternalCall, ExternalJob, Following, Job, Work, Working, scheduled
+from genmcp.errors import ContractError, IllegalTransition, WaitTimedOut, WorkerLost
 
 JOB = Working(Job(name="m:work", arguments={}))
 DONE = pack(Done(7))
@@ -69,14 +75,41 @@ def test_submissions_are_repeated_less_and_less_often() -> None:
     """With one id; the next delivery begins anew. Of two processes only one repeats it."""
     task, pauses = made(), []
     for number in range(8):
-        task = submit_again(task, 100.0, number, 30.0)
-        pauses.append(task.due - 100.0)
+        pauses.append(submission_pause(task, 30.0))
+        task = submit_again(task, 100.0, number)
 
-    assert pauses == [30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0, 600.0]
+    assert pauses == [0.0, 30.0, 60.0, 120.0, 240.0, 480.0, 600.0, 600.0]
+    assert submission_pause(made(submissions=5000), 30.0) == 600.0
     assert task.queued_id == made().queued_id
     assert task.resubmit(200.0, 0.0).submissions == 0
     with pytest.raises(IllegalTransition):
-        submit_again(task, 100.0, 7, 30.0)
+        submit_again(task, 100.0, 7)
+
+
+def test_wait_for_external_work_may_expire() -> None:
+    """Some seconds after the call began to wait; `settle` finds it without that limit."""
+    ref = ExternalJob("celery", "7")
+    work, due = scheduled(Following(ref.options(expires=60)), 100.0)
+    assert (work, due) == (Following(ref, deadline=160.0), 100.0)
+    assert scheduled(Following(ref), 100.0) == (Following(ref), 100.0)
+
+    expired = expire_job(made(work), 160.0)
+    assert expired.outcome is not None
+    assert unpack(expired.outcome) == Failed(WaitTimedOut())
+    for wrong in (0, -1.0, "60", True, float("nan")):
+        with pytest.raises(ContractError, match="expires is a positive number of seconds, not"):
+            ref.options(expires=wrong)  # type: ignore[arg-type]
+
+
+def test_job_that_no_worker_takes_says_so() -> None:
+    """Since it was due, however often it was submitted, until a worker takes it."""
+    task = submit_again(made(due=7.0), 100.0, 0)
+    text = "Waiting for a worker: submitted 2 times, not taken since 1970-01-01 00:00:07+00:00"
+
+    assert untaken(task) == text
+    taken = task.claim(101.0, max_crashes=3, holder="engine-1")
+    for other in (made(), taken, made(Following(ExternalJob("celery", "7")), submissions=1)):
+        assert untaken(other) is None
 
 
 def test_submitted_work_is_recorded_by_its_name() -> None:
@@ -85,6 +118,8 @@ def test_submitted_work_is_recorded_by_its_name() -> None:
     record = partial(record_submission, now=3.0, ref=ExternalJob("celery", "7"))
 
     assert record(waits).work == Following(ExternalJob("celery", "7"))
+    limited = made(Following(ExternalJob("celery", "7"), deadline=9.0))
+    assert record(limited).work == limited.work
     for other in (made(), waits.settle(DONE, 2.0)):
         with pytest.raises(IllegalTransition):
             record(other)

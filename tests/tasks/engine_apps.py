@@ -52,6 +52,19 @@ async def work(
     return [run.id, run.attempt, run.saved]
 
 
+@job(name="engines.slow_end", queue="heavy")
+async def slow_end(run: Run, folder: str) -> int:
+    """Take time to end when the first attempt is cancelled."""
+    record(folder, "started", run.id)
+    try:
+        if run.attempt == 1:
+            await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        await asyncio.sleep(0.5)
+        raise
+    return run.attempt
+
+
 @job(name="engines.block", queue="heavy")
 def block(run: Run, seconds: float) -> int:
     """Block a thread of the worker."""

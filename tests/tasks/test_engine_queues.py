@@ -4,9 +4,11 @@ The engine here is a list of ids, and the test is its worker. Real engines: test
 """
 
 import asyncio
+import os
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
+from socket import gethostname
 from typing import Any
 
 import pytest
@@ -18,8 +20,11 @@ from genmcp.core.waiting import Gathering, JobGroup, Working
 from genmcp.errors import WaitTimedOut, WorkerLost
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.tasks.heartbeats import Heartbeats
+from genmcp.tasks.inspection import TaskInspector, TaskSummary
 from genmcp.tasks.jobs import Run, job
+from genmcp.tasks.options import StepObserver
 from genmcp.tasks.queues import AttemptFailed, EngineQueue, ExternalStatus, RunJob
+from genmcp.tasks.records import HeldTask
 from genmcp.tasks.service import TaskService
 from tests.support.asgi import until as until_true
 from tests.tasks.bench import BOUND, Bench, ended, made, opened, until
@@ -71,7 +76,8 @@ def queue() -> Ids:
 @pytest.fixture
 async def server(bench: Bench, queue: Ids) -> TaskService:
     """A process of the server."""
-    jobs = bench.jobs(queues={"default": 2, "heavy": queue}, lease=LEASE)
+    queues = {"default": 2, "heavy": queue}
+    jobs = bench.jobs(queues=queues, lease=LEASE, observer=Losses())
     await jobs.start()
     return jobs
 
@@ -88,6 +94,14 @@ def worker(bench: Bench) -> RunJob:
     return elsewhere.run
 
 
+class Losses(StepObserver):
+    """Counts the takeovers that a process of the server reports."""
+
+    def lease_lost(self, task: Task) -> None:
+        lost.append(task.holder)
+
+
+lost: list[str | None] = []
 started: "asyncio.Queue[int]"
 go: asyncio.Event
 
@@ -96,6 +110,7 @@ go: asyncio.Event
 async def _signals() -> None:
     global started, go
     started, go = asyncio.Queue(), asyncio.Event()
+    lost.clear()
 
 
 @job(queue="heavy", retries=1, backoff=0.0)
@@ -169,12 +184,42 @@ async def test_lost_id_is_submitted_again(queue: Ids, server: TaskService, run: 
     await begin(server)
     first, second, third = [await queue.next_id() for _ in range(3)]
     assert [first, second, third] == ["t1:0.0", "t1:0.1", "t1:0.2"]
-    task = (await server.records.get("t1")).due
-    assert task > server.records.now() + LEASE
+    assert (await server.records.get("t1")).due == 0.0
     go.set()
 
     assert await run(first) == "completed"
     assert (await ended(server)).result == b'"attempt 1 after None"'
+
+
+async def test_job_that_no_worker_takes_is_seen(
+    queue: Ids, server: TaskService, run: RunJob, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the backlog of its queue, also as a part of a group; by its client; once in the log."""
+    await begin(server, work=Gathering.of(JobGroup([heavy.job(), heavy.job()], "all")), id="g")
+    await begin(server)
+    first, *_ = [await queue.next_id() for _ in range(5)]  # at least one for the second time
+    waiting, held, age = await server.backlog("heavy")
+    assert (waiting, held) == (3, 0)
+    assert age > LEASE / 2
+    await until(server, lambda task: task.submissions > 1)
+    assert caplog.text.count("no worker of <") == 1
+
+    message = (await server.get("t1", None)).message or ""
+    assert message.startswith("Waiting for a worker: submitted 3 times, not taken since 1970-")
+    inspector = TaskInspector(server)
+    (summary,) = [each for each in await inspector.queues() if each.name == "heavy"]
+    assert (summary.served, summary.backlog.waiting) == (None, 3)
+    (shown,) = [each async for each in inspector.tasks(queue="heavy")]
+    assert TaskSummary.of(shown, "").message == message
+
+    ids = [first, *(queue.submitted.get_nowait() for _ in range(queue.submitted.qsize()))]
+    running = asyncio.create_task(run(next(id for id in ids if id.startswith("t1:"))))
+    await has_started()
+    (summary,) = [each for each in await inspector.queues() if each.name == "heavy"]
+    assert (summary.served, summary.backlog[:2]) == (True, (2, 1))
+    assert (await server.get("t1", None)).message == "working"
+    go.set()
+    await running
 
 
 async def test_job_waits_for_an_engine_that_is_away(
@@ -251,6 +296,22 @@ async def test_limit_counts_jobs_on_engines_and_servers(
         assert (await ended(server, id)).result == b'"limited"'
 
 
+async def test_job_of_another_store_is_logged(
+    tmp_path: Path, queue: Ids, server: TaskService, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Once, with the store that the process uses; the engine shows it, too."""
+    caplog.set_level("INFO")
+    await begin(server)
+    id = await queue.next_id()
+    (tmp_path / "other").mkdir()
+    async with opened("sqlite", tmp_path / "other") as other:
+        run = worker(other)
+        for _ in range(2):
+            assert (await run(id)).startswith("no such task in <SQLiteStore: '")
+    assert caplog.text.count("delivered task t1, which is not in <SQLiteStore: '") == 1
+    assert caplog.text.count("runs jobs of an engine, store: <SQLiteStore: '") == 1
+
+
 async def test_running_job_is_cancelled(queue: Ids, server: TaskService, run: RunJob) -> None:
     """The process of the engine follows the record."""
     await begin(server)
@@ -294,6 +355,22 @@ async def test_parts_of_a_group_run_on_the_engine(
     assert (await ended(server)).result == b'["attempt 1 after None","attempt 1 after None"]'
 
 
+async def test_lost_parts_of_a_group_are_submitted_again(
+    queue: Ids, server: TaskService, run: RunJob
+) -> None:
+    """A part that the engine has lost, and one whose process has died."""
+    await begin(server, work=Gathering.of(JobGroup([heavy.job(), heavy.job()], "all")))
+    dead, _ = [await queue.next_id() for _ in range(2)]
+    part = await server.records.get(dead.split(":")[0])
+    held = HeldTask(server.records, part.id, part.fencing_token)
+    await held.claim(3, "a dead process")
+    go.set()
+    states = [await run(await queue.next_id())]
+    while states.count("completed") < 2:
+        states.append(await run(await queue.next_id()))
+    assert (await ended(server)).result == b'["attempt 2 after None","attempt 1 after None"]'
+
+
 async def test_engine_that_stops_hands_its_job_over(
     bench: Bench, queue: Ids, server: TaskService, run: RunJob
 ) -> None:
@@ -335,11 +412,20 @@ async def frozen(
 
 
 async def test_job_of_a_dead_process_runs_again(
-    queue: Ids, server: TaskService, run: RunJob, frozen: "asyncio.Task[str]"
+    queue: Ids,
+    server: TaskService,
+    run: RunJob,
+    frozen: "asyncio.Task[str]",
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """It continues from what it saved. A process that was only suspended stops its attempt."""
+    """It continues from what it saved. A process that was only suspended stops its attempt.
+
+    The server that notices it counts it, and logs the machine and the process.
+    """
     id = await queue.next_id()
     assert id == "t1:1.0"
+    assert len(lost) == 1
+    assert f"process engine-{gethostname()}-{os.getpid()}-" in caplog.text
     async with asyncio.timeout(BOUND):
         assert await frozen == "cancelled"
     go.set()

@@ -8,7 +8,7 @@ import pytest
 
 from genmcp.core.outcome import Done, Failed
 from genmcp.core.task import Task
-from genmcp.core.waiting import Awaiting, ExternalCall, ExternalJob, Following, Suspended
+from genmcp.core.waiting import Awaiting, ExternalCall, ExternalJob, Following, Suspended, scheduled
 from genmcp.errors import ConfigurationError, WaitCancelled, WorkRaised
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
@@ -294,6 +294,7 @@ class Endless(ExternalQueue):
         self.watched: set[str] = set()
         self.most = 0
         self.over: set[str] = set()
+        self.cancelled: list[str] = []
 
     async def snapshot(self, ref: str) -> ExternalStatus:
         self.watched.add(ref)
@@ -304,7 +305,8 @@ class Endless(ExternalQueue):
         finally:
             self.watched.discard(ref)
 
-    async def cancel(self, ref: str) -> None: ...
+    async def cancel(self, ref: str) -> None:
+        self.cancelled.append(ref)
 
 
 async def test_jobs_of_others_hold_up_no_continuation(bench: Bench) -> None:
@@ -327,6 +329,32 @@ async def test_jobs_of_others_hold_up_no_continuation(bench: Bench) -> None:
     for number in range(8):
         await ended(jobs, f"r{number}")
     assert endless.most == 3
+
+
+async def test_wait_for_an_external_job_ends_in_time(bench: Bench) -> None:
+    """A job that its queue has lost counts as queued for ever; it is cancelled there."""
+    endless = Endless()
+    jobs = bench.jobs(external=[endless])
+    work, _ = scheduled(
+        Following(ExternalJob("endless", "7").options(expires=0.2)), jobs.records.now()
+    )
+    await jobs.create(made(work, continuation=b"c", step=1), b"")
+    await until(jobs, lambda task: task.progress == 1)
+
+    assert (await ended(jobs)).result == b'"WaitTimedOut"'
+    assert endless.cancelled == ["7"]
+
+
+async def test_wait_for_an_unknown_queue_ends_in_time(tmp_path: Path) -> None:
+    """No process has the queue: any of them ends the wait, a lease later."""
+    async with opened("sqlite", tmp_path) as bench:
+        jobs = bench.jobs(lease=0.3)
+        await jobs.start()
+        now = jobs.records.now()
+        work = Following(ExternalJob("endless", "7"), deadline=now + 0.1)
+        await jobs.create(made(work, continuation=b"c", step=1, updated=now, due=now), b"")
+
+        assert (await ended(jobs)).result == b'"WaitTimedOut"'
 
 
 async def test_unchanged_status_is_not_written_again(bench: Bench) -> None:

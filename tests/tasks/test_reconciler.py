@@ -46,7 +46,7 @@ async def test_task_that_was_written_and_not_submitted_runs(bench: Bench) -> Non
     """Its server died between the two writes, and its client waits for a notification."""
     jobs = bench.jobs(queues=["forgotten"], lease=0.4)
     await jobs.records.create(task("t1", 60, jobs.records.now()), b"{}")
-    assert (await jobs.worker.backlog("forgotten"))[:2] == (0, 0)
+    assert (await jobs.backlog("forgotten"))[:2] == (0, 0)
     await jobs.start()
 
     await completed(jobs, "t1")
@@ -78,7 +78,7 @@ async def test_examination_is_bounded_and_continues_behind_the_last(bench: Bench
     submitted = []
     for _ in range(4):
         await reconciler.check()
-        submitted.append((await jobs.worker.backlog("forgotten")).waiting)
+        submitted.append((await jobs.backlog("forgotten")).waiting)
 
     # The first page has "new" and one more; the fourth begins anew.
     assert submitted == [1, 3, 5, 5]

@@ -37,6 +37,7 @@ async def labels(store: Store) -> dict[str, list[str]]:
     """The keys under each label that has any."""
     values = {
         "state": ("queued", "working", "input_required", "completed", "failed", "cancelled"),
+        "queued": ("slow",),
         "queue": ("default", "slow"),
         "owner": ("ann", "bob"),
     }
@@ -55,13 +56,15 @@ async def test_labels_follow_the_task(bench: Bench) -> None:
     store = server.records.store
     task = made(Working(labelled_job.job()), owner="ann", ttl=60.0)
     await server.create(task, b"{}")
-    waiting = {"queue:slow": ["task:t1"], "owner:ann": ["task:t1"]}
-    assert await labels(store) == {"state:queued": ["task:t1"], **waiting}
+    mine = {"owner:ann": ["task:t1"]}
+    waiting = {"state:queued": ["task:t1"], "queued:slow": ["task:t1"], **mine}
+    assert await labels(store) == waiting
 
     async with asyncio.timeout(BOUND):
         await worker.start()
         await Gate.started.wait()
-    assert await labels(store) == {"state:working": ["task:t1"], **waiting}
+    running = {"state:working": ["task:t1"], "queue:slow": ["task:t1"], **mine}
+    assert await labels(store) == running
 
     Gate.release.set()
     await ended(server, owner="ann")
@@ -79,16 +82,16 @@ async def test_cancelled_task_is_found_as_cancelled(bench: Bench) -> None:
 
 
 def test_labels_are_within_the_namespace() -> None:
-    """Several services share a store. A private task, which no client knows, has no labels."""
+    """Several services share a store. A private task, which no client knows, has few."""
     task = made(Working(labelled_job.job()), owner="ann:b/c")
 
     assert labels_of(task, "shop/") == [
+        "shop/queued:slow",
         "shop/state:queued",
-        "shop/queue:slow",
         "shop/owner:ann:b/c",
     ]
     assert labels_of(made(Asking({"a": b"{}"})), "") == ["state:input_required"]
-    assert labels_of(made(Working(labelled_job.job()), private=True), "") == []
+    assert labels_of(made(Working(labelled_job.job()), private=True), "") == ["queued:slow"]
 
 
 async def test_services_and_their_processes_are_found(bench: Bench) -> None:

@@ -125,7 +125,8 @@ async def test_server_that_needs_no_start_is_not_warned(
 async def test_lifespan_goes_on_with_what_is_left(
     left: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """No request is needed: a restarted server continues its jobs."""
+    """No request is needed: a restarted server continues its jobs. It logs its store once."""
+    caplog.set_level("INFO")
     endpoint = Endpoint(mux := studio(left))
     response: list[str] = []
 
@@ -142,7 +143,10 @@ async def test_lifespan_goes_on_with_what_is_left(
     await endpoint({"type": "lifespan"}, receive, send)
     assert response == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
     assert LATE not in caplog.text
+    endpoint.start()
     await mux.aclose()
+    assert caplog.text.count("started, store: <SQLiteStore: '") == 1
+    assert "studio.db'>, queues: default" in caplog.text
 
 
 async def test_registry_that_is_started_goes_on_with_what_is_left(left: Path) -> None:
@@ -155,14 +159,19 @@ async def test_registry_that_is_started_goes_on_with_what_is_left(left: Path) ->
     await mux.aclose()
 
 
-async def test_server_that_is_idle_starts_nothing_over_memory() -> None:
+async def test_server_that_is_idle_starts_nothing_over_memory(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     """Without a job to continue, a request leaves no asyncio.Task behind."""
+    caplog.set_level("INFO")
     endpoint = serving(Works)
     before = asyncio.all_tasks()
+    endpoint.start()
     client = Client(endpoint)
     await client.send(client.request("tools/list"))
 
     assert before == asyncio.all_tasks()
+    assert "started, store: <MemoryStore" in caplog.text
 
 
 async def test_store_that_cannot_be_reached_is_tried_again(
