@@ -77,17 +77,17 @@ def labels_of(task: Task, namespace: str) -> Sequence[str]:
     it runs; that of the external job that it waits for; and `expires` if its job has a deadline. A
     part of a group has neither of the first two.
     """
-    labels = []
+    labels, state = [], state_of(task)
     if isinstance(task.work, Following):
         labels.append(external_label(namespace, task.work.ref))
     if isinstance(task.work, Working | Following) and task.work.deadline is not None:
         labels.append(f"{namespace}expires")
     if isinstance(task.work, Working) and task.outcome is None:
-        waits = "queued" if state_of(task) == "queued" else "queue"
+        waits = "queued" if state == "queued" else "queue"
         labels.append(f"{namespace}{waits}:{task.work.job.queue}")
     if task.private and task.schedule is None:
         return labels
-    labels.append(f"{namespace}state:{state_of(task)}")
+    labels.append(f"{namespace}state:{state}")
     if task.owner is not None:
         labels.append(f"{namespace}owner:{task.owner}")
     return labels
