@@ -7,6 +7,7 @@
 | content, `Image`, `Audio`, `(bytes, mime type)`, lists of these | unchanged | - |
 | dict, struct, dataclass, pydantic model | its JSON as text | the object |
 | list, number, bool | its JSON as text | the value, if the tool has an output schema |
+| date, UUID, Decimal, enum of texts: a JSON string | the string as text | likewise |
 | `CallToolResult`, `result(...)` | unchanged | unchanged |
 
 | a prompt returns | messages |
@@ -22,6 +23,7 @@
 | bytes | blob | by the URI's suffix, else application/octet-stream |
 | `(bytes, mime type)` | blob | as given |
 | dict, struct, dataclass, pydantic model, number, bool | its JSON as text | application/json |
+| date, UUID, Decimal, enum of texts: a JSON string | as a str, or JSON if declared | as a str |
 | `ResourceContents` | unchanged | - |
 | a list of these | one after another; a list within it is JSON | each its own |
 | `ReadResourceResult` | unchanged | - |
@@ -143,10 +145,10 @@ def result(
     blocks: list[Any] = []
     structured = [part for part in content if isinstance(part, Mapping)]
     for part in content:
-        blocks += [_text_of(part)] if isinstance(part, Mapping) else _blocks(part)
+        blocks += [_text_of(json_of(part))] if isinstance(part, Mapping) else _blocks(part)
     if data is not msgspec.UNSET:
         structured.append(data)
-        blocks += [_text_of(data)] if as_text else []
+        blocks += [_text_of(json_of(data))] if as_text else []
     if len(structured) > 1:
         raise ContractError("a result has one structured content; two were given")
     if not isinstance(error, bool | str | None):
@@ -189,7 +191,7 @@ def to_result(value: Any, *, structured: bool) -> CallToolResult:
     text = json_of(value)
     kept = structured or text.startswith(b"{")
     return CallToolResult(
-        content=[TextContent(text.decode())],
+        content=[_text_of(text)],
         structured_content=msgspec.Raw(text) if kept else msgspec.UNSET,
     )
 
@@ -298,8 +300,9 @@ def _blocks(part: Any) -> list[Any]:
     return blocks
 
 
-def _text_of(data: Any) -> TextContent:
-    return TextContent(json_of(data).decode())
+def _text_of(json: bytes) -> TextContent:
+    """Return the text block of *json*: of a JSON string, such as a date, without its quotes."""
+    return TextContent(msgspec.json.decode(json) if json.startswith(b'"') else json.decode())
 
 
 _json = msgspec.json.Encoder(enc_hook=partial(json_form, round_trip=False))
@@ -327,8 +330,10 @@ def assistant(content: Any) -> PromptMessage:
     return _message(content, "assistant")
 
 
-def prompt_result(value: Any) -> GetPromptResult:
+def prompt_result(value: Any, description: str | None = None) -> GetPromptResult:
     """Convert *value*, which a hook of a prompt returned, to the result that is sent.
+
+    *description* is that of the prompt, which a `GetPromptResult` has by itself.
 
     Raises:
         ContractError: a prompt must not return such a value.
@@ -338,9 +343,8 @@ def prompt_result(value: Any) -> GetPromptResult:
     # A tuple that begins with bytes is not a list of messages but one content: (bytes, mime type).
     is_list = isinstance(value, list | tuple) and not (value and isinstance(value[0], bytes))
     parts = value if is_list else [value]
-    return GetPromptResult(
-        messages=[part if isinstance(part, PromptMessage) else user(part) for part in parts]
-    )
+    messages = [part if isinstance(part, PromptMessage) else user(part) for part in parts]
+    return GetPromptResult(messages=messages, description=description)
 
 
 def _message(content: Any, role: Role) -> PromptMessage:
@@ -411,8 +415,10 @@ def _contents(value: Any, uri: str, mime_type: str | None) -> ResourceContents:
             blob=b64encode(value).decode("ascii"),
             mime_type=mime_type or _guessed(uri, "application/octet-stream"),
         )
-    text = json_of(value).decode()
-    return ResourceContents(uri, text=text, mime_type=mime_type or "application/json")
+    text = json_of(value)
+    if text.startswith(b'"') and "json" not in (mime_type or _guessed(uri, "text/plain")):
+        return _contents(msgspec.json.decode(text), uri, mime_type)
+    return ResourceContents(uri, text=text.decode(), mime_type=mime_type or "application/json")
 
 
 def _guessed(uri: str, default: str) -> str:

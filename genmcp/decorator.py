@@ -2,7 +2,8 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from functools import partial, update_wrapper
+from types import FunctionType
 from typing import Any, ClassVar, Concatenate, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from typing_extensions import Unpack
@@ -20,7 +21,7 @@ from genmcp.prompts.prompt import Prompt, PromptRoute
 from genmcp.protocol.tools import ToolAnnotations
 from genmcp.protocol.value import CacheScope
 from genmcp.resources.resource import Description, ReadableComponent, TemplateRoute
-from genmcp.signature import SchemaSignature, Signature, is_channel, name_of
+from genmcp.signature import SchemaSignature, Signature, docstring_of, is_channel, name_of
 from genmcp.tools import Tool, ToolRoute
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -159,7 +160,9 @@ def tool(function: Any = None, /, **options: Any) -> Any:
 
         tool(name="search", description="Searches.", input_schema=schema)(search)
 
-    A method may be decorated too; the method of an instance is then registered.
+    A method may be decorated too; the method of an instance is then registered. For a function that
+    is a tool already, the result is a copy of it with a tool of its own, which has the steps of the
+    first one, and those of its options that are not given: `tool(name="kb_search")(search)`.
 
     Raises:
         ConfigurationError: it is not a function, a parameter cannot be passed by name, a type is
@@ -244,6 +247,7 @@ class FunctionComponent(HasSteps, ServerComponent):
     _decorator: ClassVar[str]
     _known: ClassVar[frozenset[str]]  # the names of the options
     _arguments: ClassVar[str]  # the attribute that describes the arguments
+    _lists_arguments: ClassVar[bool] = True  # with a description for each
     _route: ClassVar[Any]
     _others: ClassVar[str]  # for errors: the other objects that may be registered as this kind
 
@@ -252,17 +256,23 @@ class FunctionComponent(HasSteps, ServerComponent):
     ) -> None:
         owner = name_of(function)
         closed = options.get("extra_arguments", "forbid") == "forbid"
+        description: str | None = inspect.getdoc(function)
+        texts: Mapping[str, str] = {}
         if options.get("input_schema") is not None:
             signature: Signature = SchemaSignature.of_schema(function, options["input_schema"])
         else:
-            signature = Signature.of(function, decorator=f"@{self._decorator}", closed=closed)
+            if self._lists_arguments:
+                description, texts = docstring_of(function)
+            signature = Signature.of(
+                function, decorator=f"@{self._decorator}", closed=closed, texts=texts
+            )
         self._function, self._options, self._signature = function, options, signature
         self.function_steps = steps
         if inspect.ismethod(function):
             self.bound = (function.__self__,)
         self.__name__ = owner
         self.name = function.__name__
-        self.description = inspect.getdoc(function) or None
+        self.description = description or None
         # Set on the instance, where it takes precedence over the hook of the base class.
         setattr(self, self.__genmcp_hook__, signature.hook(function))
         setattr(self, self._arguments, signature.arguments)
@@ -299,6 +309,7 @@ class FunctionResource(FunctionComponent, ReadableComponent):
     _decorator = "resource"
     _known = frozenset({"uri", *ResourceOptions.__annotations__})
     _arguments = "arguments"
+    _lists_arguments = False
     _route = TemplateRoute
     _others = "a Resource, or a ResourceRepo or its class"
 
@@ -339,10 +350,25 @@ def _decorate(kind: type[FunctionComponent], function: Any, options: Mapping[str
         return partial(_decorate, kind, options=options)
     if not inspect.isfunction(function):
         raise ConfigurationError(f"@{kind._decorator} is for functions, not for {function!r}")
-    made = kind(function, options, {})
-    setattr(function, f"__genmcp_{kind._decorator}__", made)
+    steps: dict[str, FunctionStep] = {}
+    attribute = f"__genmcp_{kind._decorator}__"
+    earlier = getattr(function, attribute, None)
+    if earlier is not None and earlier._function is function:
+        # Another component of one function: the first one stays as it is. It keeps the steps, and
+        # the options, such as scopes, without which more clients could use it.
+        function, steps = _copy_of(function), earlier.function_steps
+        options = {**earlier._options, **options}
+    made = kind(function, options, steps)
+    setattr(function, attribute, made)
     function.__dict__["step"] = partial(_add_step, made)
     return function
+
+
+def _copy_of(function: Any) -> Any:
+    code, values = function.__code__, function.__globals__
+    copied = FunctionType(code, values, None, function.__defaults__, function.__closure__)
+    copied.__kwdefaults__ = function.__kwdefaults__
+    return update_wrapper(copied, function)
 
 
 def _add_step(made: FunctionComponent, function: F) -> F:

@@ -332,7 +332,10 @@ class KeptResults(ResourceRepo):
     overflow=MAX_RANGE,  # the model has asked for that length
 )
 async def read_result(uri: str, channel: Channel) -> str:
-    """Reads a part of a result that was too long, by its URI: overflow://...?from=0&to=64000."""
+    """Reads a part of a result that was too long, by its URI: overflow://...?from=0&to=64000.
+
+    The next part begins at the `to` of the last one: from=64000&to=128000.
+    """
     try:
         contents = await KeptResults().read(uri, channel)
     except InvalidParams as error:  # hosts do not show a protocol error to the model
@@ -413,6 +416,8 @@ def _characters(data: memoryview) -> Iterator[str]:
 
 
 def _is_same(text: str, data: memoryview) -> bool:
+    if bytes(data[:1]) == b'"':  # the text of a JSON string has no quotes
+        return bool(msgspec.json.decode(data) == text)
     return all(one == other for one, other in zip_longest(_slices(text), _characters(data)))
 
 

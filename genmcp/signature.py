@@ -6,10 +6,12 @@ constraints are among the annotations, pydantic reads all of them.
 """
 
 import inspect
+import re
 from collections.abc import Callable, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import make_dataclass
 from functools import partial
+from textwrap import dedent
 from types import NoneType, UnionType
 from typing import Annotated, Any, Final, Union, cast, get_args, get_origin, get_type_hints
 
@@ -45,11 +47,20 @@ class Signature(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(
-        cls, function: Callable[..., Any], *, decorator: str, closed: bool = True
+        cls,
+        function: Callable[..., Any],
+        *,
+        decorator: str,
+        closed: bool = True,
+        texts: Mapping[str, str] = {},
     ) -> "Signature":
-        """Return the signature of *function*; *decorator* names its decorator in errors.
+        """Return the signature of *function*.
 
-        With *closed*, the type of the arguments rejects unknown arguments, as Python does.
+        Args:
+            function: the function.
+            decorator: its decorator, for errors.
+            closed: whether the type of the arguments rejects unknown arguments, as Python does.
+            texts: descriptions of parameters, for those without one in their annotation.
 
         Raises:
             ConfigurationError: the function is a generator, a parameter cannot be passed by name,
@@ -57,6 +68,10 @@ class Signature(msgspec.Struct, frozen=True):
         """
         owner, hints, passed, channels = _parameters(function, decorator)
         fields = [_field(owner, each, hints.get(each.name, Any)) for each in passed]
+        fields = [
+            (name, _described(hint, texts[name]) if name in texts else hint, default)
+            for name, hint, default in fields
+        ]
         if any(map(_needs_pydantic, fields)):
             arguments = _pydantic_arguments(owner, fields)
         else:
@@ -159,6 +174,32 @@ def name_of(function: Callable[..., Any]) -> str:
     return function.__qualname__.rpartition("<locals>.")[2]
 
 
+_ARGS: Final = re.compile(r"^Arg(?:ument)?s:[ ]*\n((?:[ ]+[^\n]*(?:\n|\Z)|\n)+)", re.MULTILINE)
+_ARG: Final = re.compile(r"\*{0,2}(\w+)(?: *\([^\n]*?\))?:\s+(.+)", re.DOTALL)
+
+
+def docstring_of(function: Callable[..., Any]) -> tuple[str, Mapping[str, str]]:
+    """Return the docstring of *function* without its section `Args:`, and the texts of that.
+
+    The section is in Google style. One that names anything but the parameters of the function stays
+    in the docstring, and has no texts.
+    """
+    text = inspect.getdoc(function) or ""
+    section = _ARGS.search(text)
+    if section is None:
+        return text, {}
+    entries = re.split(r"\n+(?=\S)", dedent(section[1]).strip())
+    found = [_ARG.fullmatch(each) for each in entries]
+    texts = {each[1]: " ".join(each[2].split()) for each in found if each}
+    if (
+        len(texts) < len(entries)
+        or not texts.keys() <= inspect.signature(function).parameters.keys()
+    ):
+        return text, {}
+    parts = text[: section.start()].strip(), text[section.end() :].strip()
+    return "\n\n".join(filter(None, parts)), texts
+
+
 def is_channel(hint: Any) -> bool:
     """Return whether a parameter with the annotation *hint* gets the channel."""
     return any(each is Channel or get_origin(each) is Channel for each in (hint, *get_args(hint)))
@@ -213,6 +254,13 @@ def _field(owner: str, parameter: inspect.Parameter, hint: Any) -> _Field:
     return parameter.name, hint, parameter.default
 
 
+def _described(hint: Any, text: str) -> Any:
+    """Return *hint* with the description *text*, unless it has one."""
+    kind, *notes = get_args(hint) if _is_annotated(hint) else (hint,)
+    # Of several descriptions the last one counts.
+    return Annotated[(kind, msgspec.Meta(description=text), *notes)]
+
+
 def _is_annotated(hint: Any) -> bool:
     return get_origin(hint) is Annotated
 
@@ -264,7 +312,9 @@ def _pydantic_arguments(owner: str, fields: Sequence[_Field]) -> type:
             notes.append(pydantic.Field(default=default))
         made.append((name, Annotated[(kind, *notes)] if notes else kind))
     made_type = make_dataclass(owner.rpartition(".")[2], made, kw_only=True)
-    return cast(type, pydantic.dataclasses.dataclass(made_type))
+    # Strict, as msgspec is: "3" is no int. Models in the fields have their own configurations.
+    config = pydantic.ConfigDict(strict=True)
+    return cast(type, pydantic.dataclasses.dataclass(made_type, config=config))
 
 
 _SHARED: Final = (

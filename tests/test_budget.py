@@ -27,24 +27,24 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # Folders, and their lines of code. A module counts for the first row that its path begins with; the
 # leading underscore of a folder is left out.
 BUDGETS = {
-    "auth/ client/auth/ core/auth/": 3_790,
-    "client/ core/client/": 5_540,
-    "tasks/": 3_810,
-    "stores/": 3_210,
-    "mux/": 3_190,
-    "transports/": 3_270,
-    "cli/": 3_345,
-    "extensions/": 1_115,
+    "auth/ client/auth/ core/auth/": 3_879,
+    "client/ core/client/": 5_551,
+    "tasks/": 3_817,
+    "stores/": 3_218,
+    "mux/": 3_216,
+    "transports/": 3_290,
+    "cli/": 3_360,
+    "extensions/": 980,
     "testing/": 400,
-    "hub/ composite/ registry/ discovery": 2_610,
+    "hub/ composite/ registry/ discovery": 2_804,
     "schema/": 1_595,
-    "protocol/ wire/ core/": 4_425,
-    "prompts/ resources/ question/ suite/ telemetry/": 2_660,
+    "protocol/ wire/ core/": 4_438,
+    "prompts/ resources/ question/ suite/ telemetry/": 2_670,
     "catalogue": 216,
     "handles binding": 330,
-    "openapi": 570,
-    "overflow": 335,
-    "": 3_030,  # the modules at the top, and the console
+    "openapi": 616,
+    "overflow": 337,
+    "": 3_090,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {
@@ -68,10 +68,10 @@ SETTINGS = {
     "genmcp.auth.Introspection": 7,
     "genmcp.auth.Jwt": 5,
     "genmcp.ClientCredentials": 7,
-    "genmcp.auth.extensions.identities.Enterprise": 11,
+    "genmcp.client.auth.identities.Enterprise": 11,
     "genmcp.client.auth.FileTokens": 2,
     "genmcp.OAuth": 10,
-    "genmcp.auth.extensions.identities.Workload": 5,
+    "genmcp.client.auth.identities.Workload": 5,
     "genmcp.stores.postgres.PostgresStore": 4,
     "genmcp.stores.redis.RedisStore": 4,
 }

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from genmcp import Channel, Continue, Endpoint, Limits, Mux, Suite, Tool, tool
+from genmcp import Client as InProcess
 from genmcp._mux.threads import ThreadPool
 from genmcp.channel import SendStatus
 from genmcp.core.request import ToolRequest
@@ -405,7 +406,8 @@ async def test_channel_threads_are_bounded() -> None:
             now[0] -= 1
 
     mux = Mux(suite(work), limits=Limits(max_threads=2))
-    async with connect(mux) as client, asyncio.timeout(PATIENCE):
+    # In the process itself, so that no client has a share of the threads only.
+    async with InProcess(mux) as client, asyncio.timeout(PATIENCE):
         calls = [asyncio.create_task(client.call("work")) for _ in range(4)]
         await asyncio.to_thread(lambda: running.acquire() and running.acquire())
         proceed.set()

@@ -4,7 +4,10 @@ from collections import UserDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import date
+from decimal import Decimal
+from enum import Enum
 from typing import Any
+from uuid import UUID
 
 import msgspec
 import pydantic
@@ -13,6 +16,7 @@ import pytest
 from genmcp import (
     Audio,
     Channel,
+    Continue,
     Done,
     ExternalJob,
     Failed,
@@ -27,14 +31,16 @@ from genmcp import (
     job,
     resource_link,
     result,
+    tool,
     user,
 )
-from genmcp.content import to_result
+from genmcp.content import contents_of, to_result
 from genmcp.errors import ContractError
 from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.content import Annotations, TextContent
 from genmcp.protocol.prompts import GetPromptResult
 from genmcp.protocol.tools import CallToolResult, ListToolsResult, ToolDefinition
+from genmcp.testing import connect
 from tests.support.asgi import MODERN
 from tests.support.speaking import VERSIONS, Answer, speak
 
@@ -142,13 +148,81 @@ async def test_content_of_another_value_with_a_schema_is_structured(
     """Before SEP-2106 structured content was always an object: other values are wrapped."""
     answer = await returned(value, version, schema)
 
-    assert value == msgspec.json.decode(answer.text)
+    assert answer.text == (value if value == "x" else msgspec.json.encode(value).decode())
     if version == MODERN:
         assert answer.result["structuredContent"] == value
     elif version < "2025-06-18":
         assert "structuredContent" not in answer.result
     else:
         assert answer.result["structuredContent"] == {"result": value}
+
+
+class Color(Enum):
+    RED = 'the "red" one'
+
+
+STRINGS: list[tuple[Any, str]] = [
+    (date(2026, 1, 4), "2026-01-04"),
+    (Color.RED, 'the "red" one'),
+    (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
+    (Decimal("1.50"), "1.50"),
+]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize(("value", "text"), STRINGS)
+async def test_content_of_a_json_string_has_no_quotes(value: Any, text: str, version: str) -> None:
+    """A date or an enum is a text for people and models, as a str is."""
+    plain = await returned(value, version)
+    assert (plain.text, plain.result.get("structuredContent")) == (text, None)
+
+    with_schema = await returned(value, version, {"type": "string"})
+    assert with_schema.text == text
+    if version == MODERN:
+        assert with_schema.result["structuredContent"] == text
+
+
+@pytest.mark.parametrize(("value", "text"), STRINGS)
+async def test_json_string_has_no_quotes_after_a_wait(value: Any, text: str) -> None:
+    """A step returns as the tool itself does, also the value of a job."""
+
+    @job(name="content.day")
+    async def compute(run: Run) -> Any:
+        return value
+
+    @tool
+    async def due() -> Continue:
+        return compute.job().then(found)
+
+    @due.step
+    async def found(day: Any) -> Any:
+        return msgspec.convert(day, type(value))
+
+    async with connect(Suite("days", tools=[due])) as client:
+        assert (await client.call("due")).text == text
+
+
+def test_json_string_as_data_of_a_result_has_no_quotes() -> None:
+    """`result` makes the text for its data by the same rule."""
+    made = result("Due:", data=date(2026, 1, 4))
+
+    assert made.text == "Due:\n2026-01-04"
+    assert bytes(made.structured_content) == b'"2026-01-04"'
+
+
+@pytest.mark.parametrize(
+    ("declared", "contents"),
+    [
+        (None, ("2026-01-04", "text/plain")),
+        ("text/markdown", ("2026-01-04", "text/markdown")),
+        ("application/json", ('"2026-01-04"', "application/json")),
+    ],
+)
+def test_contents_of_a_json_string_have_no_quotes(declared: Any, contents: Any) -> None:
+    """A resource that is a date is a text, unless it is declared to be JSON."""
+    (made,) = contents_of(date(2026, 1, 4), "shop://day", declared)
+
+    assert (made.text, made.mime_type) == contents
 
 
 async def test_content_blocks_stay_as_they_are() -> None:

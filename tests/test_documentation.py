@@ -27,6 +27,7 @@ from genmcp import Command, Endpoint, Hub, load_servers
 from genmcp.auth.extensions.dpop import Dpop
 from genmcp.server import Server
 from tests.client.auth.logins import guarded_place
+from tests.support.asgi import until
 from tests.support.oauth.server import OAuthServer
 from tests.support.serving import serve
 
@@ -43,6 +44,7 @@ PATIENCE = 40  # seconds for a session at a terminal
 BLOCK = re.compile(
     r"^```python\n# (\w+)\.py\n(.*?)^```$(?:\n\n```text\n(.*?)^```$)?", re.MULTILINE | re.DOTALL
 )
+PROJECT = re.compile(r"^```toml\n# pyproject\.toml\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 SESSION = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.MULTILINE)
 SERVERS = re.compile(r"^```json\n(\{\s*\"mcpServers\".*?)^```$", re.MULTILINE | re.DOTALL)
@@ -217,8 +219,9 @@ def test_documentation_of_servers_can_be_loaded(text: str, monkeypatch: pytest.M
 @pytest.mark.parametrize("name", TESTS)
 def test_documentation_of_tests_passes(name: str, modules: Path) -> None:
     """A test module shown on a page contains tests, and they pass."""
-    options = ["-q", "-p", "no:cacheprovider", "-o", "asyncio_mode=auto"]
-    output = printed([sys.executable, "-m", "pytest", *options, f"{name}.py"])
+    (settings,) = PROJECT.findall(TEXTS["docs/how-to/testing.md"])
+    (modules / "pyproject.toml").write_text(settings, encoding="utf-8")
+    output = printed([sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", f"{name}.py"])
 
     assert re.search(r"^\d+ passed in", output, re.MULTILINE), output
 
@@ -282,6 +285,7 @@ async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) 
         ("countdown", "countdown", {"seconds": 3}, "Lift-off."),
         ("billing", "charge", {"account": "Ada", "cents": 3}, "Charged 3 cents."),
         ("scanning", "archive", {}, "4 pages archived."),
+        ("with_jobs", "charge", {"account": "Ada", "cents": 3}, "Charged 3 cents."),
         ("kept", "charge", {"account": "Ada", "cents": 3}, "Charged 3 cents."),
         ("reports", "report", {}, "November: 12 pages from the ledger, for Ada"),
         ("press", "print", {"pages": 2}, "Printed 2 pages."),
@@ -291,6 +295,9 @@ async def test_documentation_of_a_program_over_stdio_is_a_server(modules: Path) 
         ("everything", "greeter/greet", {"name": "Ada"}, "Hello, Ada."),
         ("everything", "parts/reorder_part", {"part": "M6x20"}, '{"order":1,"count":1}'),
         ("tenants", "greeter/greet", {"name": "Ada"}, "Hello, Ada."),
+        ("pooled", "in_stock", {"part": "screw"}, "7"),
+        ("mounted", "find", {"number": "M6x20"}, "520 of M6x20"),
+        ("mounted", "kb_lookup", {"term": "leak"}, "How to mend a leak"),
     ],
 )
 async def test_documentation_shows_the_results_of_its_tools(
@@ -303,6 +310,23 @@ async def test_documentation_shows_the_results_of_its_tools(
         result = await client.call_tool(tool, arguments)
 
     assert expected in result.content[0].text  # type: ignore[union-attr]
+
+
+async def test_documentation_of_mounted_jobs_needs_no_request(
+    modules: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restarted host continues the jobs in its store by itself."""
+    monkeypatch.setenv("GENMCP_STORE", f"sqlite:///{modules / 'calls.db'}")
+    monkeypatch.setenv("GENMCP_SECRET", "a secret of the test")
+    billing = importlib.import_module("billing")
+    mux = genmcp.Mux(billing.suite, jobs=genmcp.JobOptions(queues=["another"]))
+    async with genmcp.Client(mux) as client:
+        await client.call_task("charge", {"account": "Ada", "cents": 3})
+    await mux.aclose()
+    assert not billing.BOOKED
+
+    async with serve(importlib.import_module("with_jobs").app):
+        await until(lambda: billing.BOOKED, pause=0.05)
 
 
 async def fill_in(context: Any, params: Any) -> ElicitResult:
@@ -426,6 +450,18 @@ async def test_documentation_shows_the_faults_of_its_first_tool(modules: Path) -
 
     text = result.content[0].text  # type: ignore[union-attr]
     assert text in README
+
+
+def test_site_names_each_guide_once_and_where_it_is() -> None:
+    """The order of the guides, and the sections of the text for language models."""
+    docs = ROOT / "docs"
+    guides = re.findall(r"- ([\w-]+\.md)$", (docs / "how-to/.nav.yml").read_text(), re.MULTILINE)
+    assert sorted(guides) == sorted({*guides})
+    assert [each for each in guides if not (docs / "how-to" / each).is_file()] == []
+    sections = (ROOT / "mkdocs.yml").read_text().partition("sections:")[2]
+    places = re.findall(r"^ +[\w -]+: \[(.*)\]$", sections, re.MULTILINE)
+    assert places
+    assert [each for each in places if not [*docs.glob(each)]] == []
 
 
 def test_documentation_links_are_not_broken() -> None:

@@ -12,8 +12,20 @@ from typing import Annotated, Any, Generic, Literal, TypedDict, TypeVar
 
 import msgspec
 import pytest
+from pydantic import Field
 
-from genmcp import Channel, ConfigurationError, Continue, Image, Prompt, Suite, Tool, tool
+from genmcp import (
+    Access,
+    Channel,
+    ConfigurationError,
+    Continue,
+    Image,
+    Prompt,
+    Suite,
+    Tool,
+    elicit,
+    tool,
+)
 from genmcp.component import attributes_of
 from genmcp.decorator import (
     FunctionTool,
@@ -27,6 +39,7 @@ from genmcp.resources import ResourceRepo
 from genmcp.testing import connect
 from genmcp.tools import ToolRoute
 from tests.support import postponed
+from tests.support.handlers import AcceptingHandler
 
 T = TypeVar("T")
 
@@ -471,3 +484,110 @@ def test_decorator_takes_every_option_of_the_class(
 ) -> None:
     """Except those that the signature defines. Hooks without `self` are options, too."""
     assert set(options.__annotations__) == {*attributes_of(kind), *hooks} - signature
+
+
+async def test_second_tool_of_a_function_is_another_one() -> None:
+    """The first one stays as it is; the other has its steps and options, such as scopes."""
+
+    @tool(scopes=["parts"], title="Part")
+    async def part(number: str, *, count: int = 2) -> Continue:
+        """Finds a part."""
+        return elicit("Sure?", {"type": "object", "properties": {}}).then(found)
+
+    @part.step
+    async def found(answer: dict[str, Any], number: str, count: int) -> str:
+        return f"{count} {number}"
+
+    kb_part = tool(name="kb_part")(part)
+
+    assert [definition(each).name for each in (part, kb_part)] == ["part", "kb_part"]
+    routes = [ToolRoute.of(function_component(FunctionTool, each)) for each in (part, kb_part)]
+    assert [(each.definition.title, *each.scopes) for each in routes] == [("Part", "parts")] * 2
+    access = Access(subject="ann", scopes=frozenset({"parts"}))
+    served = suite(part, kb_part)
+    async with connect(served, handler=AcceptingHandler(), access=access) as client:
+        for name in ("part", "kb_part"):
+            assert (await client.call(name, {"number": "M6"})).text == "2 M6"
+
+
+async def test_docstring_describes_the_parameters() -> None:
+    """Google style: the section leaves the description, and annotations take precedence."""
+
+    @tool
+    async def book(
+        room: str,
+        nights: Annotated[int, msgspec.Meta(ge=1)] = 1,
+        *,
+        guest: Annotated[str, "Who stays."] = "",
+        price: Annotated[float, Field(ge=0)] = 0.0,
+        tags: list[str] = Field(default_factory=list, description="Free words."),  # noqa: B008
+        channel: Channel,
+    ) -> str:
+        """Books a room.
+
+        Takes a moment.
+
+        Args:
+            room (str): the number of the room,
+                or its name: "blue".
+
+            nights: how many
+            guest (str, optional): not this one
+            price (dict[str, int]): at most
+            tags: nor this one
+            channel: is no argument
+
+        Returns:
+            the number of the booking
+        """
+        return room
+
+    listed = definition(book)
+
+    assert listed.description == (
+        "Books a room.\n\nTakes a moment.\n\nReturns:\n    the number of the booking"
+    )
+    texts = {name: each["description"] for name, each in listed.input_schema["properties"].items()}
+    assert texts == {
+        "room": 'the number of the room, or its name: "blue".',
+        "nights": "how many",
+        "guest": "Who stays.",
+        "price": "at most",
+        "tags": "Free words.",
+    }
+    assert listed.input_schema["properties"]["nights"]["minimum"] == 1
+
+
+@pytest.mark.parametrize(
+    "section",
+    [
+        "Args:\n    room: the room\n    nights: is none",
+        "Args:\n    The room, as people call it.",
+        "Args: room, the room",
+    ],
+)
+def test_docstring_with_other_arguments_stays_as_it_is(section: str) -> None:
+    """A section that is not about the parameters may be of use to the model."""
+
+    def book(room: str) -> str:
+        return room
+
+    book.__doc__ = f"Books a room.\n\n{section}"
+    listed = definition(tool(book))
+
+    assert listed.description == book.__doc__
+    assert "description" not in listed.input_schema["properties"]["room"]
+
+
+def test_docstring_may_have_arguments_alone() -> None:
+    """The description of an option takes the place of the rest."""
+
+    def book(room: str) -> str:
+        return room
+
+    book.__doc__ = """
+    Args:
+        room: the room
+    """
+    assert definition(tool(book)).description is None
+    assert definition(tool(description="Books a room.")(book)).description == "Books a room."

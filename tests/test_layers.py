@@ -19,7 +19,7 @@ LAYERS = [
     {"protocol"},
     {"wire"},
     {"core"},
-    {"binding", "cancellation", "dependencies", "log_throttle", "stores", "tasks"},
+    {"binding", "cancellation", "dependencies", "log_throttle", "stores", "tasks", "tls"},
     {
         "channel",
         "completion",
@@ -45,8 +45,8 @@ LAYERS = [
     {"extensions", "openapi"},
     {"suite", "_mux"},
     {"_transports", "auth", "telemetry"},
-    {"client", "extensions.remote_skills"},
     {"auth.extensions"},
+    {"client", "extensions.remote_skills"},
     {"composite"},
     {"hub", "registry", "discovery", "catalogue"},
     {"cli", "console", "__main__"},
@@ -59,7 +59,8 @@ MUX = [
     *("threads", "limits", "telemetry"),
     *("bus", "changes", "sessions", "session_streams", "replay"),
     *("scopes", "responses", "performing", "services"),
-    *("tasks", "continuations", "keyed"),
+    *("stored_request", "task_results", "task_sink", "tasks"),
+    *("questions", "continuations", "keyed"),
     *("builtin_methods", "mux"),
 ]
 PRIVATE = 3.0  # accesses to private attributes of other objects, in 1,000 lines of code
@@ -178,7 +179,7 @@ def test_order_of_the_mux_reports_each_violation(tmp_path: Path) -> None:
     """An import of a later module, and a module without a place."""
     folder = tmp_path / "genmcp" / "_mux"
     folder.mkdir(parents=True)
-    folder.joinpath("limits.py").write_text("from genmcp._mux.tasks import Tasks")
+    folder.joinpath("limits.py").write_text("from genmcp._mux.tasks import Tasks\n")
     folder.joinpath("other.py").write_text("")
 
     assert sorted(mux_faults(tmp_path / "genmcp")) == [

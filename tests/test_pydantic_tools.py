@@ -1,16 +1,19 @@
 """`@tool` with pydantic: models and constraints as parameters, and models as results."""
 
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime, timedelta
 from decimal import Decimal
+from enum import Enum
 from threading import Lock
 from typing import Annotated, Any, Literal
+from uuid import UUID
 
 import msgspec
 import pytest
 from pydantic import AnyUrl, BaseModel, Field, computed_field
 
-from genmcp import Channel, ConfigurationError, Continue, Suite, elicit, tool
+from genmcp import Channel, ConfigurationError, Continue, Suite, elicit, prompt, tool
+from genmcp.protocol.content import TextContent
 from genmcp.protocol.tools import CallToolResult, ToolDefinition
 from genmcp.testing import connect
 from tests.support.handlers import AcceptingHandler
@@ -325,3 +328,89 @@ def test_parameter_of_an_unknown_type_is_named() -> None:
 
         @tool
         async def odd(part: Part, lock: Lock) -> None: ...
+
+
+class Loose(BaseModel):
+    count: int
+
+
+class Strict(BaseModel, strict=True):
+    count: int
+
+
+@tool
+async def plain(count: int = 1, share: float = 1, sure: bool = True) -> str:
+    return f"{count} {share} {sure}"
+
+
+@tool
+async def with_field(
+    count: Annotated[int, Field(ge=1)] = 1, share: float = 1, sure: bool = True
+) -> str:
+    return f"{count} {share} {sure}"
+
+
+@pytest.mark.parametrize("function", [plain, with_field])
+@pytest.mark.parametrize("wrong", [{"count": "3"}, {"share": "1.5"}, {"sure": "true"}])
+async def test_text_is_no_number_with_and_without_pydantic(function: Any, wrong: Any) -> None:
+    """One constraint of pydantic does not change what the other parameters take."""
+    refused = await call(function, **wrong)
+
+    assert refused.is_error
+    assert f"- /{next(iter(wrong))}: " in refused.text
+    assert (await call(function, share=2)).text == "1 2.0 True"
+
+
+async def test_other_types_are_read_from_texts_as_before() -> None:
+    """JSON has no dates, enums, UUIDs, sets and decimals."""
+
+    class Kind(Enum):
+        NEW = "new"
+
+    @tool
+    async def take(
+        day: date,
+        kind: Kind,
+        id: UUID,
+        price: Decimal,
+        wait: timedelta,
+        words: set[str],
+        size: Annotated[tuple[int, ...], Field(min_length=1)],
+    ) -> str:
+        return f"{day} {kind} {id.int} {price} {wait} {words} {size}"
+
+    result = await call(
+        take,
+        day="2026-01-04",
+        kind="new",
+        id=str(UUID(int=1)),
+        price="1.50",
+        wait="PT3S",
+        words=["a"],
+        size=[1],
+    )
+    assert result.text == "2026-01-04 Kind.NEW 1 1.50 0:00:03 {'a'} (1,)"
+
+
+async def test_model_is_read_by_its_own_configuration() -> None:
+    """Pydantic converts texts to numbers in a model that does not say otherwise."""
+
+    @tool
+    async def take(loose: Loose, strict: Strict | None = None) -> str:
+        return f"{loose.count}"
+
+    assert (await call(take, loose={"count": "3"})).text == "3"
+    assert (await call(take, loose={"count": 3}, strict={"count": "3"})).is_error
+
+
+async def test_prompt_and_template_still_read_numbers_from_texts() -> None:
+    """Their arguments are always texts."""
+
+    @prompt
+    def review(number: Annotated[int, Field(ge=1)], day: date, share: float | None = None) -> str:
+        return f"{number + 1} {day} {share}"
+
+    given = {"number": "3", "day": "2026-01-04", "share": "1.5"}
+    async with connect(Suite(name="test", prompts=[review])) as client:
+        message = (await client.prompt("review", given)).messages[0]
+    assert message.content == TextContent("4 2026-01-04 1.5")

@@ -82,11 +82,12 @@ async def test_server_wrapper_measures_each_call(version: str, timed: Any) -> No
     """The wrapper measures each call, and forwards everything."""
     async with speak(timed, version) as client:
         listed = (await client.request("tools/list", {})).result["tools"]
-        answer = await client.call("add", {"a": 1, "b": 2})
+        answer = await client.call("divide", {"a": 1, "b": 2})
 
-    assert ([tool["name"] for tool in listed], answer.text) == (["add"], "3")
-    ((name, seconds),) = timed.took
-    assert name == "add"
+    assert [tool["name"] for tool in listed][:2] == ["divide", "forget"]
+    assert answer.text == "0.5"
+    name, ended, seconds = timed.took[-1]
+    assert (name, ended) == ("divide", "done")
     assert 0 <= seconds < 5
 
 

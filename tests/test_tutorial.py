@@ -26,7 +26,7 @@ ROOT = Path(__file__).parent.parent
 BIN = Path(sys.executable).parent
 PATIENCE = 60  # seconds for a command; a job of a killed process is taken over after 30
 STEPS = sorted((ROOT / "docs" / "tutorial").glob("[1-9]-*.md"))
-FILE = re.compile(r"^```python\n# (\w+\.py)\n(.*?)^```$", re.M | re.S)
+FILE = re.compile(r"^```(?:python|toml)\n# (\w+\.(?:py|toml))\n(.*?)^```$", re.M | re.S)
 PART = re.compile(r"^```console\n(.*?)^```$|^Open <(.*?)>", re.M | re.S)
 COMMAND = re.compile(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", re.M)
 # Parts of the output that differ from run to run, and their replacements.

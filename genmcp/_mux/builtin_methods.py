@@ -12,7 +12,8 @@ import msgspec
 from genmcp._mux.changes import Subscription
 from genmcp._mux.continuations import Continuations, has_tasks
 from genmcp._mux.services import MuxServices
-from genmcp._mux.tasks import StoredRequest, detailed_task
+from genmcp._mux.stored_request import StoredRequest
+from genmcp._mux.task_results import detailed_task
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.core.access import Access
@@ -43,7 +44,7 @@ from genmcp.protocol.tasks import TaskParams, UpdateTaskParams
 from genmcp.protocol.value import Result
 from genmcp.question.elicitation import FormQuestion
 from genmcp.question.packing import unpack
-from genmcp.tasks.attempt import NotRunnableHere
+from genmcp.tasks.outcomes import NotRunnableHere
 from genmcp.tasks.service import TaskChange, TaskService
 
 logger = logging.getLogger("genmcp")

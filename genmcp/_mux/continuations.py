@@ -16,42 +16,30 @@ from typing import Any, Final
 import msgspec
 
 from genmcp._mux.performing import report
+from genmcp._mux.questions import (
+    answers_outcome,
+    ask_client,
+    merge_answers,
+    missing_capability,
+    read_answers,
+)
 from genmcp._mux.services import MuxServices
-from genmcp._mux.tasks import (
-    StoredRequest,
-    TaskCaller,
-    Tasks,
-    TaskSink,
-    create_task_result,
-    flush,
-    forward_notification,
-    notify,
-    pending_requests,
-    suspension_of,
-    task_result,
-    to_finished,
-)
+from genmcp._mux.stored_request import StoredRequest
+from genmcp._mux.task_results import create_task_result, task_result, to_finished
+from genmcp._mux.task_sink import TaskCaller, TaskSink, flush, forward_notification
+from genmcp._mux.tasks import Tasks, notify, pending_requests, suspension_of
 from genmcp._mux.telemetry import OnStep
-from genmcp.cancellation import cancel_and_wait, cancel_requested
+from genmcp.cancellation import cancel_requested
 from genmcp.channel import CallContext, CallServices, Channel
-from genmcp.core.call import (
-    AccessRecord,
-    AskClient,
-    CallPhase,
-    CancelTask,
-    ClientAnswered,
-    Follow,
-    Suspend,
-)
+from genmcp.core.call import AccessRecord, CallPhase, CancelTask, Follow, Suspend
 from genmcp.core.client_key import ClientKey
-from genmcp.core.continuation import AskedQuestion, Continuation
-from genmcp.core.outcome import Done, Failed, Outcome, digest, pack, unpack
+from genmcp.core.continuation import Continuation
+from genmcp.core.outcome import Done, Failed, Outcome, digest, pack
 from genmcp.core.request import Request
 from genmcp.core.seal import Part, Purpose
 from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import Asking, Continue, Finished, StoredWork, Suspended
 from genmcp.errors import (
-    ArgumentFaults,
     CapabilityMissing,
     ConfigurationError,
     Conflict,
@@ -61,23 +49,19 @@ from genmcp.errors import (
     InvalidArguments,
     InvalidParams,
     McpError,
-    MissingCapability,
     SealError,
     SealExpired,
     StoreError,
     TaskNotFound,
-    WaitError,
-    WorkRaised,
 )
 from genmcp.hook import UnknownTag
 from genmcp.protocol.capabilities import TASKS
-from genmcp.protocol.client_features import InputRequiredResult, ListRootsRequestParams
+from genmcp.protocol.client_features import InputRequiredResult
 from genmcp.protocol.value import Result
-from genmcp.question.packing import unpack as unpack_question
 from genmcp.server import resolve_route
 from genmcp.stores.store import Put
-from genmcp.tasks.attempt import NotRunnableHere, wait_error_of
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.outcomes import NotRunnableHere, wait_error_of
 from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.retrying import ProcessStops
 from genmcp.tasks.service import TaskMessage, TaskService
@@ -343,7 +327,7 @@ class Continuations:
             continuation = Continuation.unpack(task.continuation)
             channel = self._channel(task, packed_request, continuation.assigns)
             if continuation.asked:
-                outcome = _read(continuation, outcome)
+                outcome = read_answers(continuation, outcome)
         except (ConfigurationError, msgspec.MsgspecError) as error:
             unknown = f"a continuation of {task.tool} was stored by another release: {error}"
             raise NotRunnableHere(unknown, _NO_CODE) from error
@@ -549,22 +533,6 @@ async def _end_of(
     raise TaskNotFound(id)
 
 
-def _read(continuation: Continuation, outcome: Outcome) -> Outcome:
-    """Return the outcome of the questions, with the answers decoded from *outcome*.
-
-    *outcome* has the answers by their keys in the protocol message.
-    """
-    if isinstance(outcome, Failed):
-        return outcome
-    answers: dict[str, bytes] = {}
-    for each in continuation.asked:
-        answer = unpack(msgspec.json.encode(outcome.value[each.name]))
-        if isinstance(answer, Failed):
-            return answer
-        answers[each.name] = msgspec.json.encode(answer.value)
-    return answers_outcome(continuation.answered(answers))
-
-
 def has_tasks(request: Request) -> bool:
     """Return whether the client of *request* supports the tasks extension."""
     extensions = request.client.capabilities.extensions
@@ -599,77 +567,6 @@ def _next(
         packed = {key: question.pack() for key, question in step.questions.items()}
         continuation = continuation.asking(packed, alone=step.alone)
     return continuation
-
-
-# The questions of calls, and their answers.
-
-
-def missing_capability(continuation: Continuation, channel: Channel) -> Failed | None:
-    """Return the outcome of questions that the client does not support; None if it supports all."""
-    lacking: dict[str, Any] = {}
-    for each in continuation.missing:
-        for name, parts in (
-            unpack_question(each.question).missing_capabilities(channel.client.capabilities).items()
-        ):
-            lacking[name] = {**lacking.get(name, {}), **parts}
-    return Failed(CapabilityMissing(lacking)) if lacking else None
-
-
-def merge_answers(continuation: Continuation, responses: Mapping[str, Any]) -> Continuation:
-    """Return *continuation* with the valid answers among *responses*.
-
-    *responses* has the keys of the protocol message. Unknown keys are ignored, and the question of
-    an invalid answer is sent again (2026-07-28, basic/patterns,
-    MRTR, "Error Handling").
-    """
-    good: dict[str, bytes] = {}
-    for each in continuation.missing:
-        if each.name in responses:
-            answer = responses[each.name]
-            try:
-                unpack_question(each.question).read(answer)
-            except ArgumentFaults:
-                continue
-            good[each.name] = msgspec.json.encode(answer)
-    return continuation.answered(good)
-
-
-def answers_outcome(continuation: Continuation) -> Outcome:
-    """Return the outcome of questions, all of which are answered."""
-    values: dict[str, Any] = {}
-    for each in continuation.asked:
-        try:
-            answer = msgspec.json.decode(continuation.answers[each.name])
-            values[each.key] = unpack_question(each.question).read(answer)
-        except ArgumentFaults as error:
-            return Failed(WorkRaised(secrets.token_hex(6), type(error).__name__, str(error)))
-    if continuation.alone:
-        (value,) = values.values()
-        return Done(value)
-    return Done(values)
-
-
-async def ask_client(continuation: Continuation, channel: Channel) -> Continuation | Failed:
-    """Ask the client by requests of the server (legacy); return the answers, or the failure."""
-    asking = [asyncio.ensure_future(_ask(each, channel)) for each in continuation.missing]
-    await report(channel, AskClient(continuation))
-    try:
-        answers = await asyncio.gather(*asking)
-    except WaitError as failure:
-        return Failed(failure)
-    finally:
-        await report(channel, ClientAnswered())
-        await cancel_and_wait(*asking)
-    return continuation.answered(dict(answers))
-
-
-async def _ask(asked: AskedQuestion, channel: Channel) -> tuple[str, bytes]:
-    question = unpack_question(asked.question)
-    params = question.request.params or ListRootsRequestParams()
-    try:
-        return asked.name, await channel.context.sink.ask(channel.request, question.method, params)
-    except MissingCapability as error:
-        raise CapabilityMissing(error.data["requiredCapabilities"]) from error
 
 
 # The `requestState` of a question holds the continuation of the call (2026-07-28, basic/patterns,

@@ -25,7 +25,8 @@ import msgspec
 from genmcp._mux.continuations import Continuations
 from genmcp._mux.performing import report
 from genmcp._mux.services import MuxServices
-from genmcp._mux.tasks import StoredRequest, task_result
+from genmcp._mux.stored_request import StoredRequest
+from genmcp._mux.task_results import task_result
 from genmcp.cancellation import run_to_completion
 from genmcp.channel import Channel
 from genmcp.core.call import AccessRecord
@@ -35,7 +36,7 @@ from genmcp.core.seal import Purpose
 from genmcp.core.task import Task, replace_task
 from genmcp.errors import InvalidParams, Overloaded, StoreError
 from genmcp.protocol.value import Result
-from genmcp.tasks.attempt import finished_with_error
+from genmcp.tasks.outcomes import finished_with_error
 from genmcp.tasks.records import Stored
 
 _TOKEN_BITS: Final = 40
@@ -76,14 +77,15 @@ class KeyedCalls:
         Raises:
             InvalidParams: the client is anonymous, so that any other could fetch the result.
         """
-        # The clients of a pipe, or in this process, are one.
-        if channel.principal is None and channel.context.caller.client_key.address is not None:
+        caller = channel.request.params.meta.caller
+        # The clients of a pipe, or in this process, are one. The callers of a hub are not.
+        if caller == "" or channel.context.caller.client_key.is_anonymous:
             raise InvalidParams(
                 "An idempotency key needs an authenticated client: it belongs to a principal"
             )
         if not key:
             raise InvalidParams("An idempotency key must not be empty")
-        parts = "keyed", channel.principal, channel.request.key, key
+        parts = "keyed", channel.principal, channel.request.key, key, *([caller] if caller else ())
         return self._services.seal.marks(Purpose.TASK, *parts)
 
     async def handle(self, request: Request, channel: Channel, key: str | bytes) -> Result:

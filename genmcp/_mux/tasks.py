@@ -1,4 +1,4 @@
-"""Calls that are tasks: their stored requests, their records, and the sink that writes to those.
+"""Calls that are tasks: their records, from the first to the last write.
 
 For a client that supports the tasks extension (SEP-2663), a call with a continuation in the store
 is a task of the protocol. For another client, the process that holds its response follows the task
@@ -8,34 +8,32 @@ and its messages go to the record.
 
 import logging
 import secrets
-from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from datetime import UTC, datetime
 from functools import partial
-from math import ceil, inf
+from math import inf
 from sys import maxsize
-from typing import Any, ClassVar, Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 
 from genmcp._mux.performing import report
 from genmcp._mux.services import MuxServices
+from genmcp._mux.stored_request import StoredRequest
+from genmcp._mux.task_results import progress_text, task_result, to_finished
+from genmcp._mux.task_sink import flush
 from genmcp._mux.threads import ThreadPool
 from genmcp.channel import Channel
-from genmcp.core.access import Access
 from genmcp.core.call import CallAction, WorkCancelled
-from genmcp.core.client_key import ClientKey, client_of
+from genmcp.core.client_key import client_of
 from genmcp.core.continuation import Continuation
 from genmcp.core.failures import tool_error
-from genmcp.core.request import REQUEST_TYPES, ClientInfo, Request
 from genmcp.core.seal import Purpose
-from genmcp.core.server_dispatch import reader_of
 from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import (
     Asking,
     Awaiting,
     ExternalJob,
-    Finished,
     Following,
     Gathering,
     Job,
@@ -47,37 +45,13 @@ from genmcp.core.waiting import (
     Working,
     scheduled,
 )
-from genmcp.errors import (
-    CapabilityMissing,
-    IllegalTransition,
-    InsufficientScope,
-    McpError,
-    Overloaded,
-    StoreError,
-    TaskNotFound,
-    ToolError,
-)
-from genmcp.protocol.capabilities import ClientCapabilities, Implementation
+from genmcp.errors import IllegalTransition, McpError, StoreError, TaskNotFound
 from genmcp.protocol.client_features import InputRequest
-from genmcp.protocol.params import SUBSCRIPTION_ID, ProgressNotificationParams, RequestId
-from genmcp.protocol.revisions.chain import LATEST, REVISIONS
-from genmcp.protocol.tasks import (
-    PROGRESS,
-    CreateTaskResult,
-    DetailedTask,
-    TaskStatusNotificationParams,
-)
 from genmcp.protocol.tools import CallToolResult
-from genmcp.protocol.value import Result, Value
 from genmcp.question.packing import unpack
-from genmcp.tasks.attempt import NotRunnableHere, finished_with_error
 from genmcp.tasks.options import JobEnvironment, JobOptions
-from genmcp.tasks.progress import JobProgress, ProgressWriter
 from genmcp.tasks.queues import ExternalQueue
 from genmcp.tasks.service import Resume, TaskService
-from genmcp.tasks.values import store_types
-from genmcp.wire.encoder import EncodedResult, Encoder
-from genmcp.wire.jsonrpc import ErrorBody
 
 logger = logging.getLogger("genmcp")
 
@@ -87,188 +61,6 @@ _JOB_THREADS: Final = 1000
 A job needs a thread, and `JobOptions.concurrency`, or an engine, bounds the jobs. The rest is for
 threads that run on after their jobs have ended, since no thread can be stopped.
 """
-
-
-class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
-    """The stored form of a request, with everything needed to continue it.
-
-    params: the params as received, JSON; *whole*: the message with them. kept: the assigns copied
-    from the host's request whose keys are in the endpoint's `keep_assigns`. gone: the keys of the
-    other copied assigns, which are not stored. address: the peer address that an anonymous request
-    counts towards. access: that of the client, without its claims, which may be private, and its
-    time of expiry: a call that was authorized when it began continues after that.
-    """
-
-    id: RequestId
-    method: str
-    params: bytes
-    version: str
-    info: Implementation | None
-    capabilities: ClientCapabilities
-    session: str | None
-    kept: Mapping[str, Any]
-    gone: Collection[str]
-    address: str | None
-    access: Access | None
-    whole: bool
-
-    @classmethod
-    def of(cls, channel: Channel) -> "StoredRequest":
-        """Return the request of *channel*, with those copied assigns that the endpoint keeps."""
-        request, caller = channel.request, channel.context.caller
-        copied, keep, access = caller.copied or {}, caller.keep, channel.access
-        if access is not None:
-            access = msgspec.structs.replace(access, claims={}, expires=None)
-        raw = request.raw
-        kept = {key: copied[key] for key in keep if key in copied} if copied else {}
-        return cls(
-            id=request.id,
-            method=request.method,
-            params=bytes(raw),
-            version=request.revision.version,
-            info=request.client.info,
-            capabilities=request.client.capabilities,
-            session=request.session,
-            kept=store_types("keep_assigns", kept) if kept else kept,
-            gone=[*(copied.keys() - kept.keys())] if copied else [],
-            address=caller.client_key.address,
-            access=access,
-            whole=isinstance(raw, bytes),
-        )
-
-    def pack(self) -> bytes:
-        """Return the bytes to store."""
-        # A copy: msgspec leaves half as much memory again behind what it encodes.
-        return bytes(memoryview(_encoder.encode(self)))
-
-    @classmethod
-    def unpack(cls, packed: bytes) -> "StoredRequest":
-        """Return the request that `pack` has packed.
-
-        Raises:
-            NotRunnableHere: it was packed by a release with another format.
-        """
-        try:
-            return _decoder.decode(packed)
-        except msgspec.MsgspecError as error:
-            unknown = f"a request was stored by another release: {error}"
-            raise NotRunnableHere(
-                unknown, "The call was stored by another release of the server"
-            ) from error
-
-    def request(self) -> Request:
-        """Return the request, without its route.
-
-        Raises:
-            NotRunnableHere: its revision is not supported here.
-        """
-        revision = REVISIONS.get(self.version)
-        if revision is None:
-            unknown = f"{self.version} is no longer supported"
-            raise NotRunnableHere(unknown, unknown)
-        method = revision.methods[self.method]
-        if self.whole:
-            params = reader_of(method)(self.params).params
-        else:
-            params = method.params_decoder.decode(self.params or b"{}")
-        return REQUEST_TYPES.get(self.method, Request)(
-            id=self.id,
-            method=self.method,
-            params=revision.up(params),
-            raw=self.params if self.whole else msgspec.Raw(self.params),
-            revision=revision,
-            client=ClientInfo(self.version, self.info, self.capabilities),
-            session=self.session,
-        )
-
-
-class TaskCaller(msgspec.Struct, frozen=True, eq=False):
-    """The caller of a call that is a task, which runs without a connection."""
-
-    client_key: ClientKey
-    copied: Mapping[str, Any] | None
-    keep: ClassVar[Collection[str]] = ()
-    detached: ClassVar[bool] = False
-
-    def require_scopes(self, scopes: Sequence[str]) -> None:
-        """Check nothing: the call was authorized when it began."""
-
-
-class StoredNotification(msgspec.Struct, frozen=True, array_like=True):
-    """A notification of a task, as stored for the process that sends it to the client.
-
-    params: the params of the notification, as JSON.
-    """
-
-    method: str
-    params: bytes
-
-
-class TaskSink(msgspec.Struct, eq=False):
-    """The sink of a call that is the task *id*: writes its progress and messages to the record."""
-
-    _service: TaskService
-    _id: str
-    _fencing_token: int
-    _progress_writer: ProgressWriter | None = None  # while there is progress to write
-
-    @property
-    def closed(self) -> bool:
-        """False: whether the task was cancelled, or has ended, is known to the call."""
-        return False
-
-    async def note(self, request: Request, method: str, params: Value | None) -> bool:
-        """Store progress in the task, and log other notifications for its followers.
-
-        Progress is written at a limited rate, and only the newest. If the store cannot be reached,
-        the notification is lost, and the call continues.
-        """
-        if isinstance(params, ProgressNotificationParams):
-            return self._report(params)
-        encoded = b"" if params is None else msgspec.json.encode(params)
-        try:
-            stored = msgspec.msgpack.encode(StoredNotification(method, encoded))
-            await self._service.records.log_message(self._id, stored)
-        except (StoreError, IllegalTransition):
-            return False
-        return True
-
-    def _report(self, params: ProgressNotificationParams) -> bool:
-        """Schedule the write of progress; return False if the task has ended or was taken over."""
-        writer = self._progress_writer
-        if writer is None:
-            writer = self._progress_writer = ProgressWriter(self._write)
-        if writer.rejected:
-            return False
-        writer.report(params.progress, params.total, params.message)
-        return True
-
-    async def flush(self) -> None:
-        """Write progress that is still pending."""
-        # Sink and writer refer to each other: the cycle is broken here.
-        writer, self._progress_writer = self._progress_writer, None
-        if writer is None:
-            return
-        left = await writer.close()
-        if left is not None and not writer.rejected:
-            with suppress(StoreError, IllegalTransition):
-                await self._write(left)
-
-    async def _write(self, newest: JobProgress) -> None:
-        await self._service.progress(self._id, newest, fencing_token=self._fencing_token)
-
-    async def ask(self, request: Request, method: str, params: Value) -> bytes:
-        """Raise CapabilityMissing: the questions of a task are stored in its record."""
-        raise CapabilityMissing({})
-
-    def watch_client(self) -> None:
-        """Watch nothing: no client waits for the result here."""
-
-    def begin_stream(self) -> None:
-        """Begin nothing: there is no stream."""
-
-    def release(self, retry: int) -> None:
-        """Close nothing: there is no connection."""
 
 
 class StopTask(msgspec.Struct, frozen=True, array_like=True, tag="stop"):
@@ -506,12 +298,6 @@ def pending_requests(continuation: Continuation) -> dict[str, InputRequest]:
     return {each.name: unpack(each.question).request for each in continuation.missing}
 
 
-async def flush(channel: Channel) -> None:
-    """Write the notifications of *channel* that are pending, if its call is a task."""
-    if isinstance(channel.context.sink, TaskSink):
-        await channel.context.sink.flush()
-
-
 def new_id() -> str:
     """Return an id for a call that becomes a task: unguessable, 160 random bits."""
     return secrets.token_urlsafe(20)
@@ -523,141 +309,3 @@ async def notify(notifying: Coroutine[Any, Any, None]) -> None:
         await notifying
     except Exception as error:  # the tool's own: nothing waits for it
         logger.error("on_cancel failed", exc_info=error)
-
-
-def to_finished(result: Result | McpError, raised: BaseException | None = None) -> Finished:
-    """Return the stored form of the *result* of a call.
-
-    *raised*: the exception of the hook that has led to *result*, if any.
-    """
-    # An error that asks its client to send the call again must not be the response to that.
-    frees_key = isinstance(result, Overloaded) or isinstance(raised, InsufficientScope)
-    frees_key = frees_key or (isinstance(raised, ToolError) and raised.retry)
-    if isinstance(result, McpError):
-        return msgspec.structs.replace(finished_with_error(result), frees_key=frees_key)
-    encoded = result.body if isinstance(result, EncodedResult) else msgspec.json.encode(result)
-    return Finished(result=encoded, raised=raised is not None, frees_key=frees_key)
-
-
-def task_result(task: Task, method: str) -> EncodedResult:
-    """Return the result of a *task* that has ended; *method* is that of its request.
-
-    Raises:
-        McpError: it ended with an error, or was cancelled.
-    """
-    if task.error is not None:
-        error = msgspec.json.decode(task.error, type=ErrorBody)
-        raise McpError(error.message, error.data, code=error.code)
-    if task.result is None:
-        raise McpError("The call was cancelled")
-    kind = cast(type[Result], LATEST.methods[method].result)
-    return EncodedResult(kind=kind, body=task.result)
-
-
-def create_task_result(task: Task, now: float) -> CreateTaskResult:
-    """Return the handle of a task as of *now* (`Store.now`), the response to its call."""
-    return CreateTaskResult(**task_fields(task, now))
-
-
-def still_running_result(reason: str, id: str, *, tool: str | None) -> CallToolResult:
-    """Return the response to a client without tasks, whose call continues as the task *id*.
-
-    *tool* is the name of the tool that returns the result, if the server offers one.
-    """
-    text = f"{reason}. It continues as call {id}"
-    return tool_error(text + (f"; the tool {tool} returns its result." if tool else "."))
-
-
-def task_fields(task: Task, now: float) -> dict[str, Any]:
-    """Return the members of a *task* that clients see in every status, as of *now*."""
-    kept = advertised_ttl(task, now)
-    return {
-        "task_id": task.id,
-        "status": task.status,
-        "created_at": _at(task.created),
-        "last_updated_at": _at(task.updated),
-        "ttl_ms": None if kept is None else ceil(kept * 1000),
-        "poll_interval_ms": ceil(task.poll * 1000),
-        # The latest message of the work describes neither a question nor a result.
-        "status_message": task.message if task.status == "working" else None,
-    }
-
-
-def detailed_task(task: Task, encoder: Encoder, now: float) -> DetailedTask:
-    """Return the state of *task* as of *now* (`Store.now`), for its client."""
-    return DetailedTask(**_members(task, encoder, now))
-
-
-def task_status_notification(
-    task: Task, encoder: Encoder, subscription: RequestId, now: float
-) -> TaskStatusNotificationParams:
-    """Return the state of *task* as a notification on the stream of *subscription*."""
-    members = _members(task, encoder, now)
-    members["meta"] = {**(members.get("meta") or {}), SUBSCRIPTION_ID: subscription}
-    return TaskStatusNotificationParams(**members)
-
-
-def _members(task: Task, encoder: Encoder, now: float) -> dict[str, Any]:
-    members = task_fields(task, now)
-    if task.progress is not None:
-        # With its message, which `status_message` of a task that has ended does not contain.
-        latest = {"progress": task.progress, "total": task.total, "message": task.message}
-        members["meta"] = {PROGRESS: {k: v for k, v in latest.items() if v is not None}}
-    if task.error is not None:
-        # "Task Execution Errors": the error replaces the latest message of the work.
-        members["status_message"] = msgspec.json.decode(task.error, type=ErrorBody).message
-        members["error"] = msgspec.Raw(task.error)
-    elif task.result is not None:
-        result = task_result(task, "tools/call")
-        members["result"] = msgspec.Raw(encoder.result(LATEST, result))
-    elif isinstance(task.work, Asking) and task.status == "input_required":
-        asked = task.work.missing.items()
-        members["input_requests"] = {name: msgspec.Raw(each) for name, each in asked}
-    return members
-
-
-def advertised_ttl(task: Task, now: float) -> float | None:
-    """Return the `ttl` that clients see: seconds from the creation of *task*; None: never expires.
-
-    A task that waits for its client, or has ended, expires `Task.ttl` after its last change. A task
-    that works may end at any moment, and expires `Task.ttl` after that. For such a task the value
-    is counted from *now*, in whole seconds, so that two polls in one second give the same value.
-    """
-    if task.ttl is None:
-        return None
-    passed = task.updated - task.created
-    if task.status == "working":
-        passed = float(int(max(passed, now - task.created)))
-    return task.ttl + passed
-
-
-def progress_text(task: Task) -> str:
-    """Return the state of a *task* that has not ended, in words."""
-    if task.status == "input_required":
-        return "it waits for answers"
-    if task.progress is None:
-        done = "it is running"
-    else:
-        total = "" if task.total is None else f" of {task.total:g}"
-        done = f"{task.progress:g}{total} done"
-    return done if task.message is None else f"{done} ({task.message})"
-
-
-def _at(seconds: float) -> str:
-    """Return Unix time as ISO 8601."""
-    text = datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds")
-    return text.replace("+00:00", "Z")
-
-
-async def forward_notification(packed: bytes, channel: Channel) -> None:
-    """Send on *channel* a notification that a task has stored."""
-    stored = msgspec.msgpack.decode(packed, type=StoredNotification)
-    method = LATEST.methods.get(stored.method)
-    params: Any = msgspec.Raw(stored.params) if stored.params else None
-    if method is not None and params is not None:
-        params = method.params_decoder.decode(params)
-    await channel.notify(stored.method, params)
-
-
-_encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(StoredRequest)

@@ -64,6 +64,7 @@ class Admission:
             authenticates its clients.
         copied: keys of the request's state that are copied.
         kept: those of them that are stored with a call.
+        resource: the URL of the endpoint, if it is known.
 
     Raises:
         ConfigurationError: an option is wrong.
@@ -76,6 +77,7 @@ class Admission:
         principal: Principal | None,
         copied: Iterable[str],
         kept: Iterable[str],
+        resource: str | None,
     ) -> None:
         for option, keys in (("copy_assigns", copied), ("keep_assigns", kept)):
             if isinstance(keys, str):
@@ -87,7 +89,7 @@ class Admission:
         if unknown := [key for key in self._kept if key not in self._copied]:
             raise ConfigurationError(f"keep_assigns: {unknown[0]!r} is not among copy_assigns")
         self._server_name = mux.server.info.name
-        self._header_policy = HeaderPolicy(security or Security())
+        self._header_policy = HeaderPolicy(security or Security(), resource)
         self._principal = _nobody if principal is None else principal
         # Whether any client may call, since the host application has set up no authentication.
         self._open = (security is None or security.allowed_hosts is None) and (

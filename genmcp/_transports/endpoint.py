@@ -1,5 +1,6 @@
 """The MCP endpoint: an ASGI application that serves every revision at one URL."""
 
+import logging
 import re
 from collections.abc import Iterable
 from contextlib import suppress
@@ -12,6 +13,7 @@ from genmcp._transports.admission import Admission, Principal, authenticated, ch
 from genmcp._transports.body import MAX_BATCH_MESSAGES, read_body
 from genmcp._transports.post import delete, get, post
 from genmcp._transports.request import (
+    IN_PROCESS,
     ClientLeft,
     FindClientKey,
     HttpRequest,
@@ -25,6 +27,7 @@ from genmcp._transports.request import (
 from genmcp._transports.responder import Responder
 from genmcp._transports.shutdown import JobsAtWork, Shutdown
 from genmcp._transports.writing import reply
+from genmcp.core.request import RESULT_TOOL
 from genmcp.core.server import Reject
 from genmcp.core.server_dispatch import SESSION_HEADER, plain_request
 from genmcp.errors import ConfigurationError, InsufficientScope, NotAllowed
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
     from genmcp.auth.authenticator import Authenticator
     from genmcp.auth.bearer import Bearer
 
+logger = logging.getLogger("genmcp")
 
 _METADATA: Final = "/.well-known/oauth-protected-resource"
 """The path of the metadata below the endpoint, and below the root of a host (RFC 9728, 3.1)."""
@@ -103,10 +107,15 @@ class Endpoint:
         self._owns_mux = self.mux is not target
         if auth is not None and principal is not authenticated:
             raise ConfigurationError("principal= belongs to Bearer if auth= is given")
-        self._admission = Admission(
-            self.mux, security, principal if auth is None else None, copy_assigns, keep_assigns
-        )
         self.authenticator = None if auth is None else _authenticator_of(auth)
+        self._admission = Admission(
+            self.mux,
+            security,
+            principal if auth is None else None,
+            copy_assigns,
+            keep_assigns,
+            None if self.authenticator is None else self.authenticator.bearer.resource,
+        )
         self.console = console
         self._page: Console | None = None
         self._heartbeat = heartbeat
@@ -114,6 +123,7 @@ class Endpoint:
         self._find_client_key = client_key
         self._durable = self.mux.store.durable
         self._at_work: JobsAtWork | None = None  # only for a durable store
+        self._was_started = False
 
     def __repr__(self) -> str:
         return f"<Endpoint of {self.mux!r}>"
@@ -130,6 +140,7 @@ class Endpoint:
         )
         try:
             if self.mux.tasks.worker.dormant or (self._durable and self._at_work is None):
+                self._warn_if_late(scope)
                 self._wake()
             auth = self.authenticator
             if auth is not None and auth.document.matches(scope):
@@ -265,8 +276,22 @@ class Endpoint:
             self._page = _console_of(self.authenticator)
         await self._page.serve(http)
 
+    def _warn_if_late(self, scope: Scope) -> None:
+        """Warn once if the work on stored jobs begins only with the first request."""
+        mux, worker = self.mux, self.mux.tasks.worker
+        if self._was_started or not worker.dormant or IN_PROCESS in scope.get("extensions", ()):
+            return
+        # A suite offers that tool if a call can wait.
+        if worker.options.schedules or mux.find("tools/call", RESULT_TOOL) is not None:
+            logger.warning(
+                "%r: after a restart, stored jobs wait for the first request, which this is; call "
+                "start() of the endpoint in the lifespan of the application that mounts it",
+                mux,
+            )
+
     def _wake(self) -> None:
         """Start to work on the jobs in the store, and register their release at shutdown."""
+        self._was_started = True
         worker, at_work = self.mux.tasks.worker, self._at_work
         self.mux.tasks.service.log_start()
         lost = at_work is not None and at_work.gone  # its loop was closed without a shutdown

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from genmcp._mux.builtin_methods import TASKS_CHANGED, watching
 from genmcp._mux.changes import Subscription
 from genmcp._mux.mux import Mux
-from genmcp._mux.tasks import task_status_notification
+from genmcp._mux.task_results import task_status_notification
 from genmcp._transports.request import ClientLeft, HttpRequest, wait_for_disconnect
 from genmcp._transports.running_call import LiveCaller
 from genmcp._transports.writing import OpenConnection

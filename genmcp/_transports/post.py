@@ -15,7 +15,7 @@ import msgspec
 from genmcp._mux.replay import OpenCall
 from genmcp._mux.responses import error_of
 from genmcp._mux.session_streams import LISTENER
-from genmcp._mux.tasks import StoredRequest
+from genmcp._mux.stored_request import StoredRequest
 from genmcp._transports.listening import EventStream
 from genmcp._transports.pipe import Pipe, PipedCall
 from genmcp._transports.request import HttpRequest, reject

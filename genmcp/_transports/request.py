@@ -44,7 +44,10 @@ FindClientKey = Callable[[Scope], str | None]
 """Returns the key of an anonymous client from an ASGI scope; None stands for the peer address."""
 
 IN_PROCESS = "genmcp.in_process"
-"""The ASGI extension in the scopes of a client in the same process, which has no peer address."""
+"""The ASGI extension in the scopes of a client in the same process, which has no peer address.
+
+A client for tests is to be one over HTTP, and states the `address` that it would have.
+"""
 
 UNCOUNTED: Final = 16 * 1024
 """Bytes of a body, or of messages that wait, that are not counted: a request takes as many."""
@@ -224,8 +227,9 @@ class HttpRequest(msgspec.Struct, eq=False):
                     f"to count the request for its peer address"
                 )
             return address_of(found)
-        if IN_PROCESS in scope.get("extensions", ()):
-            return None
+        if (in_process := scope.get("extensions", {}).get(IN_PROCESS)) is not None:
+            address: str | None = in_process.get("address")
+            return address
         peer = scope.get("client")
         return address_of(peer[0]) if peer else ""
 

@@ -25,13 +25,9 @@ from genmcp._mux.limits import Slots
 from genmcp._mux.mux import Mux
 from genmcp._mux.performing import perform, report
 from genmcp._mux.responses import TASK_SUSPENDED, EncodedResponse
-from genmcp._mux.tasks import (
-    TaskSink,
-    create_task_result,
-    new_id,
-    still_running_result,
-    suspension_of,
-)
+from genmcp._mux.task_results import create_task_result, still_running_result
+from genmcp._mux.task_sink import TaskSink
+from genmcp._mux.tasks import new_id, suspension_of
 from genmcp._transports.timers import TimerTable, drive, run_at_once
 from genmcp.channel import CallContext, Caller, Channel
 from genmcp.core.access import Access

@@ -66,7 +66,8 @@ class Bearer(msgspec.Struct, frozen=True):
         resource: the URL of the endpoint, exactly as clients use it; the tokens must be for it.
             HTTPS, or HTTP on a loopback address; without query and fragment.
         issuers: the authorization servers, exactly as in their metadata and tokens. Clients use
-            the first one that they can.
+            the first one that they can. Empty, the default, only with a verifier of your own, such
+            as for keys that are issued by hand: clients then learn that there is no login.
         scopes: the scopes that every request needs. They are also the `scopes_supported` of the
             metadata: clients that ask for no others get these.
         verify: verifies the tokens. Default: `Jwt()`, signed tokens with the published keys of the
@@ -85,7 +86,7 @@ class Bearer(msgspec.Struct, frozen=True):
     """
 
     resource: str
-    issuers: Sequence[str]
+    issuers: Sequence[str] = ()
     scopes: Sequence[str] = ()
     verify: Verifier | None = None
     implies: Mapping[str, Collection[str]] = {}
@@ -97,7 +98,9 @@ class Bearer(msgspec.Struct, frozen=True):
         check_public_url("resource", self.resource)
         if "?" in self.resource:
             raise ConfigurationError(f"resource: {self.resource!r} must have no query")
-        if isinstance(self.issuers, str) or not self.issuers:
+        # A verifier with `bind` verifies tokens of the issuers.
+        needs_issuers = self.verify is None or hasattr(self.verify, "bind")
+        if isinstance(self.issuers, str) or (needs_issuers and not self.issuers):
             raise ConfigurationError(
                 f"issuers takes a list of URLs, of one at least, not {self.issuers!r}"
             )

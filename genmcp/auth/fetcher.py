@@ -9,12 +9,12 @@ import socket
 import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from functools import cache
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from genmcp.core.auth.fetching import MAX_DOCUMENT, is_private_address
 from genmcp.core.auth.metadata import is_loopback_url
 from genmcp.core.auth.steps import Fetch, Fetched, Steps
+from genmcp.tls import trusted_context
 from genmcp.version import __version__
 
 if TYPE_CHECKING:
@@ -38,15 +38,15 @@ class Fetcher:
     Args:
         timeout: seconds for each request, from the connection to the end of the response; six times
             as many for all of them.
-        tls: returns the TLS context. Default: that of httpx, which is made once.
+        tls: returns the TLS context, for the first request.
     """
 
     def __init__(
-        self, timeout: float = 10.0, tls: Callable[[], ssl.SSLContext] | None = None
+        self, timeout: float = 10.0, tls: Callable[[], ssl.SSLContext] = trusted_context
     ) -> None:
         self._timeout = timeout
         self._left = _TOTAL * timeout
-        self._tls = tls or _trusted
+        self._tls = tls
         self._clients: dict[bool, httpx.AsyncClient] = {}
 
     async def run(self, steps: Steps[T]) -> T:
@@ -134,14 +134,6 @@ class Fetcher:
                 headers={"User-Agent": f"genmcp/{__version__}", "Accept-Encoding": "identity"},
             )
         return self._clients[proxied]
-
-
-@cache
-def _trusted() -> ssl.SSLContext:
-    """Return the trusted certificate authorities. Reading them takes tens of milliseconds."""
-    import httpx
-
-    return httpx.create_ssl_context()
 
 
 async def _public_addresses(host: str, port: int) -> Sequence[str]:

@@ -11,7 +11,7 @@ import msgspec
 
 from genmcp.auth.fetcher import VERIFIER_TIMEOUT, Fetcher
 from genmcp.auth.jose import ASYMMETRIC, Jws, Key, KeyData, decode, read_key, read_key_set, verify
-from genmcp.auth.shared import SingleFlight
+from genmcp.auth.single_flight import SingleFlight
 from genmcp.auth.verdicts import SYSTEM_CLOCK, Clock, check_lists
 from genmcp.core.access import Access, AuthorizationUnavailable, InvalidToken
 from genmcp.core.auth.claims import Rules, check_claims, check_type, parse_object

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from hashlib import sha256
 from typing import Final, NamedTuple, TypeVar
 
-from genmcp.auth.shared import SingleFlight
+from genmcp.auth.single_flight import SingleFlight
 from genmcp.core.access import Access, InvalidToken
 from genmcp.errors import ConfigurationError
 

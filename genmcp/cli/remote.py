@@ -1,6 +1,7 @@
 """The commands that talk to a server as a client: `genmcp tools`, `call`, `read` and so on."""
 
 import asyncio
+import os
 import re
 import sys
 import textwrap
@@ -363,7 +364,9 @@ def error_text(error: Exception, options: RemoteOptions) -> str:
     text = str(error).replace("ClientOptions(revision=...)", "--revision")
     if isinstance(error, Unauthorized):
         return text.replace(error.advice or "", _credentials_advice(error.server_name, options))
-    if isinstance(error, Forbidden) and error.scopes:
+    # A login does not change a token that was given.
+    given = options.token or options.header
+    if isinstance(error, Forbidden) and error.scopes and not given:
         scopes = " ".join(error.scopes)
         return f"{text} (genmcp login {error.server_name} --scope '{scopes}')"
     if isinstance(error, AuthorizationFailed):
@@ -386,4 +389,7 @@ def _credentials_advice(server_name: str, options: RemoteOptions) -> str:
         return f"no usable login is stored: run {login}"
     if options.token:
         return f"the server refuses the token in {TOKEN_VARIABLE}; its log has the reason"
-    return f"give credentials: --header 'Authorization: Bearer TOKEN', or {login} and --login"
+    if os.environ.get(TOKEN_VARIABLE):
+        return f"--token sends the token in {TOKEN_VARIABLE}, which is not sent without it"
+    others = f"--header 'Authorization: Bearer TOKEN', or {login} and --login"
+    return f"give credentials: --token with {TOKEN_VARIABLE}=TOKEN, {others}"

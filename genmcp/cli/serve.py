@@ -224,7 +224,8 @@ def serve_http(options: ServeOptions, given: Server | None = None) -> int:
     factory = f"{__name__}:{create_app.__name__}"
     mode: dict[str, Any] = {"workers": options.workers} if has_workers else {"reload": True}
     try:
-        uvicorn.run(factory, factory=True, **settings, **mode)
+        with _named_options():
+            uvicorn.run(factory, factory=True, **settings, **mode)
     except SystemExit as exit:  # uvicorn cannot listen
         return 1 if exit.code else 0
     return 0
@@ -244,6 +245,17 @@ def _without_secret_warning() -> Iterator[None]:
         logger.removeFilter(is_other)
 
 
+@contextmanager
+def _named_options() -> Iterator[None]:
+    """Name the options that help if uvicorn cannot listen, for which it raises SystemExit."""
+    try:
+        yield
+    except SystemExit as exit:
+        if exit.code:
+            logger.error("choose another address with --port or --host")
+        raise
+
+
 class _UvicornServer(uvicorn.Server):
     """A server that checks the store before it listens, and logs its URL when it does."""
 
@@ -259,7 +271,8 @@ class _UvicornServer(uvicorn.Server):
         except CommandError:
             await self._mux.aclose()
             raise
-        await super().startup(sockets)
+        with _named_options():
+            await super().startup(sockets)
         if self.started:
             host, port = self.servers[0].sockets[0].getsockname()[:2]
             host = f"[{host}]" if ":" in host else host

@@ -339,8 +339,11 @@ class UnattendedLogin:
 
     def authorization(self, url: str, tls: ssl.SSLContext | None = None) -> Authorization:
         """Return the authorization of a new connection to the server at *url*."""
+        from genmcp.client.auth.flows import FlowAuthorization  # most commands need no login
+
         authorization = self._settings.authorization(url, tls)
-        authorization.interactive = False
+        if isinstance(authorization, FlowAuthorization):
+            authorization.asks = False
         return authorization
 
 

@@ -160,7 +160,10 @@ def _progress_text(task: DetailedTask) -> str:
 def _fields(task: DetailedTask) -> Iterator[tuple[str, str]]:
     """Yield the names and texts of what is known of *task*."""
     yield "id", task.task_id
-    yield "state", task.status
+    # By the specification, a task whose tool has failed is completed.
+    failed = task.status == "completed" and msgspec.json.decode(task.result).get("isError")
+    hint = " (the result is an error: `genmcp tasks follow` shows it)" if failed else ""
+    yield "state", task.status + hint
     yield "created", task.created_at
     yield "updated", task.last_updated_at
     if task.ttl_ms is not None:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import msgspec
 
+from genmcp.core.subscription import is_at_or_below
 from genmcp.protocol.value import CacheableResult, decoder_for
 
 #: The methods whose results each notification makes stale.
@@ -17,6 +18,10 @@ _STALE: Final[Mapping[str, tuple[str, ...]]] = {
 }
 _UPDATED: Final = "notifications/resources/updated"
 _READ: Final = "resources/read"
+
+# Bytes of all results of one client, as JSON with their keys. A result above a tenth of it is not
+# stored: it would displace too many others.
+_MAX_BYTES: Final = 16 * 1024 * 1024
 
 Key = tuple[str, str]
 
@@ -39,6 +44,7 @@ class ResultCache:
         self._max_entries = max_entries
         self._clock = clock
         self._entries: OrderedDict[Key, tuple[float, type[CacheableResult], bytes]] = OrderedDict()
+        self._size = 0  # bytes of all entries
         self._generation = 0
 
     @property
@@ -53,7 +59,7 @@ class ResultCache:
             return None
         until, kind, encoded = entry
         if self._clock() >= until:
-            del self._entries[method, key]
+            self._pop((method, key))
             return None
         self._entries.move_to_end((method, key))
         return decoder_for(kind).decode(encoded)
@@ -66,11 +72,15 @@ class ResultCache:
         """
         if result.ttl_ms <= 0 or self._max_entries == 0 or generation != self._generation:
             return
+        self._pop((method, key))
+        encoded = msgspec.json.encode(result)
+        if (size := _size(key, encoded)) > _MAX_BYTES // 10:
+            return
         until = self._clock() + result.ttl_ms / 1000
-        self._entries[method, key] = (until, type(result), msgspec.json.encode(result))
-        self._entries.move_to_end((method, key))
-        if len(self._entries) > self._max_entries:
-            self._entries.popitem(last=False)
+        self._entries[method, key] = (until, type(result), encoded)
+        self._size += size
+        while len(self._entries) > self._max_entries or self._size > _MAX_BYTES:
+            self._pop(next(iter(self._entries)))
 
     def discard(self, method: str, key: str | None = None) -> None:
         """Remove the results of *method*: that of *key*, or all."""
@@ -87,11 +97,19 @@ class ResultCache:
         """
         if method == _UPDATED:
             uri: str = params.uri
-            self._remove(lambda each: each[0] == _READ and uri.startswith(each[1]))
+            self._remove(lambda each: each[0] == _READ and is_at_or_below(uri, each[1]))
         elif (stale := _STALE.get(method)) is not None:
             self._remove(lambda each: each[0] in stale)
 
     def _remove(self, matches: Callable[[Key], bool]) -> None:
         self._generation += 1
         for key in [key for key in self._entries if matches(key)]:
-            del self._entries[key]
+            self._pop(key)
+
+    def _pop(self, key: Key) -> None:
+        if (entry := self._entries.pop(key, None)) is not None:
+            self._size -= _size(key[1], entry[2])
+
+
+def _size(key: str, encoded: bytes) -> int:
+    return len(key) + len(encoded)

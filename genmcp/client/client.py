@@ -332,6 +332,7 @@ class Client:
         progress: ProgressCallback | None = None,
         timeout: Timeout = UNSET,
         idle_timeout: Timeout = UNSET,
+        meta: Mapping[str, Any] | None = None,
     ) -> CallToolResult:
         """Call a tool and return its result.
 
@@ -349,6 +350,7 @@ class Client:
             timeout: seconds for the whole call; None: no limit. Default: that of the client.
             idle_timeout: seconds without progress; None: no limit. Default:
                 `ClientOptions.idle_timeout`.
+            meta: members of the request's `_meta`, such as an idempotency key. Default: none.
 
         Raises:
             ServerError: the server responds with an error.
@@ -361,7 +363,8 @@ class Client:
         connection = self._connection
         deadline = connection.deadline(timeout, idle_timeout)
         async with ProgressReports(progress, deadline) as on_progress:
-            result = await self._call(connection, name, arguments or {}, deadline, on_progress)
+            values = arguments or {}
+            result = await self._call(connection, name, values, deadline, on_progress, meta)
             if isinstance(result, TaskCreated):
                 return await self._wait_for_task(connection, name, result, deadline, on_progress)
             return result
@@ -571,6 +574,7 @@ class Client:
         arguments: Mapping[str, Any],
         deadline: Deadline,
         on_progress: OnProgress | None = None,
+        meta: Mapping[str, Any] | None = None,
     ) -> CallToolResult | TaskCreated:
         """Call a tool, and return its checked result or the task it became."""
         tools, method = connection.tools, "tools/call"
@@ -582,7 +586,9 @@ class Client:
                 raise
             except ClientError:
                 tools.listed = True  # not tried again: calls are sent without such headers
-        params = {"name": name, "arguments": arguments}
+        params: dict[str, Any] = {"name": name, "arguments": arguments}
+        if meta:
+            params["_meta"] = meta
         for attempt in range(2):
             headers = tools.headers(name, arguments)
             try:
@@ -634,13 +640,15 @@ class Client:
         self, connection: Connection, deadline: Deadline | None = None
     ) -> list[ToolDefinition]:
         """Return the tools of the server, except those with invalid annotations."""
-        async with (deadline or connection.deadline(None)).limit(_LIST, connection.server_name):
-            tools = await self._list(connection, _LIST, "tools")
+        tools = await self._list(connection, _LIST, "tools", deadline)
         return await connection.tools.update(tools)
 
-    async def _list(self, connection: Connection, method: str, member: str) -> list[Any]:
+    async def _list(
+        self, connection: Connection, method: str, member: str, deadline: Deadline | None = None
+    ) -> list[Any]:
         """Return the items on all pages of a list; *member* is the attribute of a page with items.
 
+        All pages must come before the *deadline*: that of a call, by default the client's timeout.
         The pages are cached together, for the shortest time that any of them is fresh.
 
         Raises:
@@ -651,13 +659,14 @@ class Client:
         if (cached := cache.get(method)) is not None:
             whole: list[Any] = getattr(cached, member)
             return whole
-        generation = cache.generation
+        generation, deadline = cache.generation, deadline or connection.deadline()
         found: list[Any] = []
         cursors: set[str] = set()
         params: dict[str, str] = {}
         size, ttl = 0, math.inf
         while True:
-            response = await connection.request(method, params)
+            # Not `limit`: the timeouts of a request are paused while a person is asked.
+            response = await connection.request(method, params, timeouts=deadline.timeouts)
             page = connection.complete(method, response)
             found += getattr(page, member)
             size += len(response.raw) if isinstance(response, Answered) else 0
@@ -674,6 +683,7 @@ class Client:
             if page.next_cursor in cursors or len(cursors) >= _MAX_PAGES:
                 text = f"the list of {method} does not end after {len(cursors) + 1} pages"
                 raise ProtocolError(text, connection.server_name)
+            deadline.check(method, connection.server_name)
             cursors.add(page.next_cursor)
             params = {"cursor": page.next_cursor}
         cache.put(

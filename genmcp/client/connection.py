@@ -112,6 +112,15 @@ class Deadline:
         # Never 0 or less: the request is sent and times out, so the caller gets RequestTimeout.
         return Timeouts(idle=self.idle, total=max(remaining, 0.001), whole=self.total)
 
+    def check(self, what: str, server_name: str) -> None:
+        """Check that the deadline has not passed; otherwise *what* has timed out.
+
+        Raises:
+            RequestTimeout: it has passed.
+        """
+        if self._until is not None and asyncio.get_running_loop().time() >= self._until:
+            raise RequestTimeout(what, server_name, self.total or 0)
+
     @asynccontextmanager
     async def limit(self, what: str, server_name: str) -> AsyncIterator[None]:
         """Limit the time of a block: at the deadline it is cancelled, and *what* has timed out.
@@ -213,6 +222,9 @@ class Connection:
         # Subscribing takes a round trip, during which another stream must not unsubscribe.
         self.subscribing = asyncio.Lock()
         self.abandoned: set[RequestId | None] = set()
+        # Over HTTP since 2026-07-28 a closed response ends its call, and only that response could
+        # have asked for input. An earlier server may go on, and ask on another stream.
+        self._ends_by_closing = False
         self.transport = transport
         self._machine = ClientDispatch(
             options.info,
@@ -497,7 +509,8 @@ class Connection:
             if answered:
                 response.future.exception()  # retrieved: no warning when the future is dropped
             gave_up = not answered or isinstance(error, RequestTimeout)
-            if gave_up and response.method in _CALLS and len(self.abandoned) < _MAX_ABANDONED:
+            may_run = response.method in _CALLS and not self._ends_by_closing
+            if gave_up and may_run and len(self.abandoned) < _MAX_ABANDONED:
                 self.abandoned.add(id)
             raise
         finally:
@@ -726,7 +739,8 @@ class Connection:
             case events.Connected():
                 # Over HTTP since 2026-07-28, headers repeat some arguments of a tool call.
                 modern = REVISIONS[outcome.revision].modern
-                self.tools.mirrors = self.transport.per_message and modern
+                self._ends_by_closing = self.transport.per_message and modern
+                self.tools.mirrors = self._ends_by_closing
                 if self._connected is not None and not self._connected.done():
                     self._connected.set_result(None)
             case events.SessionReset():

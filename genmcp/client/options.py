@@ -93,7 +93,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
         open_timeout: time for each message of the handshake. Default: 30.
         log_level: least severe log message to receive; None: none (2026-07-28), or as the server
             decides (before).
-        cache_size: number of cached results; 0: no cache. Default: 256.
+        cache_size: number of cached results, of 16 MiB in all; 0: no cache. Default: 256.
         tasks: whether a server may answer a call with a task. Default: True.
         check_output: whether structured results are checked against the `outputSchema` of the tool,
             if `Client.tools` has listed it. Default: True.

@@ -17,7 +17,7 @@ from genmcp.client.connection import Connection, ConnectionEvent
 from genmcp.client.errors import ClientError, ProtocolError, RequestTimeout
 from genmcp.core.client.events import NotificationReceived, NotificationsMissed, SessionReset
 from genmcp.core.client.lifecycle import Timeouts
-from genmcp.core.subscription import ACKNOWLEDGED
+from genmcp.core.subscription import ACKNOWLEDGED, is_at_or_below
 from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.resources import ResourceUpdatedNotificationParams, SubscriptionFilter
 from genmcp.wire.jsonrpc import RequestId
@@ -165,7 +165,7 @@ class ChangeStream:
     def _concerns(self, event: NotificationReceived) -> bool:
         """Return whether the notification of a legacy session belongs to this stream."""
         if event.method == _UPDATED:
-            return any(event.params.uri.startswith(uri) for uri in self._subscribed)
+            return any(is_at_or_below(event.params.uri, uri) for uri in self._subscribed)
         kind = event.method.removeprefix("notifications/").removesuffix("/list_changed")
         return event.method.endswith("/list_changed") and bool(
             getattr(self._wanted, f"{kind}_list_changed", None)

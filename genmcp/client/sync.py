@@ -16,7 +16,7 @@ from genmcp.client.options import ClientOptions
 from genmcp.client.subscriptions import ChangeStream, Notification
 from genmcp.client.tasks import TaskHandle
 from genmcp.client.transports.http_messages import NO_HEADERS
-from genmcp.client.transports.targets import Target
+from genmcp.client.transports.targets import Target, target_name
 from genmcp.protocol.capabilities import Implementation, ServerCapabilities
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class SyncClient(Bridge[Client]):
             options=options,
             **unknown,
         )
-        self._loop = BackgroundLoop(str(target))
+        self._loop = BackgroundLoop(target_name(target))
         self._turn = threading.Lock()
 
     def open(self) -> None:

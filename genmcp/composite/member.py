@@ -39,7 +39,7 @@ class Member(Server):
             MethodNotFound: the member does not have the method.
             McpError: the error of the member.
         """
-        from genmcp.extensions.relay import answer_of  # here: most members have no extensions
+        from genmcp.composite.relay import answer_of  # here: most members have no extensions
 
         return await answer_of(self.at(channel), params, channel)
 

@@ -4,9 +4,6 @@ A tool or prompt is called `server/name`: the member's name, a separator, and th
 for it. A resource keeps its URI; if several members list one URI, the first member is used.
 """
 
-import asyncio
-import itertools
-import logging
 import re
 from collections.abc import (
     AsyncIterator,
@@ -26,6 +23,7 @@ from msgspec.structs import replace
 from genmcp.channel import ChangeNotifier, Channel, Listener
 from genmcp.client.errors import ClientError
 from genmcp.composite.member import Alternative, CompositeRoute, M, Member
+from genmcp.composite.pages import pages_of
 from genmcp.core.continuation import Continuation
 from genmcp.core.outcome import Outcome
 from genmcp.core.request import Request
@@ -53,8 +51,6 @@ from genmcp.protocol.revisions.chain import RESOURCE_NOT_FOUND
 from genmcp.protocol.tools import ListToolsResult
 from genmcp.protocol.value import PaginatedResult, Result
 from genmcp.server import Server
-
-logger = logging.getLogger("genmcp.composite")
 
 _SEPARATOR: Final = re.compile(r"[A-Za-z0-9_./-]+", re.ASCII)
 
@@ -255,7 +251,7 @@ class CompositeServer(Server):
         """Return the extensions that members declare, besides tasks."""
         if not any((each.capabilities.extensions or {}).keys() - {TASKS} for each in self._members):
             return {}
-        from genmcp.extensions.relay import extensions_of  # here: most members have none
+        from genmcp.composite.relay import extensions_of  # here: most members have none
 
         return extensions_of(self._members.current)
 
@@ -264,7 +260,7 @@ class CompositeServer(Server):
         """The methods of tools, prompts, resources and completion, and all that members add."""
         if not self._extensions():
             return _METHODS
-        from genmcp.extensions.relay import AnyMethod
+        from genmcp.composite.relay import AnyMethod
 
         return AnyMethod(_METHODS)
 
@@ -306,9 +302,11 @@ class CompositeServer(Server):
         if request.route is None:
             if request.method == "completion/complete":
                 return await self._complete(request, channel)
-            from genmcp.extensions.relay import relayed  # of a method that only an extension has
+            from genmcp.composite.relay import relayed  # of a method that only an extension has
 
-            return await relayed(self._members.current, channel, timeout=self._list_timeout)
+            return await relayed(
+                self._members.current, channel, page_size=self.page_size, timeout=self._list_timeout
+            )
         alternatives = _alternatives(request)
         # The usual case: only one member may have it, and each of its errors goes to the client.
         if len(alternatives) == 1:
@@ -344,30 +342,19 @@ class CompositeServer(Server):
             InvalidParams: *cursor* is unknown to its member, or that member was removed.
         """
         members = self._members.current
-        first, _, rest = (cursor or "").partition("\n")
-        if cursor is not None and first not in members:
-            raise InvalidParams("The cursor belongs to a server that was removed")
-        names = itertools.dropwhile(lambda name: cursor is not None and name != first, members)
-        pages: dict[str, PaginatedResult] = {}
-        count = 0
-        following: str | None = None
-        for name in names:
-            if method not in members[name].methods:
-                continue
-            if count >= self.page_size:
-                # A cursor is a member's name, a line feed, and the member's own cursor. The name
-                # is part of tool names, which cannot contain a line feed.
-                following = f"{name}\n"
-                break
-            own = (rest or None) if name == first else None
-            page = await self._member_page(name, members[name], method, own, channel)
-            if page is None:
-                continue
-            pages[name] = page
-            count += len(getattr(page, _LISTS[method].field))
-            if page.next_cursor is not None:
-                following = f"{name}\n{page.next_cursor}"
-                break
+
+        async def fetch(name: str, own: str | None) -> tuple[PaginatedResult, int, str | None]:
+            page = await members[name].at(channel).listed(method, own, channel)
+            return page, len(getattr(page, _LISTS[method].field)), page.next_cursor
+
+        pages, following, _ = await pages_of(
+            [name for name, each in members.items() if method in each.methods],
+            cursor,
+            fetch,
+            method=method,
+            page_size=self.page_size,
+            timeout=self._list_timeout,
+        )
         if cursor is not None or following is not None:
             return self._merged(method, pages, following)
         # If no page has changed, the same object is returned: a mux encodes one object only once.
@@ -377,32 +364,6 @@ class CompositeServer(Server):
             result = self._merged(method, pages, None)
             self._first_pages[method] = sources, result
         return result
-
-    async def _member_page(
-        self, name: str, member: Member, method: str, cursor: str | None, channel: Channel
-    ) -> PaginatedResult | None:
-        """Return a page of one member; None if it cannot be listed.
-
-        Raises:
-            InvalidParams: *cursor* is unknown to the member. The client has to list from the
-                beginning. Otherwise the list would look complete without the member's other items.
-        """
-        try:
-            async with asyncio.timeout(self._list_timeout):
-                return await member.at(channel).listed(method, cursor, channel)
-        except TimeoutError:
-            logger.warning(
-                "server %s left out of %s: it took longer than %g s (list_timeout)",
-                name,
-                method,
-                self._list_timeout,
-            )
-        except Exception as error:
-            if cursor is not None and isinstance(error, InvalidParams):
-                raise
-            trace = not isinstance(error, McpError)
-            logger.warning("server %s left out of %s: %s", name, method, error, exc_info=trace)
-        return None
 
     def _merged(
         self, method: str, pages: Mapping[str, PaginatedResult], following: str | None

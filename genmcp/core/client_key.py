@@ -58,6 +58,11 @@ class ClientKey(msgspec.Struct, frozen=True, dict=True):
             return (("address", self.address), _ANONYMOUS)
         return (("session", self.session), ("address", self.address), _ANONYMOUS)
 
+    @property
+    def is_anonymous(self) -> bool:
+        """Whether the client has no principal, and is one of many."""
+        return self.principal is None and self.address is not None
+
     @cached_property
     def client(self) -> str:
         """The name of the client (`client_of`)."""

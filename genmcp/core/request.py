@@ -17,6 +17,7 @@ from genmcp.faults import decoding_fault, error_data
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.methods import Method
 from genmcp.protocol.params import (
+    CALLER,
     IDEMPOTENCY_KEY,
     InputResponseRequestParams,
     LoggingLevel,
@@ -367,8 +368,8 @@ _any_object: Final = decoder_for(dict[str, Any])
 _meta: Final = decoder_for(RequestMeta)
 
 
-# An idempotency key makes a call run once: it must not be dropped silently.
-_DROPPED: Final = frozenset(RequestMeta.__struct_encode_fields__) - {IDEMPOTENCY_KEY}
+# An idempotency key, and whose it is, decide which calls run: they must not be dropped silently.
+_DROPPED: Final = frozenset(RequestMeta.__struct_encode_fields__) - {IDEMPOTENCY_KEY, CALLER}
 
 
 def decode_params(decoder: msgspec.json.Decoder[P], raw: bytes | msgspec.Raw) -> P:

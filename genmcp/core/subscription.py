@@ -52,6 +52,16 @@ def updated(uri: str) -> ServerChange:
     return ServerChange("notifications/resources/updated", uri)
 
 
+def is_at_or_below(uri: str, subscribed: str) -> bool:
+    """Return whether an update of *uri* is one of the resource *subscribed*.
+
+    A server may announce the update of a part of it (2025-11-25, schema, "ResourceUpdated
+    Notification"): a path below, a query or a fragment. `x://a/12` is no part of `x://a/1`.
+    """
+    parts = (f"{subscribed.rstrip('/')}/", f"{subscribed}?", f"{subscribed}#")
+    return uri == subscribed or uri.startswith(parts)
+
+
 def session_filter(capabilities: ServerCapabilities, uris: list[str]) -> SubscriptionFilter:
     """Return the filter of a legacy session: all lists, and its subscribed resources *uris*."""
     every = SubscriptionFilter(

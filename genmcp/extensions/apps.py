@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -161,11 +162,13 @@ def _checked(html: object) -> str | Path:
 
 
 def _with_ui(given: object, ui: Mapping[str, Any]) -> Tool[Any]:
-    """Return the tool *given* with *ui* in the `_meta` of its list entry."""
-    tool = instance_of(given, Tool)
+    """Return a copy of the tool *given* with *ui* in the `_meta` of its list entry.
+
+    A copy, since the user's own may be a tool of other servers as well.
+    """
+    tool = copy(instance_of(given, Tool))
     if tool is None:
         found = function_component(FunctionTool, given)
-        # Another one of the same function, which may be a tool of other servers as well.
         tool = FunctionTool(found._function, found._options, found.function_steps)
     if "ui" in (tool.meta or {}):
         raise ConfigurationError(f"App: the tool {tool.name} belongs to another app")

@@ -6,6 +6,7 @@ import random
 import re
 from codecs import BOM_UTF8
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -77,8 +78,9 @@ class ServerConfig(msgspec.Struct, frozen=True):
     they may be secrets.
 
     Args:
-        name: the name of the server in the hub, not empty. It may contain slashes, but neither
-            begin nor end with one.
+        name: the name of the server in the hub, with which the names of its tools begin. Printable
+            characters; slashes and spaces not at either end. Models take letters, digits, `_` and
+            `-`.
         command: the program of a server over stdio.
         args: the arguments of the program.
         env: environment variables, added to the few that the process inherits.
@@ -120,10 +122,13 @@ class ServerConfig(msgspec.Struct, frozen=True):
     def __post_init__(self) -> None:
         """Check the name, the revision, and that exactly one kind of server is given."""
         name = self.name
-        if not isinstance(name, str) or not name.strip() or name.strip("/") != name:
+        # Wider than the names of tools (2025-11-25, server/tools, "Tool Names"), and of servers of
+        # a registry, which are parts of URLs: files of desktop clients have names with spaces.
+        bare = name.strip(" /") if isinstance(name, str) and name.isprintable() else ""
+        if not bare or bare != name:
             raise ConfigurationError(
-                f"ServerConfig.name must be a string that neither begins nor ends with '/', "
-                f"not {name!r}"
+                f"ServerConfig.name begins the names of tools, as in 'my-server/tool': use "
+                f"printable characters, without a space or '/' at either end, unlike {name!r}"
             )
         if self.auth is not None:
             if self.command is not None:
@@ -142,7 +147,11 @@ class ServerConfig(msgspec.Struct, frozen=True):
 
 
 _KEY: Final = "mcpServers"
-_VARIABLE: Final = re.compile(r"\$\{(\w+)\}")
+# As the files of desktop clients have it: `${NAME}` and `${NAME:-default}`, or `${env:NAME}`.
+_VARIABLE: Final = re.compile(r"\$\{(?:env:)?(\w+)(?::-([^}]*))?\}")
+# Where an unknown variable is an error: the text would be sent to the server. A program may fill in
+# its arguments and variables itself.
+_SENT: Final = ("url", "headers", "auth")
 
 
 class _DesktopServer(msgspec.Struct, rename="camel"):
@@ -194,25 +203,17 @@ def _auth_of(entry: Any) -> Auth:
         {"type": "client_credentials",              a service: `ClientCredentials`
          "clientId": "hub", "secret": "${SECRET}", "issuer": "https://login.example.com"}
 
-    `${NAME}` in any text is the environment variable NAME. The members of an object are the options
-    of the class, in camel case. The tokens of a person are stored as `genmcp login` stores them.
+    The members of an object are the options of the class, in camel case. The tokens of a person are
+    stored as `genmcp login` stores them.
 
     Raises:
-        ConfigurationError: *entry* is invalid, or a variable is not set. The message has no secret.
+        ConfigurationError: *entry* is invalid. The message has no secret.
     """
-
-    def value(found: re.Match[str]) -> str:
-        name = found[1]
-        if name not in os.environ:
-            raise ConfigurationError(f"auth: the environment variable {name} is not set")
-        return msgspec.json.encode(os.environ[name]).decode()[1:-1]  # without the quotes
-
-    filled = msgspec.json.decode(_VARIABLE.sub(value, msgspec.json.encode(entry).decode()))
-    if isinstance(filled, str):
-        return filled
+    if isinstance(entry, str):
+        return entry
     try:
         found: _LoginEntry | _CredentialsEntry
-        found = msgspec.convert(filled, _LoginEntry | _CredentialsEntry)
+        found = msgspec.convert(entry, _LoginEntry | _CredentialsEntry)
     except msgspec.ValidationError as error:
         raise ConfigurationError(f"auth: {error}") from None
     from genmcp.client.auth import ClientCredentials, FileTokens, OAuth
@@ -231,9 +232,10 @@ def load_servers(
         {"mcpServers": {"files": {"command": "npx", "args": ["server-filesystem", "/tmp"]},
                         "remote": {"url": "https://example.com/mcp", "auth": "${TOKEN}"}}}
 
-    The `auth` of a server with a URL is an access token, or an object that describes a login; see
-    docs/how-to/hub.md. A server that is `disabled` is left out. An invalid server is left out with
-    a warning in the log, unless all servers are invalid.
+    `${NAME}` in a text is an environment variable. The `auth` of a server with a URL is an access
+    token, or an object that describes a login; see docs/how-to/hub.md. A server that is `disabled`
+    is left out. An invalid server is left out with a warning in the log, unless all servers are
+    invalid.
 
     Args:
         source: a mapping, or the path of a JSON file.
@@ -313,8 +315,42 @@ def _is_disabled(entry: Any) -> bool:
     return isinstance(entry, dict) and entry.get("disabled") is True
 
 
+def _filled(value: Any, variable: Callable[[re.Match[str]], str]) -> Any:
+    """Return the JSON *value* with each variable in its texts replaced."""
+    if isinstance(value, str):
+        return _VARIABLE.sub(variable, value)
+    if isinstance(value, list):
+        return [_filled(each, variable) for each in value]
+    if isinstance(value, dict):
+        return {key: _filled(each, variable) for key, each in value.items()}
+    return value
+
+
+def _variable(found: re.Match[str], where: str, place: str) -> str:
+    """Return the value of an environment variable, its default, or the text that names it.
+
+    Raises:
+        ConfigurationError: it is not set, and the text in *place* would be sent to the server.
+    """
+    value = os.environ.get(found[1], found[2])
+    if value is not None:
+        return value
+    unknown = f"{place}: the environment variable {found[1]} is not set"
+    if place in _SENT:
+        raise ConfigurationError(unknown)
+    logger.warning("%s: %s, and stands there as it is", where, unknown)
+    return found[0]
+
+
 def _server(location: str, name: str, entry: Any, retry: Retry | None) -> ServerConfig:
+    where = f"{location}: server {name!r}"
     try:
+        if isinstance(entry, dict):
+            entry = {
+                place: _filled(each, partial(_variable, where=where, place=place))
+                for place, each in entry.items()
+                if place in _DesktopServer.__struct_fields__
+            }
         read = msgspec.convert(entry, _DesktopServer)
         if (read.command is None) is (read.url is None):
             raise ConfigurationError("give either a command or a url")
@@ -323,4 +359,4 @@ def _server(location: str, name: str, entry: Any, retry: Retry | None) -> Server
             values["auth"] = _auth_of(read.auth)
         return ServerConfig(name, retry=retry, **values)
     except (msgspec.MsgspecError, ConfigurationError) as error:
-        raise ConfigurationError(f"{location}: server {name!r}: {error}") from error
+        raise ConfigurationError(f"{where}: {error}") from error

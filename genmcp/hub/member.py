@@ -78,6 +78,9 @@ _UNREACHABLE: Final = "The server behind this one cannot be reached"
 _NO_QUESTION: Final = "The server behind this one asks a question, which only a component may"
 _UNKNOWN: Final = "The server behind this one is gone: it may or may not have done this"
 
+# Callers of cancelled calls at one server. Of more it is only known that there are some.
+_MAX_CANCELLED: Final = 100
+
 # The errors that mean that the connection is broken. Other errors do not: a request may time out,
 # be rejected, or lose its response on a connection that still works.
 _BROKEN: Final = (ClientClosed, ProcessExited, ConnectError)
@@ -134,6 +137,13 @@ class MemberConnection(msgspec.Struct, eq=False):
         if not self.client.abandoned_calls:
             self.cancelled.clear()  # the server has responded to all of them
         return self.cancelled
+
+    def gave_up(self, caller: Hashable) -> None:
+        """Note that a call of *caller* was cancelled, if the server may still be running it."""
+        if self.client.abandoned_calls:
+            if len(self.cancelled) >= _MAX_CANCELLED:
+                self.cancelled = {None}
+            self.cancelled.add(caller)
 
     async def close(self) -> None:
         """Close the connection. A cancellation of the caller does not interrupt the closing."""
@@ -261,7 +271,7 @@ class HubMember(Member):
         try:
             return await response
         except (asyncio.CancelledError, RequestTimeout):
-            connection.cancelled.add(None if call is None else call.caller)
+            connection.gave_up(None if call is None else call.caller)
             raise
         finally:
             connection.requests.remove(call)
@@ -516,8 +526,13 @@ class HubMember(Member):
         """Forward the request of *channel*, a method of an extension, to the server.
 
         Raises:
+            MethodNotFound: it belongs to no extension of the server.
             McpError: the server asks a question, which no method of an extension may.
         """
+        from genmcp.composite.relay import is_of_any  # here: most members have no extensions
+
+        if not is_of_any(channel.request.method, self.catalog.extensions):
+            raise MethodNotFound(channel.request.method)
         work = partial(self._forward, channel.request, given=params)
         call = ForwardedCall(channel, work, self._settings.questions)
         found: Any = await self._step(call, channel, may_ask=False)
@@ -582,7 +597,8 @@ class HubMember(Member):
                 case "tools/call":
                     arguments = msgspec.json.decode(params.given or b"{}")
                     progress = call.progress if request.progress_token is not None else None
-                    return await client.call(params.name, arguments, progress=progress)
+                    meta = call.meta(self.name)
+                    return await client.call(params.name, arguments, progress=progress, meta=meta)
                 case "prompts/get":
                     return await client.prompt(params.name, params.arguments)
                 case "resources/read":

@@ -18,6 +18,7 @@ has sent no answer for a minute.
 """
 
 import asyncio
+import json
 import logging
 import secrets
 from collections import deque
@@ -32,6 +33,7 @@ from collections.abc import (
 from contextlib import suppress
 from contextvars import ContextVar
 from functools import partial
+from hashlib import sha256
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -58,7 +60,12 @@ from genmcp.protocol.capabilities import (
     SamplingCapability,
 )
 from genmcp.protocol.client_features import CreateMessageRequestParams
-from genmcp.protocol.params import SEVERITY, LoggingLevel, LoggingMessageNotificationParams
+from genmcp.protocol.params import (
+    CALLER,
+    SEVERITY,
+    LoggingLevel,
+    LoggingMessageNotificationParams,
+)
 from genmcp.protocol.revisions.chain import METHOD_NAMES
 from genmcp.protocol.value import Result
 from genmcp.question.elicitation import FormQuestion, UrlQuestion
@@ -166,6 +173,19 @@ class ForwardedCall:
     def cancelled(self) -> bool:
         """Whether the call was cancelled, and has no result."""
         return self._work.cancelled()
+
+    def meta(self, server: str) -> Mapping[str, Any]:
+        """Return the `_meta` that tells *server* for whom this is: it sees the hub as its caller.
+
+        Another text for each server, and the same one in each process of the hub. "" is an
+        anonymous client. Empty for the only client of the hub, at the other end of its pipe.
+        """
+        received = self.channel.request.params.meta.caller  # this hub may be behind another one
+        if self.channel.context.caller.client_key.is_anonymous or received == "":
+            return {CALLER: ""}
+        known = self.channel.principal, received
+        text = json.dumps([server, *known]).encode()  # of `json`, which escapes lone surrogates
+        return {CALLER: sha256(text).hexdigest()} if any(known) else {}
 
     async def step(self) -> Result | Continue:
         """Wait for the result, or for questions to the client, and return that.

@@ -13,7 +13,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientError, ServerError
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.composite.server import CompositeServer, Members
-from genmcp.core.subscription import RESOURCES, ServerChange
+from genmcp.core.subscription import RESOURCES, ServerChange, is_at_or_below
 from genmcp.errors import Overloaded
 from genmcp.hub.config import STABLE_AFTER, STREAM_RETRY, Sleep
 
@@ -207,13 +207,8 @@ class MemberSubscriptions:
             self._settle(uri, accepted=False)
 
     def _updated(self, uris: Collection[str], change: Any) -> None:
-        changed: str = change.params.uri
         for uri in uris:
-            # A server may announce a change of a part of the subscribed resource (2025-11-25,
-            # server/resources, "Subscriptions").
-            if uri in self._wanted and (
-                changed == uri or changed.startswith(f"{uri.rstrip('/')}/")
-            ):
+            if uri in self._wanted and is_at_or_below(change.params.uri, uri):
                 self._on_updated(uri)
 
 

@@ -229,8 +229,9 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
 
     def result_of(self, hook: str, value: Any, request: Request) -> GetPromptResult:
         """Convert *value*, which *hook* has returned, to the result of the prompt."""
+        description = None if self.definition is None else self.definition.description
         try:
-            return prompt_result(value)
+            return prompt_result(value, description)
         except ContractError as error:
             name: str = request.params.name  # type: ignore[attr-defined]
             raise ContractError(

@@ -10,6 +10,7 @@ from genmcp.protocol.capabilities import ClientCapabilities, Implementation
 from genmcp.protocol.value import Value, decoder_for
 
 __all__ = [
+    "CALLER",
     "CLIENT_CAPABILITIES",
     "CLIENT_INFO",
     "ERROR_DATA",
@@ -45,12 +46,15 @@ LOG_LEVEL: Final = "io.modelcontextprotocol/logLevel"
 SUBSCRIPTION_ID: Final = "io.modelcontextprotocol/subscriptionId"
 #: In the `_meta` of each result.
 SERVER_INFO: Final = "io.modelcontextprotocol/serverInfo"
-# The two keys of genmcp itself. The specification has no member for either: a result with
-# `isError` has no `data`, and a retried `tools/call` cannot be recognised by its request id.
+# The keys of genmcp itself, for which the specification has no member: a result with `isError` has
+# no `data`, a retried `tools/call` cannot be recognised by its request id, and a client that calls
+# for others has one principal.
 #: The `data` of an error, in the `_meta` of an `isError` result.
 ERROR_DATA: Final = "io.genmcp/error"
 #: Requests of one client that carry the same key are one request, sent again.
 IDEMPOTENCY_KEY: Final = "io.genmcp/idempotencyKey"
+#: For whom a hub makes the request, "" for an anonymous client; a part of idempotency keys.
+CALLER: Final = "io.genmcp/caller"
 
 RequestId = str | int
 ProgressToken = str | int
@@ -75,6 +79,7 @@ class RequestMeta(
         "client_capabilities": CLIENT_CAPABILITIES,
         "log_level": LOG_LEVEL,
         "idempotency_key": IDEMPOTENCY_KEY,
+        "caller": CALLER,
     },
 ):
     """The members of a request's `_meta` that genmcp interprets.
@@ -94,6 +99,7 @@ class RequestMeta(
     tracestate: str | None = None
     baggage: str | None = None
     idempotency_key: str | None = None
+    caller: str | None = None
 
 
 class _AllMeta(Value):

@@ -122,6 +122,12 @@ class RegistryEndpoint(Listener):
         below = auth.document.paths[0] + "/{server}"
         return [root, route_to(auth.document, below, name="mcp-metadata")]
 
+    def start(self) -> None:
+        """Start the work on stored jobs, of all servers and their composite: `Endpoint.start`."""
+        self._composite.start()
+        for mux in self.registry.enabled.values():
+            self._endpoint(mux)
+
     async def aclose(self) -> None:
         """Close all endpoints, and the mux of the composite server.
 
@@ -143,6 +149,7 @@ class RegistryEndpoint(Listener):
             self._composite.loop = asyncio.get_running_loop()
             self._close_removed()
             endpoint = self._endpoints[mux] = Endpoint(mux, **self._options)
+            endpoint.start()
         return endpoint
 
     def announce(self, change: ServerChange) -> None:
@@ -157,8 +164,7 @@ class RegistryEndpoint(Listener):
 
         These include muxes without an endpoint, which were used only by the composite server.
         """
-        muxes = {entry.mux for entry in self.registry._entries.values()}
-        for mux in ({*self._endpoints} | {*self.registry._removed}) - muxes:
+        for mux in self.registry.removed(self._endpoints):
             closing = asyncio.get_running_loop().create_task(
                 self._close(mux, self._endpoints.pop(mux, None))
             )
@@ -168,7 +174,7 @@ class RegistryEndpoint(Listener):
     async def _close(self, mux: Mux, endpoint: Endpoint | None) -> None:
         if endpoint is not None:
             await endpoint.aclose()
-        await self.registry._release(mux)
+        await self.registry.release(mux)
 
 
 async def _reject_unknown(message: str, http: HttpRequest) -> None:

@@ -29,8 +29,8 @@ from genmcp.errors import (
     WaitCancelled,
 )
 from genmcp.stores.store import Put
-from genmcp.tasks.attempt import NotRunnableHere, pack_failure, pack_result
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.outcomes import NotRunnableHere, pack_failure, pack_result
 from genmcp.tasks.progress import ProgressWriter
 from genmcp.tasks.queues import ExternalQueue, ExternalStatus
 from genmcp.tasks.records import HeldTask, external_label

@@ -24,7 +24,7 @@ from genmcp.core.outcome import has_succeeded
 from genmcp.core.task import Task
 from genmcp.core.waiting import Finished, Gathering, PartOf
 from genmcp.errors import IllegalTransition, OverShare, TaskNotFound
-from genmcp.tasks.attempt import outcome_rejected
+from genmcp.tasks.outcomes import outcome_rejected
 from genmcp.tasks.records import HeldTask
 from genmcp.tasks.writer import TaskWriter, settlement
 

@@ -39,11 +39,12 @@ from genmcp.errors import (
     UnknownFormat,
 )
 from genmcp.stores.clocks import steady
-from genmcp.tasks.attempt import NotRunnableHere, StillRuns, finished_with_error, result_rejected
+from genmcp.tasks.attempt import StillRuns
 from genmcp.tasks.external import ExternalJobs
 from genmcp.tasks.gathering import TaskParts
 from genmcp.tasks.job_runner import JobRunner
 from genmcp.tasks.options import JobEnvironment, JobOptions
+from genmcp.tasks.outcomes import NotRunnableHere, finished_with_error, result_rejected
 from genmcp.tasks.queues import EngineQueue, ExternalQueue
 from genmcp.tasks.records import HeldTask, Stored
 from genmcp.tasks.retrying import ProcessStops

@@ -18,8 +18,8 @@ from genmcp.core.outcome import Failed, unpack
 from genmcp.core.task import Task
 from genmcp.core.waiting import Finished, Working, scheduled
 from genmcp.errors import ConfigurationError, IllegalTransition
-from genmcp.tasks.attempt import NotRunnableHere
 from genmcp.tasks.cron import Schedule
+from genmcp.tasks.outcomes import NotRunnableHere
 from genmcp.tasks.records import HeldTask
 from genmcp.tasks.writer import TaskWriter
 

@@ -31,9 +31,9 @@ from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavail
 from genmcp.log_throttle import LogThrottle
 from genmcp.stores.clocks import steady
 from genmcp.stores.deliveries import Deliveries
-from genmcp.tasks.attempt import outcome_rejected, result_rejected
 from genmcp.tasks.heartbeats import Heartbeats
 from genmcp.tasks.options import JobOptions, StepObserver
+from genmcp.tasks.outcomes import outcome_rejected, result_rejected
 from genmcp.tasks.records import HeldTask, Stored, TaskRecords, Transition
 from genmcp.tasks.retrying import RetriedWrites
 

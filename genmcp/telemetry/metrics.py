@@ -8,9 +8,6 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from opentelemetry import metrics
-from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
-
 from genmcp._mux.telemetry import (
     EndedSession,
     Gauges,
@@ -22,6 +19,7 @@ from genmcp._mux.telemetry import (
 from genmcp.channel import Channel
 from genmcp.core.request import Request
 from genmcp.errors import StoreFull, StoreUnavailable
+from genmcp.extras import missing_extra
 from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.tools import CallToolRequestParams
 from genmcp.protocol.value import Result
@@ -35,6 +33,12 @@ from genmcp.telemetry.conventions import (
     method_name,
     request_attributes,
 )
+
+try:
+    from opentelemetry import metrics
+    from opentelemetry.metrics import CallbackOptions, Meter, MeterProvider, Observation
+except ImportError as error:
+    raise missing_extra("OpenTelemetry", "otel", error) from error
 
 __all__ = ["OpenTelemetryMetrics"]
 

@@ -3,13 +3,10 @@
 from collections.abc import Mapping
 from contextvars import Token
 
-from opentelemetry import baggage, context, propagate, trace
-from opentelemetry.context import Context
-from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
-
 from genmcp._mux.telemetry import JobAttempt, Rejection, RequestFailure, Resumed, Telemetry
 from genmcp.channel import Channel
 from genmcp.core.request import Request
+from genmcp.extras import missing_extra
 from genmcp.protocol.prompts import GetPromptRequestParams
 from genmcp.protocol.resources import ReadResourceRequestParams
 from genmcp.protocol.tools import CallToolRequestParams
@@ -22,6 +19,13 @@ from genmcp.telemetry.conventions import (
     method_name,
     request_attributes,
 )
+
+try:
+    from opentelemetry import baggage, context, propagate, trace
+    from opentelemetry.context import Context
+    from opentelemetry.trace import Link, Span, SpanKind, Status, StatusCode, TracerProvider
+except ImportError as error:
+    raise missing_extra("OpenTelemetry", "otel", error) from error
 
 __all__ = ["OpenTelemetry"]
 

@@ -6,16 +6,18 @@ from contextvars import Token
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from opentelemetry import context, metrics, propagate, trace
-from opentelemetry.context import Context
-from opentelemetry.metrics import MeterProvider
-from opentelemetry.trace import Span, SpanKind, TracerProvider
-
 from genmcp._mux.telemetry import RequestFailure
 from genmcp.telemetry.client import ClientTelemetry, SentRequest
 from genmcp.telemetry.conventions import HTTP, request_attributes
 from genmcp.telemetry.metrics import duration_histogram
 from genmcp.telemetry.otel import set_error
+
+# isort: split
+# After the modules that name the extra if it is missing.
+from opentelemetry import context, metrics, propagate, trace
+from opentelemetry.context import Context
+from opentelemetry.metrics import MeterProvider
+from opentelemetry.trace import Span, SpanKind, TracerProvider
 
 __all__ = ["OpenTelemetryClient"]
 

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from genmcp._mux.mux import Mux
 from genmcp._transports.endpoint import Endpoint
+from genmcp._transports.request import IN_PROCESS
 from genmcp.client.client import Client
 from genmcp.client.connection import Timeout
 from genmcp.client.handler import ClientHandler
@@ -103,7 +104,9 @@ class RecordingClient(Client):
     ) -> None:
         self.notifications: list[Notification] = []
         self._arrived = asyncio.Event()
-        scope: dict[str, Any] = {"state": dict(state or {})}
+        # With an address, an anonymous client has no more rights than one over HTTP.
+        extensions = {IN_PROCESS: {"address": "127.0.0.1"}}
+        scope: dict[str, Any] = {"state": dict(state or {}), "extensions": extensions}
         if access is not None:
             scope["user"] = access
         self._transport = _RecordingTransport(target, scope, self._record)
@@ -150,6 +153,7 @@ class RecordingClient(Client):
         progress: ProgressCallback | None = None,
         timeout: Timeout = UNSET,
         idle_timeout: Timeout = UNSET,
+        meta: Mapping[str, Any] | None = None,
     ) -> CallToolResult:
         """Call a tool; see `Client.call`."""
         return await super().call(
@@ -158,6 +162,7 @@ class RecordingClient(Client):
             progress=progress or _ignore_progress,  # without a callback, no progress is requested
             timeout=timeout,
             idle_timeout=idle_timeout,
+            meta=meta,
         )
 
     def _record(self, notification: Notification | None) -> None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -54,7 +55,7 @@ class Security(msgspec.Struct, frozen=True, kw_only=True):
             loopback connection is always allowed.
         allowed_hosts: host names of this endpoint, with or without a port (`"mcp.example.com"`,
             `"*.example.com"`), or `"*"` for any. Default: the names of this machine on loopback
-            connections, any name on others.
+            connections, any name on others. The host of `Bearer(resource)` is always allowed.
 
     Raises:
         ConfigurationError: a value is not an origin or a host; the message names the option.
@@ -91,9 +92,12 @@ class HeaderPolicy:
 
     Args:
         security: the accepted origins and hosts.
+        resource: the URL of the endpoint as its clients use it, or None. Its host is accepted: an
+            attacker who binds names to a loopback address has names of his own only.
     """
 
-    def __init__(self, security: Security) -> None:
+    def __init__(self, security: Security, resource: str | None = None) -> None:
+        self._own_host = urlsplit(resource).hostname if resource else None
         self._origins = frozenset(origin.lower() for origin in security.allowed_origins)
         hosts = security.allowed_hosts
         self._hosts = None if hosts is None else tuple(host.lower() for host in hosts)
@@ -136,7 +140,7 @@ class HeaderPolicy:
         if (loopback or self._hosts is not None) and not self._is_allowed_host(host, loopback):
             raise HttpRejected(
                 f"Host not allowed: {host.decode('latin-1')}. "
-                f"Add it to allowed_hosts if this server is meant to answer to that name.",
+                "Add it to allowed_hosts (--allowed-host) if this server answers to that name.",
                 status=421,
             )
 
@@ -149,7 +153,7 @@ class HeaderPolicy:
     def _is_allowed_host(self, host: bytes, loopback: bool) -> bool:
         text = host.strip().decode("latin-1").lower()
         name = _host_name(text)
-        if loopback and _is_local_name(name):
+        if (loopback and _is_local_name(name)) or name.strip("[]") == self._own_host:
             return True
         for allowed in self._hosts or ():
             if allowed in ("*", text, name):

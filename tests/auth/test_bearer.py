@@ -9,10 +9,20 @@ import msgspec
 import pytest
 
 import genmcp
-from genmcp import ConfigurationError, Endpoint, Suite
-from genmcp.auth import Bearer
+from genmcp import (
+    Access,
+    Channel,
+    Client,
+    ConfigurationError,
+    Endpoint,
+    Suite,
+    Unauthorized,
+    tool,
+)
+from genmcp.auth import Bearer, Introspection, InvalidToken, Jwt
 from genmcp.auth.authenticator import Authenticator
-from tests.support.tokens import ISSUER, RESOURCE, Tokens
+from tests.support.asgi import Client as AsgiClient
+from tests.support.tokens import ISSUER, RESOURCE, Tokens, guarded
 
 
 @pytest.mark.parametrize(
@@ -24,7 +34,9 @@ from tests.support.tokens import ISSUER, RESOURCE, Tokens
         ({"resource": "https://mcp.example.com/mcp?tenant=1"}, "resource"),
         ({"resource": "https://user@mcp.example.com/mcp"}, "resource"),
         ({"issuers": ISSUER}, "issuers"),
-        ({"issuers": []}, "issuers"),
+        ({"issuers": [], "verify": None}, "issuers"),
+        ({"issuers": [], "verify": Jwt()}, "issuers"),
+        ({"issuers": [], "verify": Introspection("https://a.example/i", "a", "b")}, "issuers"),
         ({"issuers": ["login.example.com"]}, "issuers"),
         ({"issuers": [ISSUER, "http://login.example.com"]}, "issuers"),
         ({"issuers": [f"{ISSUER}?tenant=1"]}, "issuers"),
@@ -50,6 +62,32 @@ def test_wrong_options_are_named(options: dict[str, Any], named: str) -> None:
 
     with pytest.raises(ConfigurationError, match=rf"^{named}"):
         Bearer(**given)
+
+
+class Keys:
+    """Verifies a key that was issued by hand."""
+
+    async def verify(self, token: str) -> Access:
+        if token != "the-key":
+            raise InvalidToken("the key is unknown")
+        return Access(client_id="reports")
+
+
+async def test_static_keys_need_no_authorization_server() -> None:
+    """The metadata names none, so that no client begins a login that cannot end."""
+
+    @tool
+    def whoami(channel: Channel) -> str:
+        return str(channel.access and channel.access.client_id)
+
+    bearer = Bearer(RESOURCE, verify=Keys())
+    endpoint = Endpoint(Suite(name="test", version="1", tools=[whoami]), auth=bearer)
+    assert "authorization_servers" not in msgspec.json.decode(bearer.metadata)
+    async with Client(endpoint, auth="the-key") as client:
+        assert (await client.call("whoami")).text == "reports"
+    with pytest.raises(Unauthorized):
+        await Client(endpoint, auth="another").open()
+    await endpoint.aclose()
 
 
 def test_bearer_is_frozen() -> None:
@@ -124,7 +162,8 @@ SERVICE = "ClientCredentials('a', secret='s', issuer='https://b').authorization(
 )
 def test_extensions_are_not_imported_by_the_rest(code: str) -> None:
     """DPoP, workloads and single sign-on are for few."""
-    assert imported(f"import sys; {code}", "genmcp.auth.extensions") == "[]"
+    for module in ("auth.extensions", "client.auth.dpop", "client.auth.identities"):
+        assert imported(f"import sys; {code}", f"genmcp.{module}") == "[]"
 
 
 def test_no_other_module_imports_the_extensions() -> None:
@@ -138,4 +177,17 @@ def test_no_other_module_imports_the_extensions() -> None:
         and "auth/extensions" not in path.as_posix()
     ]
 
-    assert importing == []
+    assert importing == ["client/auth/dpop.py"]
+
+
+@pytest.mark.parametrize(
+    ("host", "status"), [("mcp.example.com", 200), ("evil.example.com", 421), ("localhost", 200)]
+)
+async def test_host_of_the_resource_may_be_asked_for(host: str, status: int) -> None:
+    """Behind a proxy on the same machine, whose requests have the public name."""
+    client = AsgiClient(guarded(), client=("127.0.0.1", 5000))
+    headers = {"host": host, "authorization": "Bearer ada"}
+
+    response = await client.send(client.request("tools/list"), headers=headers)
+
+    assert response.status == status

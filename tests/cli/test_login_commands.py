@@ -159,8 +159,15 @@ def test_token_is_taken_from_the_environment(
     """It is neither an argument, which other users of the machine see, nor sent unasked."""
     token = server.issuer.token("ann", ["parts:read"], audience=server.url)
     monkeypatch.setenv("GENMCP_TOKEN", token)
-    assert run("call", server.url, "whoami")[0] == 1
+    status, _, noise = run("call", server.url, "whoami")
+    assert status == 1
+    assert "--token sends the token in GENMCP_TOKEN, which is not sent without it" in noise
     assert run("call", server.url, "whoami", "--token")[:2] == (0, "ann\n")
+
+    status, _, noise = run("call", server.url, "order", "--token")
+    assert status == 1
+    assert "parts:write" in noise
+    assert "genmcp login" not in noise  # it would not change this token
 
     monkeypatch.setenv("GENMCP_TOKEN", f"{token[:-4]}AAAA")
     status, _, noise = run("call", server.url, "whoami", "--token")
@@ -390,7 +397,10 @@ def test_explanation_of_an_unavailable_authorization_server(server: Guarded, run
     assert lines[-1].startswith("A client cannot log in: ")
     assert "HTTP 503" in lines[-1]
     at = [number for number, line in enumerate(lines) if line[4:].startswith("server metadata")]
-    assert [lines[number][-8:] for number in at] == ["HTTP 404", "HTTP 503"]
+    assert [lines[number][26:] for number in at] == [
+        "no document (HTTP 404)",
+        "it answered HTTP 503",
+    ]
     assert [lines[number + 1].strip() for number in at] == [
         f"{server.issuer.url}/.well-known/oauth-authorization-server",
         f"{server.issuer.url}/.well-known/openid-configuration",

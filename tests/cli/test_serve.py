@@ -339,15 +339,18 @@ async def test_serve_logs_its_url_once_it_listens(shop: Path) -> None:
     assert process.returncode == 0
 
 
-def test_serve_fails_where_it_cannot_listen(shop: Path) -> None:
-    """With 1, and without saying that it serves."""
+@pytest.mark.parametrize("workers", ["1", "2"])
+def test_serve_fails_where_it_cannot_listen(workers: str, shop: Path) -> None:
+    """With 1, and the option that helps."""
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
-        with started("shop:suite", "--port", port, cwd=shop) as process:
+        options = ("--port", port, "--workers", workers)
+        with started("shop:suite", *options, cwd=shop) as process:
             _, said = process.communicate(timeout=PATIENCE * 2)
 
     assert process.returncode == 1
-    assert b"address already in use" in said
+    assert b"address already in use" in said.lower()
+    assert b"choose another address with --port or --host" in said
     assert b"serving" not in said
 
 

@@ -263,7 +263,7 @@ def test_headers_are_sent(run: Run, free_port: int) -> None:
 
     assert status == 1
     assert seen[0] == "Bearer x"
-    assert "give credentials: --header 'Authorization: Bearer TOKEN'" in noise
+    assert "give credentials: --token with GENMCP_TOKEN=TOKEN" in noise
 
 
 @pytest.mark.parametrize("path", ["", "/", "/tools"])

@@ -21,6 +21,7 @@ from genmcp import (
     Mux,
     SQLiteStore,
     Suite,
+    ToolError,
     job,
     tool,
 )
@@ -197,6 +198,24 @@ async def heavy() -> Continue:
 @heavy.step
 def finished(text: str) -> str:
     return text
+
+
+@tool(task="always")
+async def reject() -> str:
+    """Fails."""
+    raise ToolError("There is no such part.")
+
+
+async def test_show_tells_that_the_result_is_an_error(run: Run) -> None:
+    """By the specification, a task whose tool has failed is completed."""
+    async with serve(Endpoint(Suite(name="rejects", tools=reject))) as server:
+        url = f"{server}/mcp"
+        id = (await asyncio.to_thread(run, "call", url, "reject", "--detach"))[1].strip()
+        followed = await asyncio.to_thread(run, "tasks", "follow", url, id)
+        shown = await asyncio.to_thread(run, "tasks", "show", url, id)
+
+    assert (followed[0], followed[1]) == (1, "There is no such part.\n")
+    assert re.search(r"^state +completed \(the result is an error: ", shown[1], re.MULTILINE)
 
 
 async def test_follow_shows_that_no_worker_is_there(tmp_path: Path, run: Run) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from genmcp.client.cache import ResultCache
+from genmcp.protocol.content import ResourceContents
 from genmcp.protocol.params import NotificationParams
 from genmcp.protocol.resources import ReadResourceResult, ResourceUpdatedNotificationParams
 from genmcp.protocol.tools import ListToolsResult
@@ -16,6 +17,11 @@ NOTHING = NotificationParams()
 
 def tools(ttl_ms: int = 1000, scope: CacheScope = "private") -> ListToolsResult:
     return ListToolsResult(tools=[], ttl_ms=ttl_ms, cache_scope=scope)
+
+
+def text(length: int) -> ReadResourceResult:
+    contents = [ResourceContents(uri="a:", text="a" * length)]
+    return ReadResourceResult(contents=contents, ttl_ms=1000, cache_scope="private")
 
 
 def filled(*what: tuple[str, str], entries: int = 10) -> ResultCache:
@@ -64,6 +70,38 @@ def test_cache_forgets_what_was_used_longest_ago() -> None:
     assert cache.get("tools/list", "c")
 
 
+def test_cache_holds_a_bounded_number_of_bytes() -> None:
+    """16 MiB in all: a server, or the clients of a hub, cannot fill the memory by results."""
+    cache = ResultCache(256, Clock(100.0))
+    for number in range(30):
+        cache.put("resources/read", f"a:{number}", text(1024 * 1024), cache.generation)
+    found = [each for each in range(30) if cache.get("resources/read", f"a:{each}")]
+    assert found == [*range(15, 30)]
+
+
+def test_cache_counts_only_the_results_that_it_holds() -> None:
+    """Those that were replaced, have expired or were discarded make room for others."""
+    clock = Clock(100.0)
+    cache = ResultCache(256, clock)
+    cache.put("tools/list", "", tools(ttl_ms=1_000_000), cache.generation)
+    for number in range(40):
+        cache.put("resources/read", "replaced", text(1024 * 1024), cache.generation)
+        cache.put("resources/read", f"stale:{number}", text(1024 * 1024), cache.generation)
+        clock.now += 1
+        assert cache.get("resources/read", f"stale:{number}") is None
+        cache.put("prompts/list", "", text(1024 * 1024), cache.generation)
+        cache.discard("prompts/list")
+    assert cache.get("tools/list")
+
+
+def test_cache_does_not_keep_a_very_long_result() -> None:
+    """Above a tenth of all bytes; an earlier result, which is older than it, goes as well."""
+    cache = filled(("resources/read", "a:"), ("tools/list", ""))
+    cache.put("resources/read", "a:", text(2 * 1024 * 1024), cache.generation)
+    assert cache.get("resources/read", "a:") is None
+    assert cache.get("tools/list")
+
+
 @pytest.mark.parametrize(
     ("method", "gone"),
     [
@@ -88,11 +126,11 @@ def test_cache_is_emptied_of_the_lists_a_notification_names(method: str, gone: s
 
 def test_cache_drops_an_updated_resource_and_those_above_it() -> None:
     """The update of a resource concerns those it is below, and no others."""
-    cache = filled(*(("resources/read", uri) for uri in ("file:///a", "file:///a/b", "file:///c")))
-    params = ResourceUpdatedNotificationParams(uri="file:///a/b")
+    uris = ("file:///a", "file:///a/b", "file:///a/bc", "file:///c")
+    cache = filled(*(("resources/read", uri) for uri in uris))
+    params = ResourceUpdatedNotificationParams(uri="file:///a/bc")
     cache.invalidate("notifications/resources/updated", params)
-    kept = [uri for uri in ("file:///a", "file:///a/b", "file:///c") if has(cache, uri)]
-    assert kept == ["file:///c"]
+    assert [uri for uri in uris if has(cache, uri)] == ["file:///a/b", "file:///c"]
 
 
 def has(cache: ResultCache, uri: str) -> bool:

@@ -37,7 +37,7 @@ async def board(revision: str) -> AsyncIterator[tuple[Client, Suite]]:
         name="board",
         version="1",
         tools=[one],
-        resources=[Resource(f"note://{name}", name, name=name) for name in ("a", "b")],
+        resources=[Resource(f"note://{name}", name, name=name) for name in ("a", "b", "ab")],
     )
     async with asyncio.timeout(20):
         async with Client(suite, options=ClientOptions(revision=revision)) as client:
@@ -79,6 +79,20 @@ async def test_listening_of_several_is_kept_apart(revision: str) -> None:
             suite.resource_updated("note://b")
             assert await told(second) == ("notifications/resources/updated", "note://b")
         suite.resource_updated("note://b")
+        suite.resource_updated("note://a")
+        assert await told(first) == ("notifications/resources/updated", "note://a")
+
+
+@pytest.mark.parametrize("revision", BOTH)
+async def test_listening_tells_resources_of_one_beginning_apart(revision: str) -> None:
+    """`note://ab` is no part of `note://a`; before 2026-07-28, one session gets both."""
+    async with (
+        board(revision) as (client, suite),
+        client.subscribe("note://a") as first,
+        client.subscribe("note://ab") as second,
+    ):
+        suite.resource_updated("note://ab")
+        assert await told(second) == ("notifications/resources/updated", "note://ab")
         suite.resource_updated("note://a")
         assert await told(first) == ("notifications/resources/updated", "note://a")
 

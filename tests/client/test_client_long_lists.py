@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from genmcp import Client, ClientHandler, Suite, tool
-from genmcp.client.errors import ProtocolError
+from genmcp.client.errors import ProtocolError, RequestTimeout
 from genmcp.client.options import ClientOptions
 from tests.hub.far import OLD, TIME, Far, Piped, said
 from tests.support.client_bounds import bounds
@@ -69,6 +69,32 @@ async def test_pages_from_the_cache_count() -> None:
     with bounds(max_list_bytes=100_000):
         async with asyncio.timeout(TIME), Client(suite(3)) as client:
             assert await client.tools() == await client.tools()
+
+
+@pytest.mark.parametrize(
+    ("method", "member", "read"),
+    [
+        ("tools/list", "tools", Client.tools),
+        ("resources/list", "resources", Client.resources),
+        ("resources/templates/list", "resourceTemplates", Client.templates),
+        ("prompts/list", "prompts", Client.prompts),
+    ],
+)
+async def test_list_has_one_deadline_for_all_pages(method: str, member: str, read: Any) -> None:
+    """Each page comes in time, and there is always another one."""
+
+    async def endless(far: Far, message: Any) -> Any:
+        far.called.append("page")
+        return {member: [], "nextCursor": str(len(far.called))}
+
+    options = ClientOptions(revision=OLD)
+    with bounds(max_pages=1_000_000):
+        async with (
+            asyncio.timeout(TIME),
+            Client(Far(**{method: endless}), timeout=0.1, options=options) as client,
+        ):
+            with pytest.raises(RequestTimeout, match=f"{method}.* 0.1 s"):
+                await read(client)
 
 
 class Never(ClientHandler):

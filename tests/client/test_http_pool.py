@@ -23,6 +23,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.hashes import SHA256
 
 import genmcp
+from genmcp.auth.fetcher import Fetcher
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
@@ -30,7 +31,9 @@ from genmcp.client.errors import (
     OutcomeUnknown,
     ProtocolError,
 )
-from genmcp.client.transports.http_pool import HttpPool, trusted_context
+from genmcp.client.transports.http_pool import HttpPool
+from genmcp.core.auth.steps import Fetch
+from genmcp.tls import _context_for, trusted_context
 from tests.client.scripted import ANSWER, Asked, opened, scripted
 from tests.client.sinks import request
 from tests.support.client_bounds import bounds
@@ -291,18 +294,24 @@ def certificate() -> tuple[bytes, bytes]:
     )
 
 
-async def test_untrusted_certificate_is_rejected(tmp_path: Path) -> None:
+def certified(folder: Path) -> tuple[str, ssl.SSLContext]:
+    """Return a certificate, and the context of a server that has it."""
     trusted, key = certificate()
-    files = tmp_path / "cert.pem", tmp_path / "key.pem"
+    files = folder / "cert.pem", folder / "key.pem"
     files[0].write_bytes(trusted)
     files[1].write_bytes(key)
-    server_tls = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-    server_tls.load_cert_chain(*files)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(*files)
+    return trusted.decode(), context
+
+
+async def test_untrusted_certificate_is_rejected(tmp_path: Path) -> None:
+    trusted, server_tls = certified(tmp_path)
 
     async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(RESPONSE)
 
-    client_tls = ssl.create_default_context(cadata=trusted.decode())
+    client_tls = ssl.create_default_context(cadata=trusted)
     async with listening(respond, server_tls) as url:
         async with opened(url, tls=client_tls) as (transport, recorder):
             await transport.send(request(1))
@@ -331,6 +340,36 @@ def test_certificates_are_those_of_system_and_certifi(
     file.write_bytes(certificate()[0])
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
     assert len(trusted_context().get_ca_certs()) < len(wanted)
+
+
+async def test_verifier_trusts_what_a_client_trusts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as the authority of a company, in the store of the system only."""
+    trusted, server_tls = certified(tmp_path)
+    monkeypatch.setattr(
+        ssl.SSLContext,
+        "load_default_certs",
+        lambda context, *_: context.load_verify_locations(cadata=trusted),
+    )
+    _context_for.cache_clear()
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(RESPONSE)
+        await writer.drain()
+
+    try:
+        async with listening(respond, server_tls) as url:
+            async with opened(url) as (transport, recorder):
+                await transport.send(request(1))
+            fetcher = Fetcher()
+            fetched = await fetcher.fetch(Fetch(url=url))
+            await fetcher.close()
+    finally:
+        _context_for.cache_clear()
+
+    assert recorder.decoded == [ANSWER]
+    assert (fetched.status, fetched.error) == (200, "")
 
 
 @pytest.mark.parametrize("by_httpx", [False, True])

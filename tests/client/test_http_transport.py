@@ -3,6 +3,7 @@
 import asyncio
 import json
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -21,6 +22,7 @@ from genmcp.client.errors import (
     ProtocolError,
     Unauthorized,
 )
+from genmcp.client.transports.http_messages import request_path, resolve_on_origin
 from genmcp.core.client.events import SendMessage
 from genmcp.suite.suite import Suite
 from genmcp.tools import Tool
@@ -292,11 +294,32 @@ async def test_redirect_on_the_same_origin_is_followed(statuses: tuple[int, ...]
     assert recorder.failures == []
 
 
+@pytest.mark.parametrize(
+    ("url", "location", "same"),
+    [
+        ("https://a.example/mcp", "https://a.example:443/mcp/", True),
+        ("http://a.example:80/mcp", "http://a.example/mcp/", True),
+        ("https://A.example/mcp", "HTTPS://a.EXAMPLE/mcp/", True),
+        ("https://a.example/mcp", "//a.example:443/mcp/", True),
+        ("https://a.example/mcp", "https://a.example:8443/mcp/", False),
+        ("https://a.example/mcp", "http://a.example:443/mcp/", False),
+        ("https://a.example/mcp", "https://b.example/mcp/", False),
+    ],
+)
+def test_default_port_and_case_do_not_make_another_origin(
+    url: str, location: str, same: bool
+) -> None:
+    """RFC 6454, 4; the rule is that of logins."""
+    target, found = resolve_on_origin(urlsplit(url), location, "server")
+    assert (request_path(target), found) == ("/mcp/", same)
+
+
+@pytest.mark.parametrize("location", ["http://[oops", "http://a.example:99999/"])
 @pytest.mark.parametrize("status", [307, 308])
-async def test_redirect_to_an_invalid_url_is_a_protocol_error(status: int) -> None:
+async def test_redirect_to_an_invalid_url_is_a_protocol_error(status: int, location: str) -> None:
 
     async def script(asked: Asked) -> None:
-        await asked.reply(status, location="http://[oops")
+        await asked.reply(status, location=location)
 
     async with scripted(script) as (transport, recorder):
         await transport.send(request(1))

@@ -2,12 +2,15 @@
 
 import logging
 import sys
+from typing import Any
 
+import httpx
 import pytest
 
 from genmcp.client.client import Client
-from genmcp.client.errors import ClientError, ConnectError
+from genmcp.client.errors import ClientClosed, ClientError, ConnectError
 from genmcp.client.options import Command, mask_url
+from genmcp.client.sync import SyncClient
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
@@ -55,6 +58,30 @@ async def test_error_of_a_wrong_url_shows_no_secret(target: str) -> None:
     with pytest.raises(ConfigurationError, match="is not a URL") as error:
         await Client(target).open()
     assert SECRET not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("target", "name"),
+    [
+        (f"http://127.0.0.1:1/mcp?token={SECRET}", "http://127.0.0.1:1/mcp?***"),
+        (Command("server", ["--token", SECRET]), "server ***"),
+    ],
+)
+def test_error_of_a_closed_sync_client_shows_no_secret(target: str | Command, name: str) -> None:
+    """As that of a client."""
+    with pytest.raises(ClientClosed) as error:
+        SyncClient(target).call("add")
+    assert error.value.server_name == name
+    assert SECRET not in str(error.value)
+
+
+async def test_error_of_a_wrong_target_shows_no_secret() -> None:
+    """Such as a URL object of a library, whose repr has the query."""
+    target: Any = httpx.URL(f"https://a.example/mcp?token={SECRET}")
+    with pytest.raises(ConfigurationError, match="or a Transport, not a URL") as error:
+        await Client(target).open()
+    assert SECRET not in str(error.value)
+    assert SECRET not in repr(Client(target))
 
 
 async def test_warnings_of_a_hub_show_no_secret(caplog: pytest.LogCaptureFixture) -> None:

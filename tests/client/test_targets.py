@@ -56,7 +56,7 @@ def test_each_target_has_its_transport(target: Any, kind: type, where: str) -> N
         ("http://127.0.0.1:99999/", "not a URL"),
         (f"http://{'a' * 64}.example/", "not a URL"),
         ("http://me:secret@127.0.0.1/", "authorization"),
-        (42, "not 42"),
+        (42, "not a int"),
     ],
 )
 def test_invalid_target_is_rejected(target: Any, why: str) -> None:

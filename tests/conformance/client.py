@@ -14,9 +14,9 @@ from urllib.parse import urlsplit
 
 import httpx
 
-from genmcp.auth.extensions.dpop_client import DpopAuth
-from genmcp.auth.extensions.identities import Enterprise, Workload
 from genmcp.client.auth import Authorizer, ClientCredentials, OAuth
+from genmcp.client.auth.dpop import DpopAuth
+from genmcp.client.auth.identities import Enterprise, Workload
 from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, Forbidden
 from genmcp.client.handler import ClientHandler

@@ -35,6 +35,15 @@ def test_local_client_has_no_share() -> None:
 
 
 @pytest.mark.parametrize(
+    ("key", "anonymous"),
+    [(LOCAL, False), (ClientKey("ada"), False), (ClientKey(None, "s1", ""), True)],
+)
+def test_client_is_anonymous_if_it_is_one_of_many(key: ClientKey, anonymous: bool) -> None:
+    """Without a principal, one at the other end of a pipe is known all the same."""
+    assert key.is_anonymous is anonymous
+
+
+@pytest.mark.parametrize(
     ("peer", "counted"),
     [
         ("192.0.2.7", "192.0.2.7"),

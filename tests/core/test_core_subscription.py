@@ -11,6 +11,7 @@ from genmcp.core.subscription import (
     acknowledgement,
     changes_of,
     completion,
+    is_at_or_below,
     session_filter,
     supported_subset,
     updated,
@@ -38,6 +39,27 @@ WANTED = SubscriptionFilter(
     resources_list_changed=True,
     resource_subscriptions=["a:b", "a:c", "a:b"],
 )
+
+
+@pytest.mark.parametrize(
+    ("uri", "subscribed", "concerned"),
+    [
+        ("x://a/1", "x://a/1", True),
+        ("x://a/1/b", "x://a/1", True),
+        ("x://a/1?page=2", "x://a/1", True),
+        ("x://a/1#top", "x://a/1", True),
+        ("x://a/1/b", "x://a/1/", True),
+        ("file:///a", "file:///", True),
+        ("x://a/12", "x://a/1", False),
+        ("x://a/1", "x://a/1/b", False),
+        ("x://a/1", "x://a/1/", False),
+    ],
+)
+def test_update_of_a_part_is_one_of_the_resource(
+    uri: str, subscribed: str, concerned: bool
+) -> None:
+    """A part begins after a slash, a question mark or a hash."""
+    assert is_at_or_below(uri, subscribed) is concerned
 
 
 def test_filter_keeps_the_supported_changes() -> None:

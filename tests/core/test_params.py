@@ -46,6 +46,7 @@ def test_session_params_ignore_unusable_meta(meta: Any, usable: dict[str, Any]) 
     "params",
     [
         {"name": "add", "_meta": {"io.genmcp/idempotencyKey": 5}},
+        {"name": "add", "_meta": {"io.genmcp/caller": 5}},
         {"name": 5, "_meta": 5},
         {"name": 5},
         [1],
@@ -53,7 +54,7 @@ def test_session_params_ignore_unusable_meta(meta: Any, usable: dict[str, Any]) 
     ],
 )
 def test_session_params_must_fit_otherwise(params: Any) -> None:
-    """A key that makes a call run once is not dropped in silence."""
+    """A key that makes a call run once, and whose it is, are not dropped in silence."""
     with pytest.raises(MalformedParams) as caught:
         session_params(CALL, raw(params))
 

@@ -21,9 +21,9 @@ from mcp.shared._httpx_utils import create_mcp_http_client
 from genmcp import Client
 from genmcp.auth import Introspection, Verifier
 from genmcp.auth.extensions.dpop import Dpop
-from genmcp.auth.extensions.dpop_client import DpopAuth
-from genmcp.auth.extensions.identities import Enterprise
 from genmcp.client.auth import ClientCredentials, OAuth
+from genmcp.client.auth.dpop import DpopAuth
+from genmcp.client.auth.identities import Enterprise
 from tests.e2e import authorizing
 from tests.e2e.authorizing import (
     SERVER_ID,

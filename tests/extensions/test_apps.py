@@ -63,6 +63,17 @@ async def listed(*extensions: Extension) -> dict[str, ToolDefinition]:
         return {each.name: each for each in await client.tools()}
 
 
+async def test_app_leaves_the_tools_of_its_user_as_they_are() -> None:
+    """A tool of an app may be one for models at another server."""
+    count = Count()
+    App("ui://shop/count", HTML, app_tools=[count])
+    async with connect(Suite("other", tools=[count])) as client:
+        (found,) = await client.tools()
+
+    assert found.meta is None
+    assert "ui" not in (count.meta or {})
+
+
 async def test_app_is_read_with_its_rules() -> None:
     """SEP-1865, "UI Resource Format": the type of the page, and what it may use, in `_meta`."""
     async with connect(SUITE) as client:

@@ -231,6 +231,100 @@ async def test_member_cannot_take_over_an_extension(kind: str, suites: Mapping[s
     assert pretender.asked == ["skills/list"]
 
 
+@pytest.mark.parametrize("kind", ["hub", "registry"])
+async def test_pages_of_extensions_are_bounded_as_those_of_tools(
+    kind: str, suites: Mapping[str, Suite]
+) -> None:
+    """A page ends after the member with which it has enough; the next one begins at another."""
+    async with composite(kind, suites) as server:
+        server.page_size = 1  # type: ignore[attr-defined]
+        async with Client(server) as client:
+            first = await client.request("skills/list")
+            second = await client.request("skills/list", {"cursor": first["nextCursor"]})
+
+    pages = [[each["uri"] for each in page["skills"]] for page in (first, second)]
+    assert [sorted(uris) for uris in pages] == [
+        [f"skill://{name}/SKILL.md" for name in names]
+        for names in (["only-near", "shared"], ["only-far", "shared"])
+    ]
+    assert "nextCursor" not in second
+
+
+class Slow(Stock):
+    """Never lists its parts."""
+
+    async def handle(self, request: Request, channel: Channel) -> Result:
+        await asyncio.Event().wait()
+        raise AssertionError("it was cancelled")
+
+
+async def test_slow_member_is_left_out_of_a_list(caplog: pytest.LogCaptureFixture) -> None:
+    """The log says after which time, and how the limit is called."""
+    slow = Suite("slow", extensions=[Slow("slow", nut=1)])
+    near = Suite("near", extensions=[Stock("near", bolt=1)])
+    registry = Registry([slow, near], list_timeout=0.05)
+    async with Client(registry.server()) as client:
+        page = await client.request("stock/list")
+
+    assert [each["uri"] for each in page["parts"]] == ["part://bolt"]
+    left_out = "server slow left out of stock/list: it took longer than 0.05 s (list_timeout)"
+    assert left_out in caplog.text
+
+
+class Administration(Extension):
+    """Has methods beside those of the extension that it declares."""
+
+    name = "com.example/stock"
+    methods = tuple(
+        Method(name, RequestParams, Level)
+        for name in (
+            *("stock/count", "com.example/stock/count", "admin/shutdown", "stocks/all", "stock"),
+            *("tasks/list", "tasks/result", "resources/purge", "sampling/all"),
+            *("resources/directory/read", "skills/list"),
+        )
+    )
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[str] = []
+
+    async def handle(self, request: Request, channel: Channel) -> Result:
+        self.asked.append(request.method)
+        return Level(level=1, by="far")
+
+
+async def test_hub_forwards_methods_of_declared_extensions_only() -> None:
+    """Its credentials would open others of the server, and of the protocol, to any client."""
+    far = Administration()
+    counted, refused = [], []
+    suites = {"far": Suite("far", extensions=[far])}
+    async with composite("hub", suites) as server, Client(server) as client:
+        for method in far.methods:
+            try:
+                counted.append((await client.request(method.name))["by"])
+            except ServerError as error:
+                refused.append((method.name, error.code))
+
+    allowed = ["stock/count", "com.example/stock/count"]
+    assert far.asked == allowed
+    assert counted == ["far", "far"]
+    assert refused == [(each.name, -32601) for each in far.methods[2:]]
+
+
+@pytest.mark.parametrize("name", ["com.example/tasks", "tasks/tools", "com.example/resources"])
+async def test_extension_named_as_the_protocol_has_no_methods(name: str) -> None:
+    """A server cannot make a hub forward what belongs to the protocol by such a name."""
+    far = Administration()
+    far.name = name
+    suites = {"far": Suite("far", extensions=[far])}
+    async with composite("hub", suites) as server, Client(server) as client:
+        for method in ("tasks/list", "resources/purge"):
+            with pytest.raises(ServerError) as caught:
+                await client.request(method)
+            assert caught.value.code == -32601
+    assert far.asked == []
+
+
 class LowParams(NotificationParams):
     uri: str
     left: int

@@ -37,6 +37,7 @@ from genmcp import (
     prompt,
     tool,
 )
+from genmcp import Client as InProcess
 from genmcp.errors import ContractError, StoreUnavailable
 from genmcp.handles import Handle
 from genmcp.protocol.tools import CallToolResult
@@ -406,6 +407,21 @@ async def test_anonymous_clients_of_one_address_have_no_list() -> None:
     assert await call("add", cart=id, item="a cup") == '["a cup"]'
     assert await call("mine") == "[]"
     await endpoint.mux.aclose()
+
+
+@pytest.mark.parametrize("serve", [Mux, Endpoint])
+async def test_anonymous_client_for_tests_has_no_list(serve: Callable[[Any], Any]) -> None:
+    """A test must not pass where an anonymous client over HTTP finds nothing."""
+    served = serve(Suite("shop", tools=SHOP))
+    async with connect(served) as client, connect(served, access=ANN) as ann:
+        assert (await client.call("start")).text
+        assert (await client.call("mine")).text == "[]"
+        await ann.call("start")
+        assert len((await ann.call("mine")).data) == 1
+    async with InProcess(served) as client:  # the process itself: one user, as over stdio
+        await client.call("start")
+        assert (await client.call("mine")).text != "[]"
+    await served.aclose()
 
 
 @job(name="handles.fill")

@@ -11,6 +11,7 @@ from genmcp.client.client import Client
 from genmcp.client.errors import ClientClosed, ConnectError, OutcomeUnknown
 from genmcp.client.options import ClientOptions
 from genmcp.core.client.events import SendMessage
+from genmcp.hub import member
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
 from genmcp.hub.relay import ForwardedCall, question_limit
@@ -317,3 +318,48 @@ async def test_stream_of_changes_is_opened_again(breaks: str) -> None:
 
         assert (await hub.call("far/fresh")).content == [TextContent("done")]
         assert hub.servers() == ["far"]
+
+
+async def cancelled_at(far: Far, came: asyncio.Event, client: Client, name: str = "slow") -> None:
+    """Cancel a call of *client* that has reached *far*."""
+    call = asyncio.ensure_future(client.call(name))
+    await came.wait()
+    came.clear()
+    call.cancel()
+    await asyncio.wait((call,))
+
+
+@pytest.mark.parametrize(("revision", "left"), [(NEW, 0), (OLD, 1)])
+async def test_closed_response_ends_a_call(revision: str, left: int) -> None:
+    """Since 2026-07-28; before, a server that goes on may ask on the stream of a GET."""
+    came, _, never = gate()
+    far = Far(slow=never)
+    async with (
+        asyncio.timeout(TIME),
+        Client(far, options=ClientOptions(revision=revision)) as client,
+    ):
+        await cancelled_at(far, came, client)
+        assert client.abandoned_calls == left
+
+
+@pytest.mark.parametrize(("far", "revision"), [(Far, NEW), (Far, OLD), (Piped, OLD)])
+async def test_hub_remembers_few_callers_of_cancelled_calls(
+    far: type[Far], revision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hub runs for months, and most servers never answer a cancelled call."""
+    monkeypatch.setattr(member, "_MAX_CANCELLED", 5)
+    came, _, never = gate()
+    server = far(slow=never)
+    async with asyncio.timeout(TIME), Hub(options=ClientOptions(revision=revision)) as hub:
+        mux = Mux(hub.server())
+        await hub.add(ServerConfig("far", target=server))
+        for _ in range(8):
+            async with Client(mux, options=ClientOptions(revision=OLD)) as client:
+                await cancelled_at(server, came, client, "far/slow")
+        found = next(iter(hub._members))
+        running, cancelled = found._work_of_server()
+
+    assert not running
+    assert len(cancelled) == (0 if revision == NEW else 4)
+    # Of the callers that are left out it is known that there are some.
+    assert revision == NEW or None in cancelled

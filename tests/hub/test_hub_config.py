@@ -6,9 +6,19 @@ from typing import Any
 
 import pytest
 
+from genmcp import Client, Endpoint, Suite, tool
 from genmcp.client.auth import ClientCredentials, FileTokens, OAuth
+from genmcp.client.options import ClientOptions
 from genmcp.errors import ConfigurationError
 from genmcp.hub.config import Retry, ServerConfig, load_servers, server_of
+from genmcp.hub.hub import Hub
+from tests.support.serving import serve
+
+
+@tool
+async def ping() -> str:
+    """Answers."""
+    return "pong"
 
 
 def test_retry_delay_doubles_up_to_a_cap() -> None:
@@ -36,11 +46,40 @@ def test_retry_rejects_invalid_values(options: dict[str, Any]) -> None:
         Retry(**options)
 
 
-@pytest.mark.parametrize("name", ["", " ", "/a", "a/", 3])
+@pytest.mark.parametrize(
+    "name", ["", " ", "/a", "a/", 3, "a\nb", "a\x00b", " a", "a ", " /a", "a\u202eb", "a\ud800"]
+)
 def test_server_config_rejects_invalid_names(name: Any) -> None:
-    """The name is the beginning of `server/tool`."""
-    with pytest.raises(ConfigurationError, match=r"ServerConfig\.name"):
+    """The name is the beginning of `server/tool`, of headers and of cursors."""
+    with pytest.raises(ConfigurationError, match=r"ServerConfig\.name .* as in 'my-server/tool'"):
         ServerConfig(name, command="x")
+
+
+def test_name_of_a_server_with_a_line_feed_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    """The servers after it are usable."""
+    names = ["a\nb", "Framelink Figma MCP", "io.example/files"]
+    servers = load_servers({"mcpServers": {name: {"command": "x"} for name in names}})
+
+    assert [each.name for each in servers] == names[1:]
+    assert "server 'a\\nb': ServerConfig.name" in caplog.text
+
+
+@pytest.mark.parametrize("revision", ["2026-07-28", "2025-11-25"])
+@pytest.mark.parametrize("name", ["Framelink Figma MCP", "io.example/files", "Büro №1"])
+async def test_names_in_the_files_of_desktop_clients_work(name: str, revision: str) -> None:
+    """They are listed, called over HTTP, and continued by a cursor."""
+    options = ClientOptions(revision=revision)
+    async with Hub() as hub:
+        server = hub.server()
+        server.page_size = 1
+        for each in (name, "other"):
+            await hub.add(ServerConfig(each, target=Suite("files", tools=[ping])))
+        async with serve(Endpoint(server)) as url, Client(f"{url}/mcp", options=options) as client:
+            names = [tool.name for tool in await client.tools()]
+            texts = [(await client.call(tool)).data for tool in names]
+
+    assert names == [f"{name}/ping", "other/ping"]
+    assert texts == ["pong", "pong"]
 
 
 @pytest.mark.parametrize("given", [{}, {"command": "x", "url": "http://x"}])
@@ -179,6 +218,63 @@ def test_load_servers_reads_authorization(monkeypatch: pytest.MonkeyPatch) -> No
     assert (erp.auth.client_id, erp.auth.secret) == ("hub", "s3cret")
     assert "s3cret" not in repr(crm) + repr(erp)
     assert "t0ken" not in repr(parts)
+
+
+def test_load_servers_fills_in_variables(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """As the desktop clients with such files do, everywhere; a default counts if it is not set."""
+    monkeypatch.setenv("PARTS_TOKEN", 't0"ken')
+    monkeypatch.delenv("REGION", raising=False)
+    parts, files = load_servers(
+        {
+            "mcpServers": {
+                "parts": {
+                    "url": "https://${REGION:-eu}.example/mcp",
+                    "headers": {"Authorization": "Bearer ${PARTS_TOKEN}"},
+                },
+                "files": {
+                    "command": "${RUNNER:-npx}",
+                    "args": ["--token=${env:PARTS_TOKEN}", "$HOME", "${}", "cost: $5"],
+                    "env": {"TOKEN": "${PARTS_TOKEN}", "EMPTY": "${REGION:-}"},
+                },
+            }
+        }
+    )
+
+    assert parts.url == "https://eu.example/mcp"
+    assert parts.headers == {"Authorization": 'Bearer t0"ken'}
+    assert (files.command, files.args) == ("npx", ('--token=t0"ken', "$HOME", "${}", "cost: $5"))
+    assert files.env == {"TOKEN": 't0"ken', "EMPTY": ""}
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("place", ["url", "headers"])
+def test_load_servers_sends_no_name_of_a_variable(
+    place: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A server with a variable that is not set is left out, with the name and the place."""
+    entry: dict[str, Any] = {"url": "https://a.example/mcp", "headers": {"X-Secret": "s3cret"}}
+    entry[place] = {"X-Key": "${NOT_SET_ANYWHERE}"} if place == "headers" else "${NOT_SET_ANYWHERE}"
+    servers = load_servers({"mcpServers": {"a": entry, "b": {"command": "x"}}})
+
+    assert [each.name for each in servers] == ["b"]
+    fault = f"server 'a': {place}: the environment variable NOT_SET_ANYWHERE is not set"
+    assert fault in caplog.text
+    assert "s3cret" not in caplog.text
+
+
+@pytest.mark.parametrize("place", ["args", "env"])
+def test_program_may_fill_in_variables_itself(place: str, caplog: pytest.LogCaptureFixture) -> None:
+    """The text is left as it is, with a warning that has the place and no value."""
+    text = "secret of ${NOT_SET_ANYWHERE}"
+    given: Any = {"args": [text], "env": {"KEY": text}}[place]
+    (server,) = load_servers({"mcpServers": {"a": {"command": "x", place: given}}})
+
+    assert text in ([*server.args] or [*(server.env or {}).values()])
+    fault = f"server 'a': {place}: the environment variable NOT_SET_ANYWHERE is not set"
+    assert fault in caplog.text
+    assert "secret of" not in caplog.text
 
 
 @pytest.mark.parametrize(

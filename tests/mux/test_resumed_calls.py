@@ -20,7 +20,7 @@ from genmcp import (
     Tool,
     job,
 )
-from genmcp._mux.tasks import flush
+from genmcp._mux.task_sink import flush
 from genmcp.errors import AssignUnavailable, StoreFull, StoreUnavailable
 from genmcp.stores.store import Op
 from tests.support.asgi import PATIENCE, TASKS, Client

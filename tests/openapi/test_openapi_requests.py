@@ -447,15 +447,19 @@ def test_other_responses_have_no_output_schema(responses: Any) -> None:
     assert tool.output_schema is None
 
 
-async def test_unreachable_api_is_an_error_without_its_url() -> None:
-    """The URL may contain a key."""
+async def test_unreachable_api_is_an_error_without_its_url(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The URL may contain a key. The error has the name of the tool; the log names the host."""
     async with httpx.AsyncClient(base_url="http://127.0.0.1:1/secret") as http:
-        tools = openapi_tools(document(operation()), client=http)
+        tools = openapi_tools(document(operation()), client=http, rename=lambda _: "look")
         async with connect(Suite("api", tools=tools)) as client:
-            result = await client.call("it")
+            result = await client.call("look")
 
     assert result.is_error
-    assert result.data == "it: the request failed: ConnectError"
+    assert result.data == "look: the request failed: ConnectError"
+    assert "tool look: no response from 127.0.0.1: ConnectError" in caplog.text
+    assert "secret" not in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -766,7 +766,7 @@ async def test_shortened_error_keeps_that_a_call_may_be_sent_again() -> None:
         count += 1
         raise ToolError(LONG, retry=key == "retry")
 
-    async with connect(suite_of(once)) as client:
+    async with connect(suite_of(once), access=ANN) as client:
         for key in ("retry", "final") * 2:
             await client.call("once", {"key": key})
 

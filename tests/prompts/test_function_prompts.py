@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 import pytest
 
+from genmcp import Prompt, Suite, user
 from genmcp.channel import Channel
 from genmcp.core.request import ClientInfo, PromptRequest
 from genmcp.decorator import FunctionPrompt, function_component, prompt
@@ -22,6 +23,7 @@ from genmcp.protocol.prompts import (
     PromptReference,
 )
 from genmcp.protocol.revisions.chain import LATEST
+from genmcp.testing import connect
 from tests.support.channels import channel_of
 
 
@@ -68,6 +70,36 @@ async def test_prompt_has_name_docstring_and_hints_of_a_function() -> None:
     assert await text(review, code="x", lines="4", tone="curt") == "x 5 curt prompts/get"
     with pytest.raises(InvalidParams, match="/other: unexpected property"):
         await text(review, code="x", other="y")
+
+
+async def test_prompt_is_described_by_its_docstring() -> None:
+    """Its arguments by the section `Args:`; a result has the description of the list, too."""
+
+    @prompt
+    async def review(code: str, lines: int = 3) -> str:
+        """Asks for a review.
+
+        Args:
+            code: what to review
+            lines: how many
+        """
+        return code
+
+    class Given(Prompt):
+        """Is described by its result."""
+
+        name = "given"
+
+        async def get(self, request: PromptRequest, channel: Channel) -> GetPromptResult:
+            return GetPromptResult([user("x")], description="This one.")
+
+    async with connect(Suite("reviews", prompts=[review, Given])) as client:
+        listed = (await client.prompts())[0]
+        result = await client.prompt("review", {"code": "x"})
+        given = await client.prompt("given")
+    assert [each.description for each in listed.arguments or ()] == ["what to review", "how many"]
+    assert (listed.description, result.description) == ("Asks for a review.",) * 2
+    assert given.description == "This one."
 
 
 async def test_function_under_prompt_stays_callable() -> None:

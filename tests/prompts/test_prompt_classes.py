@@ -386,7 +386,7 @@ async def test_prompt_def_runs_in_a_thread() -> None:
 
     ran: list[Callable[..., Any]] = []
 
-    async def thread(function: Callable[..., Any], *arguments: Any, client: Any) -> Any:
+    async def thread(function: Callable[..., Any], *arguments: Any, **_: Any) -> Any:
         ran.append(function)
         return function(*arguments)
 

@@ -55,13 +55,17 @@ def test_values_of_meta_are_known_by_their_long_names() -> None:
     """Prefixed members of the specification are attributes with short names; others are dropped."""
     sent = (
         b'{"_meta":{"progressToken":7,"io.modelcontextprotocol/logLevel":"error",'
-        b'"io.genmcp/idempotencyKey":"k","traceparent":"00-ab","com.example/a":1}}'
+        b'"io.genmcp/idempotencyKey":"k","io.genmcp/caller":"c","traceparent":"00-ab","com.example/a":1}}'
     )
 
     params = decoder_for(RequestParams).decode(sent)
 
     assert params.meta == RequestMeta(
-        progress_token=7, log_level="error", idempotency_key="k", traceparent="00-ab"
+        progress_token=7,
+        log_level="error",
+        idempotency_key="k",
+        caller="c",
+        traceparent="00-ab",
     )
     assert all_meta(sent)["com.example/a"] == 1
     assert all_meta(b"{}") == {}

@@ -209,13 +209,20 @@ def test_client_of_starlette_may_end_early(
 
 PREFORKED = """
 import os, sys
+from contextlib import asynccontextmanager
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 from genmcp.stores import open_store
 from tests.stores.test_hosts import call_add, endpoint
 
 app = endpoint(open_store(sys.argv[1]))
-host = Starlette(routes=[app.route("/mcp")])
+
+@asynccontextmanager
+async def lifespan(host):
+    app.start()
+    yield
+
+host = Starlette(routes=[app.route("/mcp")], lifespan=lifespan)
 for number in range(2):
     child = os.fork()
     if not child:

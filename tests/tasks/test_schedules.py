@@ -160,7 +160,7 @@ async def test_occurrence_of_changed_times_does_not_run(bench: Bench) -> None:
 
 async def test_cancelled_occurrence_does_not_end_its_schedule(bench: Bench) -> None:
     """An operator may cancel one while it waits. The next one comes at its time."""
-    schedule = Schedule(clean.job(), every=0.5)
+    schedule = Schedule(clean.job(), every=2)
     jobs = bench.jobs(schedules=[schedule])
     await jobs.start()
     task = await pending(jobs, schedule)

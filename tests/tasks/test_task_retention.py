@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from genmcp import gather
-from genmcp._mux.tasks import advertised_ttl
+from genmcp._mux.task_results import advertised_ttl
 from genmcp.core.gathering import new_parts, start_parts
 from genmcp.core.outcome import Done, pack
 from genmcp.core.task import record_ttl as kept_for

@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +84,17 @@ class Works(Tool):
 async def greet() -> str:
     """Greets."""
     return "Hello."
+
+
+@pytest.mark.parametrize("module", ["otel", "metrics", "otel_client"])
+def test_missing_extra_is_named(module: str) -> None:
+    """With the command that installs it."""
+    code = f"import sys; sys.modules['opentelemetry'] = None;from genmcp.telemetry import {module}"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+
+    assert 'ConfigurationError: OpenTelemetry needs an extra: pip install "genmcp[otel]"' in (
+        found.stderr
+    )
 
 
 class Spans:

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.no_cover]
 
 __all__ = ["no_collections"]
 
-AT_ONCE = 50
+AT_ONCE = 20
 
 
 @job(name="garbage.double")
@@ -98,7 +98,7 @@ async def ended(app: Endpoint, client: Client, n: int, *, fails: bool) -> str:
 @pytest.mark.parametrize("capabilities", [TASKS, {}], ids=["task", "held"])
 @pytest.mark.parametrize(
     ("tool", "fails", "jobs"),
-    [(Doubles, False, 200), (Doubles, True, 50), (ContinuesInMethod, True, 50)],
+    [(Doubles, False, 60), (Doubles, True, 20), (ContinuesInMethod, True, 20)],
 )
 async def test_job_leaves_no_cyclic_garbage(
     tool: type[Tool], capabilities: dict[str, Any], fails: bool, jobs: int, no_collections: None

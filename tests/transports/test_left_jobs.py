@@ -8,7 +8,10 @@ import pytest
 
 from genmcp import Continue, Done, Endpoint, JobOptions, Mux, Run, Suite, Tool, job
 from genmcp.errors import StoreUnavailable
+from genmcp.registry.endpoint import RegistryEndpoint
+from genmcp.registry.registry import Registry
 from genmcp.stores.sqlite.store import SQLiteStore
+from genmcp.testing import connect
 from tests.support.asgi import PATIENCE, Client, serving, until
 
 done: asyncio.Event
@@ -76,6 +79,49 @@ async def test_first_request_goes_on_with_what_is_left(left: Path) -> None:
     await mux.aclose()
 
 
+LATE = "stored jobs wait for the first request"
+
+
+async def test_mount_without_a_start_is_warned_once(
+    left: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Starlette does not forward its lifespan to a route, so that jobs wait for a request."""
+    mux = studio(left)
+    client = Client(endpoint := Endpoint(mux))
+    await client.send(client.request("server/discover"))
+    assert caplog.text.count(LATE) == 1
+
+    await endpoint.aclose()  # another start of the host
+    await client.send(client.request("server/discover"))
+    assert caplog.text.count(LATE) == 1
+    await mux.aclose()
+
+
+@pytest.mark.parametrize("case", ["started", "in process", "no job", "memory", "registry"])
+async def test_server_that_needs_no_start_is_not_warned(
+    case: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was started, no process is restarted, no tool can wait, nothing is stored, or the request
+    has made it.
+    """
+    suite = Suite(name="studio", version="1", tools=[] if case == "no job" else [Works])
+    store = None if case == "memory" else f"sqlite:///{tmp_path / 'studio.db'}"
+    mux = Mux(suite, store=store, secret="a secret of 16 bytes")
+    endpoint = RegistryEndpoint(Registry([mux])) if case == "registry" else Endpoint(mux)
+    if case == "started" and isinstance(endpoint, Endpoint):
+        endpoint.start()
+    if case == "in process" and isinstance(endpoint, Endpoint):
+        async with connect(endpoint) as client:
+            await client.tools()
+    else:
+        sender = Client(endpoint, path="/studio", root_path="")
+        await sender.send(sender.request("tools/list"))
+
+    assert LATE not in caplog.text
+    await endpoint.aclose()
+    await mux.aclose()
+
+
 async def test_lifespan_goes_on_with_what_is_left(
     left: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -96,10 +142,21 @@ async def test_lifespan_goes_on_with_what_is_left(
 
     await endpoint({"type": "lifespan"}, receive, send)
     assert response == ["lifespan.startup.complete", "lifespan.shutdown.complete"]
+    assert LATE not in caplog.text
     endpoint.start()
     await mux.aclose()
     assert caplog.text.count("started, store: <SQLiteStore: '") == 1
     assert "studio.db'>, queues: default" in caplog.text
+
+
+async def test_registry_that_is_started_goes_on_with_what_is_left(left: Path) -> None:
+    """No request is needed, to whichever of its servers."""
+    endpoint = RegistryEndpoint(Registry([mux := studio(left)]))
+    endpoint.start()
+    async with asyncio.timeout(PATIENCE):
+        await done.wait()
+    await endpoint.aclose()
+    await mux.aclose()
 
 
 async def test_server_that_is_idle_starts_nothing_over_memory(

@@ -159,6 +159,30 @@ def test_http_host_must_be_a_name_of_this_server(
     assert status == status_of(*headers, peer=peer, security=Security(allowed_hosts=allowed))
 
 
+@pytest.mark.parametrize(
+    ("host", "peer", "allowed", "status"),
+    [
+        ("mcp.example.com", LOCAL, None, 200),
+        ("MCP.example.com:8443", LOCAL, None, 200),
+        ("mcp.example.com", REMOTE, ["other.example.com"], 200),
+        ("other.example.com", LOCAL, None, 421),
+        ("mcp.example.com.evil.example", LOCAL, None, 421),
+        ("", LOCAL, None, 421),
+    ],
+)
+def test_http_host_of_the_resource_is_accepted(
+    host: str, peer: str, allowed: list[str] | None, status: int
+) -> None:
+    """The URL that clients use is the operator's own word; an attacker's names are others."""
+    policy = HeaderPolicy(Security(allowed_hosts=allowed), "https://mcp.Example.com/mcp")
+    try:
+        policy.check([(b"host", host.encode())], peer)
+    except HttpRejected as error:
+        assert error.status == status
+    else:
+        assert status == 200
+
+
 def test_rejection_names_value_and_setting() -> None:
     """The body of a rejection names the setting to change."""
     with pytest.raises(HttpRejected, match=r"https://a\.example.*allowed_origins"):

@@ -1,13 +1,5 @@
-"""Authorization that few need: tokens bound to a key (DPoP), workload identity, single sign-on.
+"""Tokens that are bound to a key (DPoP, RFC 9449), at a server: `Bearer(..., verify=Dpop())`.
 
-Nothing else in genmcp imports this folder but `genmcp login --dpop`. A server with `Dpop` and a
-client with `DpopAuth`, `Workload` or `Enterprise` pass them to the rest, as they would pass
-something of their own:
-
-    ==========================================  ==================================================
-    `genmcp.auth.extensions.dpop`               `Bearer(..., verify=Dpop())`
-    `genmcp.auth.extensions.dpop_client`        `Client(url, auth=DpopAuth(OAuth("Parts agent")))`
-    `genmcp.auth.extensions.identities`         `Client(url, auth=Workload(...))`
-    `genmcp.auth.extensions.identities`         `Client(url, auth=Enterprise(...))`
-    ==========================================  ==================================================
+Few need it, and no other module of a server imports this folder. The client's half is
+`genmcp.client.auth.dpop`.
 """

@@ -7,7 +7,13 @@ import threading
 import webbrowser
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, nullcontext, suppress
+from contextlib import (
+    AbstractAsyncContextManager,
+    AbstractContextManager,
+    AsyncExitStack,
+    nullcontext,
+    suppress,
+)
 from hmac import compare_digest
 from inspect import isawaitable, iscoroutinefunction
 from typing import Final, TypeAlias
@@ -70,6 +76,7 @@ class UserPrompt:
         timeout: seconds for the user to log in.
         turn: returns a block that other prompts wait for: two windows at once would confuse.
             Default: none waits.
+        asking: returns a block that is entered while the user is asked. Default: nothing happens.
     """
 
     def __init__(
@@ -79,11 +86,13 @@ class UserPrompt:
         timeout: float = LOGIN_TIMEOUT,
         *,
         turn: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
+        asking: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._redirect_uri = redirect_uri
         self._ask = ask
         self._timeout = timeout
         self._turn = turn
+        self._asking = asking
         self._listener: LoopbackListener | None = None
         self._exits = AsyncExitStack()
 
@@ -115,16 +124,20 @@ class UserPrompt:
             FlowFailed: the user did not log in in time.
         """
         try:
-            async with asyncio.timeout(self._timeout):
-                if self._ask is not None:
-                    return await _call(self._ask, step.url)
-                assert self._listener is not None
-                show(step.url)
-                if has_display():
-                    _in_thread(webbrowser.open, step.url)
-                return await self._listener.wait(step.url)
+            with self._asking():
+                async with asyncio.timeout(self._timeout):
+                    return await self._redirect_of(step.url)
         except TimeoutError:
             raise FlowFailed(f"the user did not log in within {self._timeout:g} s") from None
+
+    async def _redirect_of(self, url: str) -> str:
+        if self._ask is not None:
+            return await _call(self._ask, url)
+        assert self._listener is not None
+        show(url)
+        if has_display():
+            _in_thread(webbrowser.open, url)
+        return await self._listener.wait(url)
 
     async def close(self) -> None:
         """Close the port. May be called repeatedly."""
@@ -277,7 +290,8 @@ class LoopbackListener:
             return _UNKNOWN
         host = dict(request.headers).get(b"host", b"").decode("ascii", "replace").lower()
         # Another name that resolves to this machine: DNS rebinding.
-        is_here = host == expected.netloc and target.path == (expected.path or "/")
+        hosts = (expected.netloc, expected.netloc.removesuffix(":80"))  # as browsers send it
+        is_here = host in hosts and target.path == (expected.path or "/")
         if not is_here or request.method != b"GET":
             return _UNKNOWN
         if self._received.done():

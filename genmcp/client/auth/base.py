@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
+from genmcp.client.transports.base import OnWait
 from genmcp.errors import ConfigurationError
 
 # RFC 6750, 2.1: the characters of an access token.
@@ -32,6 +33,8 @@ class RejectedRequest(msgspec.Struct, frozen=True, kw_only=True):
         attempt: how often this request was rejected so far, 1 for the first time.
         foreground: whether a caller waits for the response. Otherwise no login should begin: the
             stream for notifications is opened again, and sessions end, at any time.
+        on_wait: is called with True before a person is asked, and with False after: the timeouts of
+            the request are paused meanwhile.
     """
 
     method: str
@@ -41,6 +44,7 @@ class RejectedRequest(msgspec.Struct, frozen=True, kw_only=True):
     headers: Sequence[tuple[str, str]]
     attempt: int = 1
     foreground: bool = True
+    on_wait: OnWait = lambda waiting: None
 
     def __repr__(self) -> str:
         # Without `sent`, which has the token, and without the query, which may have secrets.
@@ -56,8 +60,8 @@ class Authorization(ABC):
     sends one itself.
 
     Attributes:
-        interactive: whether `headers` and `rejected` may wait for the user. The timeouts of a
-            request are paused meanwhile.
+        interactive: whether all that `headers` and `rejected` wait for is a person: the timeouts of
+            a request are paused meanwhile. Otherwise `RejectedRequest.on_wait` pauses them.
     """
 
     interactive: bool = False

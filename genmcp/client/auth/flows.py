@@ -1,28 +1,39 @@
 """Authorization by flows: performed step by step, and shared by all who need them."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import (
+    AsyncIterator,
+    Callable,
+    Coroutine,
+    Hashable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, contextmanager, suppress
 from inspect import isawaitable
 from typing import Any, Final, TypeVar
 
 from genmcp.auth.fetcher import Fetcher
-from genmcp.auth.shared import SingleFlight
+from genmcp.auth.single_flight import SingleFlight
 from genmcp.cancellation import run_to_completion
 from genmcp.client.auth.asking import UserPrompt
 from genmcp.client.auth.base import Authorization, RejectedRequest
 from genmcp.client.auth.tokens import TokenStorage
+from genmcp.client.transports.base import OnWait
 from genmcp.core.auth import steps as step_types
 from genmcp.core.auth.challenges import parse_challenges
 from genmcp.core.auth.flow import RejectedAttempt, rejected, usable
 from genmcp.core.auth.metadata import same_origin
 from genmcp.core.auth.record import Record
-from genmcp.core.auth.steps import FlowFailed, FlowOptions, Step, Steps
+from genmcp.core.auth.steps import Failure, FlowFailed, FlowOptions, Step, Steps
 
 T = TypeVar("T")
 
 _DECISIVE: Final = ("error", "scope", "resource_metadata")
 """The parameters of a challenge that a flow depends on. Others may differ for each request."""
+_LOCKED_TIMEOUT: Final = 30.0  # seconds; others wait for the lock of a record for a minute
+_CLOSE_TIMEOUT: Final = 2.0  # seconds in which a renewal may end when its connection is closed
 _NO_TOKEN: Final[Mapping[str, str]] = {}
 
 
@@ -86,7 +97,7 @@ class FlowRunner:
                 return await self._tokens.load(self._key)
             case step_types.Locked():
                 async with self._tokens.lock(self._key):
-                    return await _uncancelled(self._run(step.steps))
+                    return await _uncancelled(self._run_in_time(step.steps))
             case step_types.Save():
                 await self._tokens.save(self._key, step.record)
             case step_types.Listen():
@@ -97,6 +108,16 @@ class FlowRunner:
                 result = step.function()
                 return await result if isawaitable(result) else result
         return None
+
+    async def _run_in_time(self, steps: Steps[T]) -> T:
+        try:
+            async with asyncio.timeout(_LOCKED_TIMEOUT) as limit:
+                return await self._run(steps)
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            text = f"the token was not renewed and stored within {_LOCKED_TIMEOUT:g} s"
+            raise FlowFailed(text, Failure.UNAVAILABLE) from None
 
     def _user(self) -> UserPrompt:
         if self._prompt is None:
@@ -110,10 +131,7 @@ class FlowRunner:
 
 
 async def _uncancelled(work: Coroutine[Any, Any, T]) -> T:
-    """Run *work* to its end, and return its result. A cancellation is raised after that.
-
-    That delays it by the timeout of the requests at most.
-    """
+    """Run *work* to its end, and return its result. A cancellation is raised after that."""
     task = asyncio.get_running_loop().create_task(work)
     cancelled = False
     while not task.done():
@@ -134,6 +152,8 @@ class SharedFlows:
     def __init__(self) -> None:
         self._flights: SingleFlight[Any] = SingleFlight()
         self._queues: dict[Hashable, list[asyncio.Lock]] = {}
+        self._asking: set[asyncio.AbstractEventLoop] = set()  # those in which the user is asked
+        self._waiting: list[tuple[asyncio.AbstractEventLoop, OnWait]] = []
 
     async def run(
         self,
@@ -177,6 +197,45 @@ class SharedFlows:
             if not users:
                 del self._queues[key]
 
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Pause the timeouts of the requests that wait, in this event loop, during the block.
+
+        Of all of them: those that do not wait for this login wait for their turn to ask.
+        """
+        loop = asyncio.get_running_loop()
+        self._asking.add(loop)
+        self._report(loop, waiting=True)
+        try:
+            yield
+        finally:
+            self._asking.discard(loop)
+            self._report(loop, waiting=False)
+
+    @contextmanager
+    def paused(self, on_wait: OnWait) -> Iterator[None]:
+        """Call *on_wait* whenever the user begins or ends to be asked during the block."""
+        loop = asyncio.get_running_loop()
+        entry = (loop, on_wait)
+        self._waiting.append(entry)
+        try:
+            if loop in self._asking:
+                on_wait(True)
+            yield
+        finally:
+            self._waiting.remove(entry)
+            if loop in self._asking:
+                on_wait(False)
+
+    def _report(self, loop: asyncio.AbstractEventLoop, *, waiting: bool) -> None:
+        for each, on_wait in [*self._waiting]:
+            if each is loop:
+                on_wait(waiting)
+
+    async def ended(self) -> None:
+        """Wait for renewals that were cancelled, so that they store their tokens; not for long."""
+        await self._flights.ended(_CLOSE_TIMEOUT)
+
 
 class SentHeaders(dict[str, str]):
     """The headers of a request, and the record that their token is from."""
@@ -195,7 +254,7 @@ class FlowAuthorization(Authorization):
         shared: the flows of all connections.
 
     Attributes:
-        interactive: whether flows may wait for the user.
+        asks: whether a flow may ask the user. The timeouts of requests are paused only meanwhile.
     """
 
     def __init__(
@@ -204,7 +263,7 @@ class FlowAuthorization(Authorization):
         self.options = options
         self.runner = runner
         self.shared = shared
-        self.interactive = options.grant is None
+        self.asks = options.grant is None
         self._record: Record | None = None
         self._headers: SentHeaders | None = None
 
@@ -232,7 +291,7 @@ class FlowAuthorization(Authorization):
     async def rejected(self, request: RejectedRequest) -> bool:
         """Obtain another token, with a login if a caller waits for the response."""
         used = request.sent.record if isinstance(request.sent, SentHeaders) else None
-        asks = request.foreground and self.interactive
+        asks = request.foreground and self.asks
         rejection = RejectedAttempt(
             status=request.status,
             headers=request.headers,
@@ -246,16 +305,21 @@ class FlowAuthorization(Authorization):
         )
         # One flow for all requests that were rejected for the same reason.
         kind = (self.options.url, request.status, used, request.attempt > 1, asks, decisive)
-        record = await self.shared.run(
-            kind,
-            lambda: self.run(rejected(self.options, rejection), asks=asks),
-            # Of this server only: a slow one must not hold up the renewals at the others.
-            queue=self.options.url if asks else None,
-        )
+        with self.shared.paused(request.on_wait):
+            record = await self.shared.run(
+                kind,
+                lambda: self.run(rejected(self.options, rejection), asks=asks),
+                # Of this server only: a slow one must not hold up the renewals at the others.
+                queue=self.options.url if asks else None,
+            )
         if record is None:
             return False
         self._record = record
         return True
+
+    async def close(self) -> None:
+        """Let a renewal that has begun store its tokens."""
+        await self.shared.ended()
 
     async def run(self, steps: Steps[T], *, asks: bool = False) -> T:
         """Run the steps of a flow, which may ask the user or not."""

@@ -13,12 +13,12 @@ from genmcp.auth.fetcher import Fetcher
 from genmcp.client.auth.asking import CALLBACK, AskFunction, UserPrompt
 from genmcp.client.auth.flows import FlowAuthorization, FlowRunner, SharedFlows
 from genmcp.client.auth.tokens import MemoryTokens, TokenStorage
-from genmcp.client.transports.http_pool import trusted_context
 from genmcp.core.auth.metadata import check_public_url, is_loopback_url
 from genmcp.core.auth.record import Record, record_key
 from genmcp.core.auth.registration import METHODS
 from genmcp.core.auth.steps import FlowEvent, FlowOptions, Grant, Steps
 from genmcp.errors import ConfigurationError
+from genmcp.tls import trusted_context
 
 logger = logging.getLogger("genmcp.client.auth")
 
@@ -129,7 +129,9 @@ class OAuth:
         key = record_key(url, self.name)
 
         def runner(asks: bool) -> FlowRunner:
-            prompt = UserPrompt(redirect_uri, self.ask, turn=self._shared.turn) if asks else None
+            shared, prompt = self._shared, None
+            if asks:
+                prompt = UserPrompt(redirect_uri, self.ask, turn=shared.turn, asking=shared.asking)
             return FlowRunner(key, self.tokens, _fetcher(tls), prompt)
 
         return FlowAuthorization(options, runner, self._shared)
@@ -325,4 +327,4 @@ def log_event(event: FlowEvent) -> None:
 
 def _fetcher(tls: ssl.SSLContext | None) -> Fetcher:
     """Return the fetcher of a flow, with the `tls` of a connection."""
-    return Fetcher(tls=lambda: tls or trusted_context())
+    return Fetcher(tls=(lambda: tls) if tls else trusted_context)

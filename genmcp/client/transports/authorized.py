@@ -23,8 +23,12 @@ from genmcp.errors import ConfigurationError
 
 logger = logging.getLogger("genmcp.client")
 
-# A request can be rejected for a nonce (DPoP), an expired token, and a missing scope, and each may
-# happen again with the new token.
+# How often a request is sent. It can be rejected for a nonce (DPoP), an expired token, and a
+# missing scope, and each may happen again with the new token. Authorizations give up earlier, and
+# by the same count (`RejectedRequest.attempt`) of rejections for any reason, so that their bounds
+# do not add up: a flow obtains a token after the third rejection at the latest if that is a 401,
+# and after the second if it is a 403 (`core/auth/flow.py`); a proof is made with a new nonce after
+# the third (`client/auth/dpop.py`). This one bounds authorizations that never give up.
 _MAX_ATTEMPTS: Final = 6
 _MAX_BODY: Final = 64 * 1024  # bytes of the body of a 401 or 403 that an error may show
 _BODY_TIMEOUT: Final = 5.0  # seconds to read it
@@ -99,6 +103,7 @@ class AuthorizedRequester(HttpRequester):
                 headers=[*response.headers.items()],
                 attempt=attempt,
                 foreground=on_wait is not None,
+                on_wait=on_wait or _ignored,
             )
             with _waiting(pause), self._as_client_error():
                 if not await authorization.rejected(rejected):
@@ -162,6 +167,10 @@ def _waiting(on_wait: OnWait | None) -> Iterator[None]:
         yield
     finally:
         on_wait(False)
+
+
+def _ignored(waiting: bool) -> None:
+    """Do nothing: no caller waits for the response."""
 
 
 async def _read(response: HttpResponse, sent: Mapping[str, str]) -> HttpResponse:

@@ -13,6 +13,7 @@ from genmcp.client.errors import (
     ProtocolError,
     Unauthorized,
 )
+from genmcp.core.auth.metadata import same_origin
 from genmcp.core.client.events import SendMessage
 from genmcp.errors import InvalidRequest, ParseError
 from genmcp.protocol.revisions.chain import REVISIONS
@@ -98,10 +99,10 @@ def resolve_on_origin(
         ProtocolError: *reference* is not a URL.
     """
     try:
-        target = urlsplit(urljoin(url.geturl(), reference))
+        target = urljoin(url.geturl(), reference)
+        return urlsplit(target), same_origin(target, url.geturl())
     except ValueError:
         raise ProtocolError(f"it sent an invalid URL: {reference!r}", server_name) from None
-    return target, (target.scheme, target.netloc) == (url.scheme, url.netloc)
 
 
 def is_session_error(content: bytes) -> bool:

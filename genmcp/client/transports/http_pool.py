@@ -6,7 +6,6 @@ proxies, HTTP/2, and authentication flows.
 """
 
 import asyncio
-import os
 import select
 import socket
 import ssl
@@ -27,6 +26,7 @@ from genmcp.client.errors import (
     ProtocolError,
 )
 from genmcp.client.transports.base import Headers, HttpRequester, HttpResponse
+from genmcp.tls import trusted_context
 
 MAX_CONNECTIONS = 100  # concurrent requests; further ones wait
 CONNECT_TIMEOUT = 10.0  # seconds to establish a connection
@@ -59,6 +59,10 @@ class HttpPool(HttpRequester):
             self._tls = tls or trusted_context()
         # RFC 9110, section 12.5.3: without Accept-Encoding, a body may come in any coding.
         self._headers = [(b"Host", _host_header(url)), (b"Accept-Encoding", b"identity")]
+        # Of this pool, and until it is closed: heads have access tokens. Building one validates all
+        # headers, which is a fifth of the client's CPU time for a request. Most requests repeat the
+        # head of an earlier one: the same tool with arguments of the same length.
+        self._head = lru_cache(maxsize=128)(_request_head)
         self._idle: list[_PooledConnection] = []  # the least recently used first
         self._busy: set[_PooledConnection] = set()
         self._closed = False
@@ -68,7 +72,7 @@ class HttpPool(HttpRequester):
     ) -> HttpResponse:
         length = None if body is None else len(body)
         try:
-            head = _request_head(method, path, (*self._headers, *headers), length)
+            head = self._head(method, path, (*self._headers, *headers), length)
         except h11.LocalProtocolError as error:  # such as an event id with control characters
             raise ConnectError(self.server_name, f"the request is not valid: {error}") from None
         connection = self._reusable_connection() or await self._connect()
@@ -85,6 +89,7 @@ class HttpPool(HttpRequester):
     async def close(self) -> None:
         """Close all connections, including those in use."""
         self._closed = True
+        self._head.cache_clear()
         connections = [*self._idle, *self._busy]
         self._idle.clear()
         for connection in connections:
@@ -345,34 +350,11 @@ class _PooledResponse(HttpResponse):
         return ProtocolError(reason, self.server_name)
 
 
-# Building the head validates every header, which is a fifth of the client's CPU time for a request.
-# Most requests repeat the head of an earlier one: the same tool with arguments of the same length.
-@lru_cache(maxsize=128)
 def _request_head(
     method: str, path: str, headers: tuple[tuple[bytes, bytes], ...], length: int | None
 ) -> h11.Request:
     framing = [] if length is None else [(b"Content-Length", b"%d" % length)]
     return h11.Request(method=method, target=path, headers=[*headers, *framing])
-
-
-def trusted_context() -> ssl.SSLContext:
-    """Return a TLS context that trusts the certificates of the system and of certifi.
-
-    Some Python installations, such as python.org's on macOS, find no certificates of the system.
-    The environment variables `SSL_CERT_FILE` and `SSL_CERT_DIR` replace both.
-    """
-    return _context_for(os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR"))
-
-
-@lru_cache(maxsize=4)  # reading the certificates takes tens of milliseconds
-def _context_for(file: str | None, directory: str | None) -> ssl.SSLContext:
-    context = ssl.create_default_context()  # OpenSSL reads both variables itself
-    if not file and not directory:
-        with suppress(ImportError):
-            import certifi
-
-            context.load_verify_locations(certifi.where())
-    return context
 
 
 def _enable_keep_alive(connected: socket.socket) -> None:

@@ -11,8 +11,8 @@ from genmcp.client.transports.http_pool import (
     CONNECT_TIMEOUT,
     KEEPALIVE_TIMEOUT,
     MAX_CONNECTIONS,
-    trusted_context,
 )
+from genmcp.tls import trusted_context
 
 
 class HttpxAdapter(HttpRequester):

@@ -78,7 +78,8 @@ def memory_transport(
     if not isinstance(target, Server | Mux | Endpoint):
         raise ConfigurationError(
             "the target of a client must be a URL, a Command, a Server, Mux or Endpoint, "
-            f"or a Transport, not {target!r}"
+            # Not its repr: a URL object of a library may show a secret.
+            f"or a Transport, not a {type(target).__name__}"
         )
     if auth is not None and not isinstance(target, Endpoint):
         raise ConfigurationError("auth= is for a server over HTTP: a URL or an Endpoint")
@@ -88,7 +89,7 @@ def memory_transport(
 def in_process_name(target: Server | Mux | Endpoint) -> str:
     """Return the name of *target* for messages."""
     if not isinstance(target, Server | Mux | Endpoint):
-        return repr(target)
+        return f"a {type(target).__name__}"
     mux = target.mux if isinstance(target, Endpoint) else target
     server = mux.server if isinstance(mux, Mux) else mux
     return f"{server.info.name} (in this process)"

@@ -1,4 +1,4 @@
-// The header `WWW-Authenticate` (RFC 9110, 11.6.1), as genmcp/core/auth/challenges.py reads it.
+// Challenges in `WWW-Authenticate` (RFC 9110, 11.6.1), and the metadata that they name, as genmcp/core/auth reads them.
 
 const TOKEN = "[!#$%&'*+.^_`|~0-9A-Za-z-]+";
 const SEPARATORS = /[ \t,]+/y;
@@ -49,4 +49,19 @@ function challengesOf(header) {
     }
   }
   return challenges;
+}
+
+/** Whether a resource is the URL, or a parent of it by whole segments of the path (RFC 9728, 3.3). */
+function covers(resource, url) {
+  let has;
+  try {
+    has = new URL(resource);
+  } catch {
+    return false;
+  }
+  const asked = new URL(url);
+  const same = has.origin === asked.origin && ["", asked.search].includes(has.search);
+  if (!same || has.username || has.password || resource.includes("#")) return false;
+  const [parent, path] = [has, asked].map((each) => each.pathname.replace(/\/+$/, ""));
+  return path === parent || path.startsWith(`${parent}/`);
 }

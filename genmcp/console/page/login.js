@@ -139,7 +139,9 @@ class Login {
     ];
     for (const place of places.filter(Boolean)) {
       const found = await load(place);
-      if (found?.resource) return found;
+      if (!found?.resource) continue;
+      if (covers(found.resource, location.origin + location.pathname)) return found;
+      throw new Error(`The metadata of this server is for ${found.resource}, another resource.`);
     }
     throw new Error("The server does not say where to log in.");
   }

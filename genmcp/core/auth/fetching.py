@@ -139,7 +139,7 @@ def get(options: FlowOptions, url: str, *, vouched: bool = True) -> Steps[Fetche
             if failed := unavailable("it", response):
                 raise NoDocument(str(failed), url, failed.failure)
             if response.status != 200:
-                raise NoDocument(f"HTTP {response.status}", url, absent=True)
+                raise NoDocument(f"no document (HTTP {response.status})", url, absent=True)
             return response
         target = _target(asked, response.header("Location") or "")
         if _unsafe(options, target, vouched=vouched) or not same_origin(asked, target):

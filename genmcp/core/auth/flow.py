@@ -20,7 +20,7 @@ A record is stored only under its lock, so that no process replaces the tokens o
 
 import re
 from base64 import urlsafe_b64encode
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from hashlib import sha256
 from hmac import compare_digest
 from typing import Final
@@ -58,8 +58,10 @@ from genmcp.core.auth.token_request import (
     with_tokens,
 )
 
-_MAX_ATTEMPTS: Final = 3  # that may be answered with 401: a renewal, a login, and one to spare
-_MAX_STEP_UPS: Final = 2  # for one request
+# Of the rejections of one request, for any reason: how these bounds and others combine is in
+# `client/transports/authorized.py`.
+_MAX_ATTEMPTS: Final = 3  # a 401 up to this one gets a token: a renewal, a login, and one to spare
+_MAX_STEP_UPS: Final = 2  # a 403 up to this one leads to a login with more scopes
 _OFFLINE: Final = "offline_access"
 _CODE: Final = re.compile(r"[\x20-\x7e]{1,8192}")  # RFC 6749, appendix A.11
 
@@ -164,11 +166,21 @@ def renew(options: FlowOptions, failed: Record) -> Steps[Record | None]:
         FlowFailed: the authorization server cannot be reached, or has another problem. The refresh
             token may still be valid, and is kept.
     """
-    record: Record | None = yield Locked(_renewed(options, failed))
+    granted: Mapping[str, str] | None = None
+    if options.grant is not None:
+        # Before the lock, whose steps are not cancelled: the user's function may take any time.
+        try:
+            granted = yield from options.grant(failed, failed.requested)
+        except FlowFailed as problem:
+            options.report("token", str(problem), ok=False)
+            raise
+    record: Record | None = yield Locked(_renewed(options, failed, granted))
     return record
 
 
-def _renewed(options: FlowOptions, failed: Record) -> Steps[Record | None]:
+def _renewed(
+    options: FlowOptions, failed: Record, granted: Mapping[str, str] | None
+) -> Steps[Record | None]:
     """Return the record with new tokens; None if the grant or the refresh token is refused."""
     stored = yield from _stored(options)
     if stored is None or is_newer(options, stored, failed):
@@ -180,18 +192,18 @@ def _renewed(options: FlowOptions, failed: Record) -> Steps[Record | None]:
     if options.prover is not None:
         options.prover.use(stored.dpop_key)
     try:
-        record = yield from _granted(options, stored, stored.requested)
-    except FlowFailed as failed:
-        options.report("token", str(failed), stored.token_endpoint, ok=False)
-        if failed.failure is Failure.UNAVAILABLE:
+        record = yield from _granted(options, stored, granted)
+    except FlowFailed as problem:
+        options.report("token", str(problem), stored.token_endpoint, ok=False)
+        if problem.failure is Failure.UNAVAILABLE:
             raise
         if options.grant is not None:
             # The next request without a token finds the token endpoint anew, if it has moved.
             yield Save(stored.without_tokens())
             raise
-        if failed.error in ("invalid_client", "unauthorized_client") and stored.client.dynamic:
+        if problem.error in ("invalid_client", "unauthorized_client") and stored.client.dynamic:
             yield Save(None)
-        elif failed.error == "invalid_grant":
+        elif problem.error == "invalid_grant":
             yield Save(stored.without_tokens())
         return None
     record = msgspec.structs.replace(record, renewals=stored.renewals + 1)
@@ -199,16 +211,18 @@ def _renewed(options: FlowOptions, failed: Record) -> Steps[Record | None]:
     return record
 
 
-def _granted(options: FlowOptions, record: Record, scopes: Sequence[str]) -> Steps[Record]:
-    """Return *record* with the tokens for the grant of the options, or for its refresh token."""
-    if options.grant is None:
+def _granted(
+    options: FlowOptions, record: Record, granted: Mapping[str, str] | None
+) -> Steps[Record]:
+    """Return *record* with the tokens for *granted*, a grant, or for its refresh token."""
+    if granted is None:
         # Without `scope`, which means the same scopes (RFC 6749, 6).
         params = {"grant_type": "refresh_token", "refresh_token": record.refresh_token or ""}
     else:
-        params = {**(yield from options.grant(record, scopes)), "scope": " ".join(scopes)}
+        params = {**granted, "scope": " ".join(record.requested)}
     params["resource"] = record.resource or ""
     response = yield from request_token(options, record, params)
-    if options.grant is not None:
+    if granted is not None:
         # A refresh token would be one more secret, and saves nothing (RFC 6749, 4.4.3).
         response = msgspec.structs.replace(response, refresh_token=None)
     return with_tokens(options, record, response)
@@ -335,7 +349,8 @@ def _login(
     client = choose_client(options, found, stored)
     if options.grant is not None:
         record = _new_record(found, client or RegisteredClient(id=""), scopes)
-        record = yield from _granted(options, record, scopes)
+        granted = yield from options.grant(record, scopes)
+        record = yield from _granted(options, record, granted)
         yield Locked(_save(record))
         return record
     preferred = stored.client.redirect_uri if stored and same else None

@@ -106,8 +106,9 @@ class Save(msgspec.Struct, frozen=True):
 class Locked(msgspec.Struct, frozen=True):
     """Step: perform *steps* under the lock of the record, which all processes respect.
 
-    They are not cancelled: in a renewal, the authorization server may have replaced the refresh
-    token already, and without the new one the user would have to log in again.
+    They are not cancelled, and must end within 30 seconds: in a renewal, the authorization server
+    may have replaced the refresh token already, and without the new one the user would have to log
+    in again.
     """
 
     steps: Generator["Step", Any, Any]
@@ -175,7 +176,7 @@ class FlowFailed(GenmcpError):
 
 
 class Prover(Protocol):
-    """The key that the tokens of a client are bound to (RFC 9449): `genmcp.auth.extensions`."""
+    """The key that the tokens of a client are bound to (RFC 9449): `genmcp.client.auth.dpop`."""
 
     @property
     def key(self) -> str:

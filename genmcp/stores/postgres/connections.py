@@ -19,13 +19,12 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
 
-import psycopg
-
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.clocks import CLOCK_ERROR, steady
 from genmcp.stores.connections import LoopConnections
 from genmcp.stores.lanes import Again, Lane, RequestKind
 from genmcp.stores.postgres.server import (
+    DatabaseError,
     PostgresConnection,
     PostgresOptions,
     Row,
@@ -165,7 +164,7 @@ class PostgresConnections(LoopConnections):
                 else:
                     is_queue = any(token.startswith("q") for token in tokens)
                     self.waiters.wake([*tokens, ANY_QUEUE] if is_queue else tokens)
-        except (psycopg.Error, TimeoutError):
+        except (DatabaseError, TimeoutError):
             pass  # the operations of the waiters raise it
         finally:
             connection.pgconn.finish()

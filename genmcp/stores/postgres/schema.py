@@ -4,10 +4,14 @@ from collections.abc import Mapping
 from importlib.resources import files
 from typing import Final
 
-import psycopg
-
 from genmcp.errors import ConfigurationError
-from genmcp.stores.postgres.server import SCHEMA_VERSION, PostgresOptions, connect, text_of
+from genmcp.stores.postgres.server import (
+    SCHEMA_VERSION,
+    DatabaseError,
+    PostgresOptions,
+    connect,
+    text_of,
+)
 
 # One script for each version, which updates the version before. The first one creates everything:
 # the data of earlier versions, which were never released, is not converted.
@@ -57,7 +61,7 @@ async def migrate(options: PostgresOptions, *, dry_run: bool = False) -> str:
             await connection.run_script(sql)
             await connection.fetch("COMMIT")
         return sql
-    except psycopg.Error as error:
+    except DatabaseError as error:
         raise ConfigurationError(f"{options.address}: {text_of(error)}") from error
     finally:
         connection.pgconn.finish()

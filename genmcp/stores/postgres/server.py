@@ -1,4 +1,7 @@
-"""The server of a PostgresStore: its options, a connection to it, and its errors."""
+"""The server of a PostgresStore: its options, a connection to it, and its errors.
+
+This is the only module that imports psycopg.
+"""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +20,8 @@ try:
     from psycopg.conninfo import conninfo_to_dict, make_conninfo
 except ImportError as error:
     raise missing_extra("PostgresStore", "postgres", error) from error
+
+DatabaseError: Final = psycopg.Error
 
 SCHEMA_VERSION: Final = 2
 """The version of schema.sql."""

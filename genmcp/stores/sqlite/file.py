@@ -60,6 +60,8 @@ def prepare(path: Path, *, timeout: float, max_bytes: int) -> Callable[[], float
             store.
     """
     try:
+        if not path.parent.is_dir():
+            raise FileNotFoundError(f"there is no folder {str(path.parent)!r}")
         # The file contains requests and results. SQLite gives the -wal and -shm files the same
         # mode.
         path.touch(mode=0o600)

@@ -11,9 +11,9 @@ from msgspec.structs import replace
 
 from genmcp import Endpoint, Suite, tool
 from genmcp.auth.extensions.dpop import Dpop
-from genmcp.auth.extensions.dpop_client import DpopAuth
 from genmcp.auth.extensions.proofs import proof_claims
 from genmcp.client.auth import ClientCredentials, FileTokens, MemoryTokens, OAuth, TokenStorage
+from genmcp.client.auth.dpop import DpopAuth
 from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, Unauthorized
 from genmcp.client.options import ClientOptions
@@ -150,7 +150,7 @@ async def test_wrong_clock_ends_with_an_error(monkeypatch: pytest.MonkeyPatch) -
     """Another token would not help, so that the client asks for none."""
     async with guarded_place(verify=Dpop(required=True)) as place:
         auth = service(place)
-        monkeypatch.setattr("genmcp.auth.extensions.dpop_client.proof_claims", late)
+        monkeypatch.setattr("genmcp.client.auth.dpop.proof_claims", late)
         with pytest.raises(Unauthorized) as caught:
             await called(place, auth)
 

@@ -7,7 +7,7 @@ import pytest
 from joserfc import jws
 from joserfc.jwk import ECKey
 
-from genmcp.auth.extensions.dpop_client import DpopKeys
+from genmcp.client.auth.dpop import DpopKeys
 from genmcp.core.auth.steps import Fetch
 from genmcp.errors import ConfigurationError
 

@@ -146,6 +146,28 @@ async def test_one_prompt_at_a_time_asks_the_user() -> None:
     assert [found[0], found[2]] == asked == ["https://a", "https://c"]
 
 
+def test_timeouts_of_all_that_wait_are_paused() -> None:
+    """They wait for this login, or for their turn; those in another event loop do not."""
+    shared = SharedFlows()
+    heard: dict[str, list[bool]] = {"first": [], "second": [], "elsewhere": []}
+
+    async def elsewhere() -> None:
+        with shared.paused(heard["elsewhere"].append):
+            await asyncio.to_thread(asyncio.run, here())
+
+    async def here() -> None:
+        with shared.paused(heard["first"].append):
+            with shared.asking():
+                assert heard["first"] == [True]
+                with shared.paused(heard["second"].append):
+                    assert heard["second"] == [True]
+                assert heard["second"] == [True, False]
+            assert heard["first"] == [True, False]
+
+    asyncio.run(elsewhere())
+    assert heard == {"first": [True, False], "second": [True, False], "elsewhere": []}
+
+
 class Recording(MemoryTokens):
     """Counts how often its lock is held."""
 
@@ -212,6 +234,23 @@ async def test_runner_raises_the_failure_of_a_step_in_the_flow() -> None:
 
     found = await FlowRunner("key", MemoryTokens(), Fetcher()).run(flow())
     assert "cannot be asked" in found
+
+
+async def test_timeout_of_a_storage_is_raised_as_it_is() -> None:
+    """It is not that of the steps under the lock."""
+
+    class Remote(MemoryTokens):
+        async def load(self, key: str) -> Record | None:
+            raise TimeoutError("the keyring does not answer")
+
+    def stored() -> Generator[Any, Any, None]:
+        yield Load()
+
+    def flow() -> Generator[Any, Any, None]:
+        yield Locked(stored())
+
+    with pytest.raises(TimeoutError, match="keyring"):
+        await FlowRunner("key", Remote(), Fetcher()).run(flow())
 
 
 class SlowServer(Fetcher):

@@ -1,11 +1,13 @@
 """Access tokens given by the user, and the authorization of requests over HTTP."""
 
 import asyncio
+import gc
 import logging
 import ssl
 from collections.abc import Mapping
 from typing import Any
 
+import h11
 import httpx
 import pytest
 from starlette.applications import Starlette
@@ -362,3 +364,20 @@ async def test_token_is_not_logged(caplog: pytest.LogCaptureFixture) -> None:
         with pytest.raises(Unauthorized):
             await Client(url, auth="seekrit-2").open()
     assert "seekrit" not in caplog.text
+
+
+async def test_closed_client_keeps_no_token() -> None:
+    """Heads of requests are kept for the next ones, and belong to the connection."""
+    token = b"Bearer a-token-of-this-test"
+    async with serve(Guarded(lambda given: given == token.decode())) as url:
+        client = Client(url, auth=token.decode().removeprefix("Bearer "))
+        async with client:
+            await client.call("whoami")
+            assert heads_with(token)
+        gc.collect()
+        assert not heads_with(token)
+
+
+def heads_with(value: bytes) -> list[h11.Request]:
+    heads = [each for each in gc.get_objects() if isinstance(each, h11.Request)]
+    return [head for head in heads if (b"authorization", value) in [*head.headers]]

@@ -96,6 +96,16 @@ async def test_other_requests_do_not_end_the_wait(
         assert "code=good" in await wait
 
 
+async def test_browser_leaves_the_default_port_out(browser: httpx.AsyncClient) -> None:
+    """RFC 9110, 7.2: `Host` has no port 80. Port 80 itself is not for tests."""
+    async with waiting() as (listener, wait):
+        url, listener.redirect_uri = listener.redirect_uri, "http://127.0.0.1:80/callback"
+        headers = {"Host": "127.0.0.1"}
+        page = await browser.get(f"{url}?code=good&state=s3cret-state", headers=headers)
+        assert page.status_code == 200
+        assert "code=good" in await wait
+
+
 async def test_error_of_the_authorization_server_is_not_shown(browser: httpx.AsyncClient) -> None:
     """The page shows that the login was not completed, in words of its own."""
     async with waiting() as (listener, wait):

@@ -9,8 +9,8 @@ import pytest
 from joserfc.jwk import ECKey
 
 from genmcp import Channel, Endpoint, Suite, tool
-from genmcp.auth.extensions.identities import Enterprise, Workload
 from genmcp.client.auth import ClientCredentials
+from genmcp.client.auth.identities import Enterprise, Workload
 from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, IssuerMismatch, Unauthorized
 from genmcp.client.sync import SyncClient

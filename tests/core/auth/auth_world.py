@@ -170,6 +170,7 @@ class World:
                 assert self.locked == 1
                 self.record = step.record
             case Call():
+                assert self.locked == 0  # it may take any time, and locked steps are not cancelled
                 return step.function()
             case Locked():
                 assert self.locked == 0

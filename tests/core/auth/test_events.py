@@ -66,5 +66,5 @@ def test_events_of_an_old_server_name_the_rules_that_apply() -> None:
 
     texts = [event.text for event in world.events]
     assert "none: /authorize, /token and /register are used" in texts
-    assert "HTTP 404" in [event.text for event in world.events if event.url == PRM]
+    assert "no document (HTTP 404)" in [event.text for event in world.events if event.url == PRM]
     assert any("issuer= names another one" in text for text in texts)

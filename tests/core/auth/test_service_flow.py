@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from genmcp.auth.extensions.identities import ID_JAG, by_assertion, by_exchange
+from genmcp.client.auth.identities import ID_JAG, by_assertion, by_exchange
 from genmcp.client.auth.oauth import by_credentials
 from genmcp.core.auth.flow import rejected, usable
 from genmcp.core.auth.record import Record
@@ -195,6 +195,22 @@ def test_refused_renewal_ends_the_attempt() -> None:
         world.run(usable(world.options, record))
 
     assert world.run(usable(world.options)) is None
+
+
+def test_failing_assertion_is_tried_again_by_the_next_request() -> None:
+    """It is reported, and the authorization server is not asked without an assertion."""
+    world = service()
+    assertions: list[object] = ["first", None, "second"]
+    had(world, by_assertion(lambda: assertions.pop(0)))
+    world.time += 3601
+    world.token["access_token"] = "second"
+
+    with pytest.raises(FlowFailed, match="must return a text"):
+        world.run(usable(world.options))
+    assert ("token", False) in [(each.topic, each.ok) for each in world.events]
+    renewed = world.run(usable(world.options))
+    assert renewed is not None and renewed.access_token == "second"
+    assert len(world.to("/token")) == 2
 
 
 def test_rejected_token_is_replaced_once() -> None:

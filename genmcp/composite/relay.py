@@ -1,28 +1,31 @@
 """How a composite server passes extensions on: to the members that declare any.
 
 Only the extensions of this process are known by their methods. A request of another method is sent
-to the members in their order, until one of them has it; the pages of a list are those of all.
+to the members in their order, until one of them has it; the pages of a list are those of all. A hub
+sends each server only the methods of its extensions: it calls with credentials that its own clients
+do not have.
 """
 
-import asyncio
-import itertools
-import logging
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec.structs import replace
 
 from genmcp.channel import Channel
+from genmcp.composite.pages import pages_of
 from genmcp.core.request import Request, decode_params
 from genmcp.errors import InvalidParams, McpError, MethodNotFound, MissingCapability
+from genmcp.extensions.skill_entries import METHODS, SKILLS
 from genmcp.protocol.capabilities import TASKS, ServerCapabilities
 from genmcp.protocol.params import SERVER_INFO
+from genmcp.protocol.revisions.chain import METHOD_NAMES
 from genmcp.protocol.value import Result
 from genmcp.server import Server
 from genmcp.wire.encoder import EncodedResult
 
-logger = logging.getLogger("genmcp.composite")
+# The first parts of the methods of the protocol: a revision may have more of them than genmcp.
+_PROTOCOL: Final = frozenset(name.partition("/")[0] for name in METHOD_NAMES)
 
 
 class RelayingMember(Protocol):
@@ -74,10 +77,10 @@ def extensions_of(members: Members) -> dict[str, Mapping[str, Any]]:
     return found
 
 
-async def relayed(members: Members, channel: Channel, *, timeout: float) -> Result:
+async def relayed(members: Members, channel: Channel, *, page_size: int, timeout: float) -> Result:
     """Return the result of the request of *channel*, a method of an extension, from *members*.
 
-    A member that takes longer than *timeout* seconds for a page of a list is left out of it.
+    A page of a list has those of several members, as `pages_of` says.
 
     Raises:
         MethodNotFound: no member has the method.
@@ -88,7 +91,7 @@ async def relayed(members: Members, channel: Channel, *, timeout: float) -> Resu
     params: dict[str, Any] = msgspec.json.decode(request.raw or b"{}", type=dict)
     params.pop("_meta", None)
     if request.method.endswith("/list"):
-        return await _merged(asked, params, channel, timeout)
+        return await _merged(asked, params, channel, page_size=page_size, timeout=timeout)
     failure: McpError | None = None
     for member in asked.values():
         try:
@@ -102,55 +105,65 @@ async def relayed(members: Members, channel: Channel, *, timeout: float) -> Resu
     raise failure or MethodNotFound(request.method)
 
 
+def is_of_any(method: str, extensions: Mapping[str, Any] | None) -> bool:
+    """Return whether *method* belongs to one of *extensions*, which another process declares.
+
+    `stock/level` and `com.example/stock/level` belong to `com.example/stock`: a declaration does
+    not list the methods. A name of the protocol itself belongs to none, on whatever revision.
+    """
+    names = (extensions or {}).keys() - {TASKS}
+    if any(method == each.name for each in METHODS):
+        return SKILLS in names
+    if method.partition("/")[0] in _PROTOCOL:
+        return False
+    return any(method.startswith((f"{name.rpartition('/')[2]}/", f"{name}/")) for name in names)
+
+
 def _has_any(member: RelayingMember) -> bool:
     """Return whether *member* declares extensions besides tasks."""
     return bool((member.capabilities.extensions or {}).keys() - {TASKS})
 
 
 async def _merged(
-    members: Members, params: dict[str, Any], channel: Channel, timeout: float
+    members: Members, params: dict[str, Any], channel: Channel, *, page_size: int, timeout: float
 ) -> Result:
     """Return one page of the items of all *members*; of two with one URI, the first."""
-    cursor = params.pop("cursor", None) or ""
-    if not isinstance(cursor, str):
+    cursor = params.pop("cursor", None) or None
+    if not isinstance(cursor, str | None):
         raise InvalidParams("Invalid cursor")
-    begin, _, rest = cursor.partition("\n")
-    if cursor and begin not in members:
-        raise InvalidParams("The cursor belongs to a server that was removed")
-    page: dict[str, Any] | None = None
-    seen: set[str] = set()
-    failure: Exception | None = None
-    for name in itertools.dropwhile(lambda name: bool(cursor) and name != begin, members):
-        own = {**params, "cursor": rest} if rest and name == begin else params
+
+    async def fetch(name: str, own: str | None) -> tuple[Mapping[str, Any], int, str | None] | None:
+        given = params if own is None else {**params, "cursor": own}
         try:
-            async with asyncio.timeout(timeout):
-                found = dict(await members[name].relay(own, channel))
-        except Exception as error:
-            if own is not params and isinstance(error, InvalidParams):
-                raise
-            if getattr(error, "code", None) != MethodNotFound.code:
-                failure = failure or error
-                method, trace = channel.request.method, not isinstance(error, McpError)
-                logger.warning("server %s left out of %s: %r", name, method, error, exc_info=trace)
-            continue
-        page = {"ttlMs": 0, "cacheScope": "private"} if page is None else page
-        following = found.pop("nextCursor", None)
-        meta = found.pop("_meta", None)
-        if isinstance(meta, Mapping):
-            page["_meta"] = {**meta, **page.get("_meta", {})}
-            page["_meta"].pop(SERVER_INFO, None)  # a page of all has the name of no member
-        for key, value in found.items():
-            if isinstance(value, list):
+            page = await members[name].relay(given, channel)
+        except McpError as error:
+            if error.code == MethodNotFound.code:
+                return None
+            raise
+        following = page.get("nextCursor")
+        count = sum(len(each) for each in page.values() if isinstance(each, list))
+        return page, count, following if isinstance(following, str) else None
+
+    method = channel.request.method
+    pages, following, failure = await pages_of(
+        members, cursor, fetch, method=method, page_size=page_size, timeout=timeout
+    )
+    if not pages:
+        raise failure or MethodNotFound(method)
+    merged: dict[str, Any] = {"ttlMs": 0, "cacheScope": "private"}
+    seen: set[str] = set()
+    for page in pages.values():
+        for key, value in page.items():
+            if key == "_meta":
+                own = value if isinstance(value, Mapping) else {}
+                merged[key] = {**own, **merged.get(key, {})}
+                merged[key].pop(SERVER_INFO, None)  # a page of all has the name of no member
+            elif isinstance(value, list):
                 items = [each for each in value if _is_new(each, seen)]
-                page[key] = [*page.get(key, ()), *items]
-            else:
-                page.setdefault(key, value)
-        if isinstance(following, str):
-            page["nextCursor"] = f"{name}\n{following}"
-            break
-    if page is None:
-        raise failure or MethodNotFound(channel.request.method)
-    return _encoded(page)
+                merged[key] = [*merged.get(key, ()), *items]
+            elif key != "nextCursor":
+                merged.setdefault(key, value)
+    return _encoded(merged if following is None else {**merged, "nextCursor": following})
 
 
 def _is_new(item: Any, seen: set[str]) -> bool:

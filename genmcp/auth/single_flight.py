@@ -4,8 +4,6 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
-from genmcp.cancellation import cancel_and_wait
-
 T = TypeVar("T")
 
 
@@ -21,12 +19,14 @@ class SingleFlight(Generic[T]):
     """Runs one piece of work for a key at a time, and gives its result to all that wait.
 
     The work runs in a task of its own, so that a waiting task that is cancelled does not end the
-    work that others wait for. It is cancelled with the last of them.
+    work that others wait for. It is cancelled with the last of them, which does not wait for its
+    end: work may have a part that is not cancelled.
     """
 
     def __init__(self) -> None:
         # By event loop as well, since a task belongs to one.
         self._flights: dict[Hashable, _Flight[T]] = {}
+        self._ending: set[asyncio.Task[T]] = set()  # were cancelled, and still run
 
     def running(self, key: Hashable) -> bool:
         """Return whether work for *key* is under way in this event loop."""
@@ -49,10 +49,23 @@ class SingleFlight(Generic[T]):
             if (unused or flight.task.done()) and self._flights.get(key) is flight:
                 del self._flights[key]
             if unused and not flight.task.done():
-                await cancel_and_wait(flight.task)
+                self._ending.add(flight.task)
+                flight.task.add_done_callback(self._ended)
+                flight.task.cancel()
         task = flight.task
         del flight
         try:
             return task.result()
         finally:
             del task  # refers to its error, which refers to this frame: a reference cycle
+
+    async def ended(self, timeout: float) -> None:
+        """Wait for the end of cancelled work in this event loop, for *timeout* seconds at most."""
+        loop = asyncio.get_running_loop()
+        if here := [task for task in self._ending if task.get_loop() is loop]:
+            await asyncio.wait(here, timeout=timeout)
+
+    def _ended(self, task: asyncio.Task[T]) -> None:
+        self._ending.discard(task)
+        if not task.cancelled():
+            task.exception()  # retrieved, or asyncio logs "exception was never retrieved"

@@ -19,7 +19,7 @@ from genmcp.core.auth.steps import Fetch, Fetched
 from genmcp.core.auth.token_request import error_in
 
 _MAX_NONCE: Final = 1024  # characters
-_MAX_PROOFS: Final = 3  # attempts with a nonce for one request
+_MAX_PROOFS: Final = 3  # a rejection up to this one; see `client/transports/authorized.py`
 
 
 class FlowAuthorizer(Protocol):
