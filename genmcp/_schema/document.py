@@ -125,14 +125,15 @@ class Document:
     def referenced(self, pointer: str) -> dict[str, dict[str, Any]]:
         """Return the subschema at *pointer* and those that it refers to, in a chain, by pointer.
 
-        The chain ends at a boolean. Of a longer one, the first 64 are returned.
+        The chain ends at a boolean, or where it returns to itself. Of a longer one, the first 64
+        are returned.
         """
         found: dict[str, dict[str, Any]] = {}
-        while self.schemas[pointer].__class__ is dict and len(found) < MAX_DEPTH:
-            found[pointer] = self.schemas[pointer]
-            if (pointer, "$ref") not in self._targets:
+        while pointer not in found and len(found) < MAX_DEPTH:
+            if self.schemas[pointer].__class__ is not dict:
                 break
-            pointer = self._targets[pointer, "$ref"]
+            found[pointer] = self.schemas[pointer]
+            pointer = self._targets.get((pointer, "$ref"), pointer)
         return found
 
     def uses(self, *keywords: str) -> bool:

@@ -36,6 +36,8 @@ REJECTED: list[tuple[Any, str]] = [
     ({"patternProperties": 5}, "at /patternProperties: expected an object, got the number 5"),
     ({"$id": "http://["}, "at (root): Invalid URI reference 'http://['"),
     ({"$ref": "#"}, "at (root): applies itself to the same value"),
+    ({"oneOf": [{"$ref": "#/oneOf/0"}]}, "at /oneOf/0: applies itself to the same value"),
+    ({"anyOf": [{}, {"$ref": "", "$id": "b"}]}, "at /anyOf/1: applies itself to the same value"),
     ({"$defs": {"a": {"not": {"$ref": "#/$defs/a"}}}}, "applies itself to the same value"),
     ({"pattern": "(?=a)"}, "at /pattern: the pattern '(?=a)' is not one that can be run in linear"),
     ({"patternProperties": {"(a": {}}}, "at /patternProperties/(a: the pattern '(a'"),
