@@ -285,6 +285,7 @@ class Sessions:
             try:
                 await self._store.apply(self._append(msgspec.msgpack.encode(ended)))
                 await asyncio.wait_for(read.wait(), _READ_TIMEOUT)
+                await asyncio.sleep(self._store.lag)
             except TimeoutError:
                 logger.debug("the end of a session is read late")
             finally:

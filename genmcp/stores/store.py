@@ -234,6 +234,10 @@ class Store(ABC):
     durable: bool
     """Whether the data outlives this process. Constant for each instance. It has no default."""
 
+    lag: float = 0.0
+    """Seconds by which another process may see a change later than this one does. 0 (the default):
+    about the time of a message of the server of the store."""
+
     capacity: Capacity | None = None
     """The capacity of the store. None (the default): unknown."""
 

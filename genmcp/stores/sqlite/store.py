@@ -108,6 +108,7 @@ class SQLiteStore(DatabaseStore):
 
     shared = True
     durable = True
+    lag = 0.03  # each process looks for changes of others every 20 ms
 
     def __init__(
         self,
