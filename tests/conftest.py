@@ -14,7 +14,6 @@ import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from itertools import islice
 from pathlib import Path
 
 import pytest
@@ -33,35 +32,10 @@ _WITHOUT_COVERAGE = ("e2e", "peers", "chaos", "fuzz", "browser")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave the tests of `_WITHOUT_COVERAGE` out of the measurement, and order those of workers."""
+    """Leave the tests of `_WITHOUT_COVERAGE` out of the measurement, if there is one."""
     for item in items:
         if any(item.get_closest_marker(name) for name in _WITHOUT_COVERAGE):
             item.add_marker("no_cover")
-    if (workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 0))) > 1:
-        items[:] = _long_first(items, workers)
-
-
-def _long_first(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
-    """Return *items* in an order in which no worker has long tests left when the others are done.
-
-    Each worker begins with an equal part of the list (`--dist worksteal`). Each part begins with
-    the files that have tests of several seconds.
-    """
-    files: dict[Path, list[pytest.Item]] = {}
-    for item in items:
-        files.setdefault(item.path, []).append(item)
-    marked = (*_WITHOUT_COVERAGE, "slow")
-    long = [
-        file
-        for file in files.values()
-        if any(item.get_closest_marker(name) for item in file for name in marked)
-    ]
-    short = iter([item for file in files.values() if file not in long for item in file])
-    ordered: list[pytest.Item] = []
-    for worker in range(workers):
-        ordered += [item for file in long[worker::workers] for item in file]
-        ordered += islice(short, max(0, (worker + 1) * len(items) // workers - len(ordered)))
-    return ordered + list(short)
 
 
 def pytest_collection_finish() -> None:
