@@ -32,7 +32,7 @@ BUDGETS = {
     "tasks/": 3_817,
     "stores/": 3_222,
     "mux/": 3_217,
-    "transports/": 3_290,
+    "transports/": 3_293,
     "cli/": 3_360,
     "extensions/": 980,
     "testing/": 400,

@@ -238,7 +238,9 @@ class DescriptorWriter:
                     async with asyncio.timeout(self._limits.write_timeout):
                         writing: asyncio.Future[int] = self._loop.create_future()
                         piece = data[:_WRITTEN_AT_ONCE]
-                        in_thread(writing, partial(_write, self._descriptor, piece))
+                        # A copy: the number may be that of another file by the time that a thread
+                        # goes on for which nobody waits any more.
+                        in_thread(writing, partial(_write, os.dup(self._descriptor), piece))
                         done = await writing
                     self._size -= done
                     data = data[done:]
@@ -292,17 +294,20 @@ def _read(descriptor: int) -> bytes:
 def _write(descriptor: int, data: memoryview) -> int:
     """Write some of *data*, and return how much; block until there is room for some of it.
 
-    What is larger than the room would block until all of it is read, so that nobody could tell a
-    slow reader from one that reads nothing. Another process may have made a shared pipe
-    non-blocking.
+    Closes *descriptor*. What is larger than the room would block until all of it is read, so that
+    nobody could tell a slow reader from one that reads nothing. Another process may have made a
+    shared pipe non-blocking.
     """
-    if not _WITHOUT_BLOCKING:
-        return os.write(descriptor, data)
-    room, done = select.poll(), 0
-    room.register(descriptor, select.POLLOUT)
-    while not done:
-        room.poll()
-        with suppress(BlockingIOError):
-            while done < len(data) and room.poll(0):
-                done += os.write(descriptor, data[done : done + _WITHOUT_BLOCKING])
-    return done
+    try:
+        if not _WITHOUT_BLOCKING:
+            return os.write(descriptor, data)
+        room, done = select.poll(), 0
+        room.register(descriptor, select.POLLOUT)
+        while not done:
+            room.poll()
+            with suppress(BlockingIOError):
+                while done < len(data) and room.poll(0):
+                    done += os.write(descriptor, data[done : done + _WITHOUT_BLOCKING])
+        return done
+    finally:
+        os.close(descriptor)

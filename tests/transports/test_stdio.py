@@ -6,6 +6,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -544,6 +545,31 @@ async def test_stdio_gives_up_a_client_that_reads_nothing(
 
     assert wait.cancelled.is_set()
     assert "nothing for 0.2 seconds (limit: write_timeout)" in caplog.text
+
+
+def read_to_the_end(descriptor: int) -> int:
+    size = 0
+    while part := os.read(descriptor, 65_536):
+        size += len(part)
+    return size
+
+
+async def test_stdio_writes_nothing_into_a_file_opened_later(tmp_path: Path) -> None:
+    """A file may get the number of the output while the thread of a write still waits."""
+    call = {"name": "fill", "arguments": {"size": 300_000}}
+    async with piped(fill, write_timeout=0.2) as wires:
+        kept = os.dup(wires.from_server)  # the client goes on later
+        wires.send(modern("tools/call", call, id=1))
+        await asyncio.wait_for(asyncio.shield(wires.serving), PATIENCE)
+    with ExitStack() as opened:
+        files = [tmp_path / str(n) for n in range(8)]
+        for each in files:
+            opened.enter_context(each.open("wb"))
+        async with asyncio.timeout(PATIENCE):
+            assert await asyncio.to_thread(read_to_the_end, kept) > 0
+        os.close(kept)
+
+    assert [each.stat().st_size for each in files] == [0] * 8
 
 
 async def test_stdio_keeps_a_client_that_reads_slowly() -> None:
