@@ -194,7 +194,9 @@ def commit() -> str:
         done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True, check=True)
         return done.stdout.strip()
 
-    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{RESULTS}")
+    changed = git(
+        "status", "--porcelain", "--untracked-files=no", "--", ".", f":!{RESULTS.relative_to(ROOT)}"
+    )
     return git("rev-parse", "--short=8", "HEAD") + (" with changes" if changed else "")
 
 
