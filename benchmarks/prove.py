@@ -90,7 +90,7 @@ def parts(rounds: int) -> Mapping[str, tuple[str, list[Command]]]:
     """Return each part by its name: what must hold, and the commands that show it.
 
     Args:
-        rounds: how often each fault is repeated.
+        rounds: how often each fault is repeated, and each load of the speed, that at most 3 times.
     """
     many = str(rounds)
     chaos = {"CHAOS_RUNS": many, "CHAOS_ROUNDS": many}
@@ -148,7 +148,7 @@ def parts(rounds: int) -> Mapping[str, tuple[str, list[Command]]]:
         ),
         "speed": (
             "CPU, rate and p99 beside a floor of raw ASGI, and beside other implementations.",
-            [Command("python -m benchmarks --peers", ALL, ["wrk"])],
+            [Command(f"python -m benchmarks --peers --rounds {min(rounds, 3)}", ALL, ["wrk"])],
         ),
         "stores": (
             "Latency, takeover, rates and idle CPU of a server and two workers over each store.",
