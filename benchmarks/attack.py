@@ -437,7 +437,7 @@ def main() -> None:
     print(figures)
     for fault, count in Counter(faults).most_common(30):
         print(f"{count} times: {fault}")
-    print("no request was rejected" if not faults else "requests were rejected")
+    print(f"{len(faults)} faults" if faults else "no request was rejected")
     sys.exit(bool(faults))
 
 
