@@ -80,11 +80,11 @@ class ServerClock:
     def measure(self, sent: float, received: float, time: float) -> None:
         """Record that the server's time was *time* at a moment between *sent* and *received*.
 
-        A sample that took too long is not used.
+        A sample that took too long is used only if there is none yet.
         """
-        self.was_measured = True
-        if received - sent < CLOCK_ERROR:
+        if received - sent < CLOCK_ERROR or not self.was_measured:
             self._ahead = time - (sent + received) / 2
+        self.was_measured = True
 
 
 class WakeSignal:

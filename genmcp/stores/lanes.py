@@ -33,6 +33,17 @@ class Again(NamedTuple):
     error: Exception
 
 
+class Late(NamedTuple):
+    """The result of a request that may still be performed later: its caller waits for its *error*.
+
+    Attributes:
+        time: when it cannot be performed any more, by the clock of the event loop.
+    """
+
+    error: Exception
+    time: float
+
+
 Send: TypeAlias = Callable[[Any, Sequence[Any]], Awaitable[Sequence[Any]]]
 
 
@@ -51,8 +62,8 @@ class Lane:
 
     Args:
         name: of the task.
-        send: sends items of one kind, and returns the result of each: a value, an error, or
-            `Again`. Raises nothing.
+        send: sends items of one kind, and returns the result of each: a value, an error, `Again` or
+            `Late`. Raises nothing.
         outages: those of the store.
         timeout: seconds after which a request is not sent any more.
         writes: whether the requests are writes. Equal reads that wait share one request.
@@ -159,7 +170,9 @@ class Lane:
     ) -> None:
         again, now = list[_Waiting](), self._loop.time()
         for request, result in zip(batch, results, strict=True):
-            if not isinstance(result, Again):
+            if isinstance(result, Late):
+                self._loop.call_at(result.time, complete, request.future, result.error)
+            elif not isinstance(result, Again):
                 complete(request.future, result)
             elif self._closed or now > request.deadline:
                 complete(request.future, result.error)

@@ -13,13 +13,14 @@ import pytest
 
 from genmcp import Endpoint, Mux, Suite
 from genmcp.core.client_key import client_of
-from genmcp.errors import ConfigurationError, Conflict, StoreUnavailable
+from genmcp.errors import ConfigurationError, Conflict, OverShare, StoreUnavailable
 from genmcp.stores import open_store
 from genmcp.stores.accounts import ANONYMOUS, Usage
 from genmcp.stores.deliveries import OwnerShare
 from genmcp.stores.postgres import PostgresStore, schema
 from genmcp.stores.store import Append, Delete, Put
 from tests.contracts.bench import entry_of, in_another_loop, take
+from tests.support.delay import Delay
 from tests.support.postgres_server import PostgresServer, fresh_schema, in_schema, shared_postgres
 
 Opened: TypeAlias = Callable[..., PostgresStore]
@@ -321,6 +322,57 @@ async def test_writes_succeed_after_a_step_of_the_clock(opened: Opened, name: st
 
     assert (await entry_of(store, "k")).value == b"2"
     assert abs(store.now() - time.time() - 3600) < 1
+
+
+async def test_batch_that_times_out_is_not_sent_again(opened: Opened, name: str) -> None:
+    """Fifteen more attempts would each take as long, and all other writes would wait for them."""
+    store, later = (opened(shared_postgres(), schema=name, timeout=TIMEOUT) for _ in range(2))
+    async with await psycopg.AsyncConnection.connect(shared_postgres()) as operator:
+        await operator.execute(f"LOCK TABLE {name}.records".encode())
+        batch = asyncio.gather(
+            *(store.apply(Put(f"k:{number}", b"")) for number in range(15)), return_exceptions=True
+        )
+        await asyncio.sleep(0)
+        with pytest.raises(StoreUnavailable):
+            await later.apply(Put("k", b""))
+    assert {type(result) for result in await batch} == {StoreUnavailable}
+
+
+async def test_write_held_back_never_follows_a_later_one(opened: Opened, name: str) -> None:
+    """A pooler or load balancer has lost the client, and delivers its write nevertheless."""
+    port = shared_postgres().partition("@")[2].partition(":")[2].partition("/")[0]
+    async with Delay(int(port)) as delay:
+        url = shared_postgres().replace(port, delay.url.rpartition(":")[2], 1)
+        store = opened(f"{url}?application_name={name}", schema=name, timeout=TIMEOUT)
+        await store.apply(Put("k", b"before"))
+        release = delay.hold()
+        first = asyncio.ensure_future(store.apply(Put("k", b"first")))
+        await delay.held.wait()
+        delay.cut()
+        with pytest.raises(StoreUnavailable):
+            await first
+        await store.apply(Put("k", b"second"))
+        await store.aclose()
+
+        release.set()
+        await delay.sent.wait()
+        async with asyncio.timeout(BOUND):
+            while await connections_of(name):
+                pass  # each look is a query
+
+    assert (await entry_of(opened(shared_postgres(), schema=name), "k")).value == b"second"
+
+
+async def test_rejected_write_removes_what_has_expired(opened: Opened, name: str) -> None:
+    """The room belongs to others; and the next rejected write need not do it again."""
+    store = opened(shared_postgres(), schema=name, max_bytes=10_000)
+    await store.apply(*(Put(f"old#{number}", b"", ttl=60) for number in range(5)))
+    store._server.clock.skew += 61
+
+    with pytest.raises(OverShare):
+        await store.apply(Put("k", b"x" * 5_000, client="principal eve", new=True))
+
+    assert await sql(shared_postgres(), f"SELECT count(*) FROM {name}.records") == [(0,)]
 
 
 # Event loops and forks

@@ -8,7 +8,7 @@ a new connection, until the time of the request is over. For a write whose outco
 caller gets StoreUnavailable, but only when the write cannot take effect any more, or takes effect
 before any later write to its subjects:
 
-- the server has closed the connection: the process that served it has ended;
+- the server has said that it ends the process that served it (a shutdown or crash);
 - or the server's clock has passed the time up to which the server accepts the write, which is part
   of the statement. A suspended server may read it minutes later, and rejects it then.
 """
@@ -22,7 +22,7 @@ from typing import Any, Final
 from genmcp.errors import ConfigurationError, StoreUnavailable
 from genmcp.stores.clocks import CLOCK_ERROR, steady
 from genmcp.stores.connections import LoopConnections
-from genmcp.stores.lanes import Again, Lane, RequestKind
+from genmcp.stores.lanes import Again, Lane, Late, RequestKind
 from genmcp.stores.postgres.server import (
     DatabaseError,
     PostgresConnection,
@@ -37,6 +37,8 @@ from genmcp.stores.waiters import ANY_QUEUE
 _ROLLED_BACK: Final = {"40001", "40P01", "GM002"}
 # Connect anew: another server may be the primary now, or the server's clock may have been set.
 _UNFIT: Final = {"25006", "GM002"}
+# Classes of errors of the data of one item: cardinality, data, constraints, limits of a program.
+_OF_AN_ITEM: Final = ("21", "22", "23", "54")
 _MAX_TOKENS: Final = 700  # in one notification, whose payload has less than 8000 bytes
 _EVERYTHING: Final = "*"
 
@@ -94,6 +96,11 @@ def _digest(name: str) -> str:
     return hashlib.md5(name.encode(), usedforsecurity=False).hexdigest()[:8]
 
 
+def _is_of_an_item(error: Exception, state: str | None) -> bool:
+    """Return whether other items of the same statement may have caused no *error*."""
+    return not is_lost(error) and (state is None or state.startswith(_OF_AN_ITEM))
+
+
 class PostgresConnections(LoopConnections):
     """The connections of one event loop. Owned by a `PostgresStore`.
 
@@ -122,9 +129,11 @@ class PostgresConnections(LoopConnections):
             connection = await self.in_time(self._taken())
         except (StoreUnavailable, ConfigurationError) as error:
             return self.not_sent(self._options.failure(error), len(items))
+        # Until then, something on the way to the server may hold the statement back.
+        over = asyncio.get_running_loop().time() + self.timeout + CLOCK_ERROR
         try:
             times = {"now": self._options.now, "until": self.clock.real() + self.timeout}
-            async with asyncio.timeout(self.timeout + CLOCK_ERROR):  # until that is certainly over
+            async with asyncio.timeout_at(over):
                 rows = await connection.fetch(
                     self._options.in_schema(kind.sql), {**kind.parameters(items), **times}
                 )
@@ -136,7 +145,9 @@ class PostgresConnections(LoopConnections):
                 connection.pgconn.finish()
             if state in _ROLLED_BACK or (is_lost(error) and kind.repeatable):
                 return [Again(failure)] * len(items)
-            if is_lost(error) or len(items) == 1:
+            if is_lost(error) and state is None:
+                return [Late(failure, over)] * len(items)
+            if len(items) == 1 or not _is_of_an_item(error, state):
                 return [failure] * len(items)
             # One must not fail because of another one: each is sent alone.
             return [each for item in items for each in await self.send(kind, [item])]

@@ -159,6 +159,7 @@ DECLARE
     v_batch genmcp.growth[] := '{}';
     v_failure jsonb;
     v_failures jsonb;
+    v_swept boolean := false;
 BEGIN
     PERFORM pg_advisory_xact_lock(number)
     FROM (SELECT DISTINCT genmcp.lock_of(subject) AS number FROM unnest(p_subjects) AS subject
@@ -177,88 +178,100 @@ BEGIN
                (value ->> 'k')::bigint AS slack
         FROM jsonb_array_elements(p_writes) WITH ORDINALITY
     LOOP
-        v_growth := '{}';
-        v_written := '{}';
         v_first := v_value;
-        BEGIN
-            -- k: p(ut), a(ppend) or d(elete); n: the key or log; t: ttl; e: expect; c: client;
-            -- l: labels; m, b: the maximum numbers of events and bytes.
-            FOR v_op IN
-                SELECT * FROM jsonb_to_recordset(v_write.operations) AS operation(
-                    k text, n text, t float8, e bigint, c text, l text[], m int, b bigint)
-            LOOP
-                IF v_op.k = 'a' THEN
-                    v_value := v_value + 1;
-                    v_written := v_written || v_op.n;
-                    v_growth := v_growth || genmcp.append_event(
-                        v_op.n, p_values[v_value], v_now, v_op.t, v_op.c, v_op.m, v_op.b);
-                    CONTINUE;
-                END IF;
-                SELECT version, deadline, client, labels,
-                       octet_length(key) + octet_length(value) AS size
-                INTO v_record FROM genmcp.records WHERE key = v_op.n;
-                v_there := FOUND;
-                v_live := v_there AND v_record.deadline > v_now;
-                v_version := CASE WHEN v_live THEN v_record.version ELSE 0 END;
-                IF v_op.e <> v_version THEN
-                    v_failure := jsonb_build_object(
-                        'n', v_op.n, 'e', v_op.e, 'v', v_version);
-                    RAISE EXCEPTION USING ERRCODE = 'GM001';
-                END IF;
-                IF v_there THEN
-                    v_growth := v_growth
-                        || (v_record.client, -1, -v_record.size)::genmcp.growth;
-                    IF v_record.labels <> '{}' AND v_record.labels IS DISTINCT FROM v_op.l THEN
-                        DELETE FROM genmcp.labels
-                        WHERE label = ANY (v_record.labels) AND key = v_op.n;
+        -- Twice if there is no room: the second time after a sweep, the only one of this call, which
+        -- stays although the write may be undone.
+        LOOP
+            v_value := v_first;
+            v_growth := '{}';
+            v_written := '{}';
+            BEGIN
+                -- k: p(ut), a(ppend) or d(elete); n: the key or log; t: ttl; e: expect; c: client;
+                -- l: labels; m, b: the maximum numbers of events and bytes.
+                FOR v_op IN
+                    SELECT * FROM jsonb_to_recordset(v_write.operations) AS operation(
+                        k text, n text, t float8, e bigint, c text, l text[], m int, b bigint)
+                LOOP
+                    IF v_op.k = 'a' THEN
+                        v_value := v_value + 1;
+                        v_written := v_written || v_op.n;
+                        v_growth := v_growth || genmcp.append_event(
+                            v_op.n, p_values[v_value], v_now, v_op.t, v_op.c, v_op.m, v_op.b);
+                        CONTINUE;
                     END IF;
-                END IF;
-                IF v_op.k = 'd' THEN
-                    DELETE FROM genmcp.records WHERE key = v_op.n;
-                    CONTINUE;
-                END IF;
-                v_value := v_value + 1;
-                v_deadline := coalesce(v_now + v_op.t, 'infinity');
-                v_size := octet_length(v_op.n) + octet_length(p_values[v_value]);
-                v_client := CASE WHEN v_live AND v_op.c = '' THEN v_record.client
-                                 ELSE v_op.c END;
-                v_growth := v_growth || (v_client, 1, v_size)::genmcp.growth;
-                v_version := CASE WHEN v_live THEN genmcp.next_id(v_version)
-                                  ELSE (nextval('genmcp.creations') << 20) + 1 END;
-                IF v_op.l <> '{}' AND (NOT v_there OR v_record.labels <> v_op.l) THEN
-                    INSERT INTO genmcp.labels SELECT DISTINCT label, v_op.n
-                    FROM unnest(v_op.l) AS label ON CONFLICT DO NOTHING;
-                END IF;
-                IF v_there THEN
-                    UPDATE genmcp.records
-                    SET value = p_values[v_value], version = v_version, deadline = v_deadline,
-                        sweep_at = least(sweep_at, v_deadline), client = v_client,
-                        labels = v_op.l
-                    WHERE key = v_op.n;
-                ELSE
-                    INSERT INTO genmcp.records
-                    VALUES (v_op.n, p_values[v_value], v_version, v_deadline, v_deadline,
-                            v_client, v_op.l);
-                END IF;
-            END LOOP;
+                    SELECT version, deadline, client, labels,
+                           octet_length(key) + octet_length(value) AS size
+                    INTO v_record FROM genmcp.records WHERE key = v_op.n;
+                    v_there := FOUND;
+                    v_live := v_there AND v_record.deadline > v_now;
+                    v_version := CASE WHEN v_live THEN v_record.version ELSE 0 END;
+                    IF v_op.e <> v_version THEN
+                        v_failure := jsonb_build_object(
+                            'n', v_op.n, 'e', v_op.e, 'v', v_version);
+                        RAISE EXCEPTION USING ERRCODE = 'GM001';
+                    END IF;
+                    IF v_there THEN
+                        v_growth := v_growth
+                            || (v_record.client, -1, -v_record.size)::genmcp.growth;
+                        IF v_record.labels <> '{}' AND v_record.labels IS DISTINCT FROM v_op.l THEN
+                            DELETE FROM genmcp.labels
+                            WHERE label = ANY (v_record.labels) AND key = v_op.n;
+                        END IF;
+                    END IF;
+                    IF v_op.k = 'd' THEN
+                        DELETE FROM genmcp.records WHERE key = v_op.n;
+                        CONTINUE;
+                    END IF;
+                    v_value := v_value + 1;
+                    v_deadline := coalesce(v_now + v_op.t, 'infinity');
+                    v_size := octet_length(v_op.n) + octet_length(p_values[v_value]);
+                    v_client := CASE WHEN v_live AND v_op.c = '' THEN v_record.client
+                                     ELSE v_op.c END;
+                    v_growth := v_growth || (v_client, 1, v_size)::genmcp.growth;
+                    v_version := CASE WHEN v_live THEN genmcp.next_id(v_version)
+                                      ELSE (nextval('genmcp.creations') << 20) + 1 END;
+                    IF v_op.l <> '{}' AND (NOT v_there OR v_record.labels <> v_op.l) THEN
+                        INSERT INTO genmcp.labels SELECT DISTINCT label, v_op.n
+                        FROM unnest(v_op.l) AS label ON CONFLICT DO NOTHING;
+                    END IF;
+                    IF v_there THEN
+                        UPDATE genmcp.records
+                        SET value = p_values[v_value], version = v_version, deadline = v_deadline,
+                            sweep_at = least(sweep_at, v_deadline), client = v_client,
+                            labels = v_op.l
+                        WHERE key = v_op.n;
+                    ELSE
+                        INSERT INTO genmcp.records
+                        VALUES (v_op.n, p_values[v_value], v_version, v_deadline, v_deadline,
+                                v_client, v_op.l);
+                    END IF;
+                END LOOP;
 
-            v_failure := genmcp.excess(v_write.limits, v_write.slack, v_growth, v_batch);
-            IF v_failure IS NOT NULL THEN
-                PERFORM genmcp.sweep(p_now);
-                v_growth := genmcp.shorten_logs(
-                    v_written, v_write.limits, v_write.slack, v_growth, v_batch);
                 v_failure := genmcp.excess(v_write.limits, v_write.slack, v_growth, v_batch);
                 IF v_failure IS NOT NULL THEN
-                    RAISE EXCEPTION USING ERRCODE = 'GM001';
+                    IF NOT v_swept THEN
+                        RAISE EXCEPTION USING ERRCODE = 'GM003';
+                    END IF;
+                    v_growth := genmcp.shorten_logs(
+                        v_written, v_write.limits, v_write.slack, v_growth, v_batch);
+                    v_failure := genmcp.excess(v_write.limits, v_write.slack, v_growth, v_batch);
+                    IF v_failure IS NOT NULL THEN
+                        RAISE EXCEPTION USING ERRCODE = 'GM001';
+                    END IF;
                 END IF;
-            END IF;
-            v_batch := v_batch || v_growth;
-        EXCEPTION WHEN SQLSTATE 'GM001' THEN
-            v_failures := coalesce(v_failures, '[]')
-                || (v_failure || jsonb_build_object('w', v_write.number));
-            SELECT v_first + count(*) INTO v_value FROM jsonb_array_elements(v_write.operations)
-                AS operation WHERE operation ->> 'k' <> 'd';
-        END;
+                v_batch := v_batch || v_growth;
+            EXCEPTION WHEN SQLSTATE 'GM003' THEN
+                v_swept := true;
+                PERFORM genmcp.sweep(p_now);
+                CONTINUE;
+            WHEN SQLSTATE 'GM001' THEN
+                v_failures := coalesce(v_failures, '[]')
+                    || (v_failure || jsonb_build_object('w', v_write.number));
+                SELECT v_first + count(*) INTO v_value FROM jsonb_array_elements(v_write.operations)
+                    AS operation WHERE operation ->> 'k' <> 'd';
+            END;
+            EXIT;
+        END LOOP;
     END LOOP;
 
     IF p_news <> '' THEN
