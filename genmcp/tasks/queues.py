@@ -198,7 +198,7 @@ T = TypeVar("T")
 
 
 class LoopLocal(Generic[T]):
-    """Something that belongs to an event loop, such as a lock; *make* makes one for the next loop."""
+    """Something of an event loop, such as a lock; *make* makes one for the next loop."""
 
     def __init__(self, make: Callable[[], T]) -> None:
         self._make = make
