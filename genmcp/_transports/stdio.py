@@ -12,11 +12,10 @@ import os
 import select
 import stat
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from functools import partial
-from typing import Final, TypeVar
+from typing import Final
 
 from genmcp._mux.limits import Limits
 from genmcp._mux.mux import Mux, mux_of
@@ -24,10 +23,9 @@ from genmcp._transports.pipe import PipeConnection
 from genmcp._transports.shutdown import LAST_WORDS
 from genmcp.cancellation import cancel_and_wait
 from genmcp.core.access import Access
+from genmcp.daemon import in_daemon_thread
 from genmcp.server import Server
 from genmcp.wire.lines import LineReader, frame
-
-T = TypeVar("T")
 
 logger = logging.getLogger("genmcp")
 
@@ -128,7 +126,7 @@ class DescriptorReader:
         try:
             loop.add_reader(self._descriptor, self._read, reading)
         except (OSError, ValueError, NotImplementedError):  # a file, or an event loop of Windows
-            in_thread(reading, partial(_read, self._descriptor))
+            self._reading = reading = in_daemon_thread(partial(_read, self._descriptor))
             return await reading
         try:
             return await reading
@@ -236,12 +234,11 @@ class DescriptorWriter:
                 self._lines.clear()
                 while data:
                     async with asyncio.timeout(self._limits.write_timeout):
-                        writing: asyncio.Future[int] = self._loop.create_future()
                         piece = data[:_WRITTEN_AT_ONCE]
                         # A copy: the number may be that of another file by the time that a thread
                         # goes on for which nobody waits any more.
-                        in_thread(writing, partial(_write, os.dup(self._descriptor), piece))
-                        done = await writing
+                        copy = os.dup(self._descriptor)
+                        done = await in_daemon_thread(partial(_write, copy, piece))
                     self._size -= done
                     data = data[done:]
                 if was_full and not self.full:
@@ -263,23 +260,6 @@ class DescriptorWriter:
         self._lines.clear()
         self._room.set()
         self._on_close()
-
-
-def in_thread(future: "asyncio.Future[T]", work: Callable[[], T]) -> None:
-    """Set the outcome of *work*, which runs in a thread of its own, on *future*.
-
-    A daemon thread: those of an executor would delay the exit of the process while they block.
-    """
-
-    def run() -> None:
-        try:
-            settle: Callable[[], None] = partial(future.set_result, work())
-        except OSError as error:
-            settle = partial(future.set_exception, error)
-        with suppress(RuntimeError):  # the loop was closed
-            future.get_loop().call_soon_threadsafe(lambda: None if future.done() else settle())
-
-    threading.Thread(target=run, daemon=True).start()
 
 
 def _read(descriptor: int) -> bytes:

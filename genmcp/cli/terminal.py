@@ -7,7 +7,6 @@ import asyncio
 import os
 import shutil
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
@@ -18,6 +17,7 @@ from genmcp._schema.schema import Schema
 from genmcp.cli.output import duration, one_line, sanitize
 from genmcp.cli.values import bounds_of, choices_of, convert_value, split_list, types_of
 from genmcp.client.handler import ClientHandler, Denied
+from genmcp.daemon import in_daemon_thread
 from genmcp.errors import ConfigurationError
 from genmcp.protocol.params import LoggingMessageNotificationParams
 from genmcp.question.elicitation import host_of
@@ -345,32 +345,14 @@ class TerminalHandler(LogPrinter):
         # The thread that reads for a cancelled prompt cannot be interrupted. Its line is used as
         # the answer to the next prompt.
         if self._reading is None or self._reading.done():
-            self._reading = _read_in_thread(self._read)
+            self._reading = in_daemon_thread(self._read)
         try:
             text = await asyncio.shield(self._reading)
+        except (OSError, ValueError):  # the terminal was closed
+            pass
         finally:
             self._status.end_prompt(text)
         if not text:
             return None
         text = text.rstrip("\r\n")
         return text.strip().lower() if lower else text
-
-
-def _read_in_thread(read: Callable[[], str]) -> "asyncio.Future[str]":
-    """Run *read* in a daemon thread, and return its future result.
-
-    Not in the executor of the event loop: `asyncio.run` would wait for the thread at exit.
-    """
-    loop = asyncio.get_running_loop()
-    reading: asyncio.Future[str] = loop.create_future()
-
-    def run() -> None:
-        try:
-            text = read()
-        except (OSError, ValueError):  # the terminal was closed
-            text = ""
-        with suppress(RuntimeError):  # the loop was closed
-            loop.call_soon_threadsafe(reading.set_result, text)
-
-    threading.Thread(target=run, name="genmcp-terminal", daemon=True).start()
-    return reading

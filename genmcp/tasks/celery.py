@@ -2,11 +2,15 @@
 
 import asyncio
 import os
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
 from threading import Event, Lock, Thread
 from typing import Any, Final
 
 from genmcp.core.waiting import ExternalCall
-from genmcp.tasks.queues import AttemptFailed, EngineQueue, ExternalStatus, Phase
+from genmcp.daemon import in_daemon_thread
+from genmcp.tasks.queues import AttemptFailed, EngineQueue, ExternalStatus, LoopLocal, Phase
 
 __all__ = ["CeleryQueue"]
 
@@ -19,6 +23,8 @@ _PHASES: Final[dict[str, Phase]] = {
     "REJECTED": "failed",
     "REVOKED": "cancelled",
 }
+
+_CALLS: Final = 8  # of Celery at once, for each queue: a broker that never responds keeps a thread
 
 
 class CeleryQueue(EngineQueue):
@@ -43,11 +49,14 @@ class CeleryQueue(EngineQueue):
         self._app = app
         self._options = {} if queue is None else {"queue": queue}
         self._task: Any = None
+        self._turns = LoopLocal(partial(asyncio.Semaphore, _CALLS))
 
     def __repr__(self) -> str:
         return f"<CeleryQueue of {self._app.main}>"
 
     def register(self, name: str) -> None:
+        self.claim(self._app, name)
+
         def run(id: str, job: str) -> str:
             state: str = _run_in_loop(self.run(id))
             return state
@@ -58,13 +67,11 @@ class CeleryQueue(EngineQueue):
         )
 
     async def submit(self, id: str, job: str) -> None:
-        # In a thread, because Celery has blocking clients only. `shadow`: its monitoring shows the
-        # name of the job.
-        send = self._task.apply_async
-        await asyncio.to_thread(send, (id, job), shadow=job, **self._options)
+        # `shadow`: the monitoring of Celery shows the name of the job.
+        await self._call(self._task.apply_async, (id, job), shadow=job, **self._options)
 
     async def snapshot(self, ref: str) -> ExternalStatus:
-        stored = await asyncio.to_thread(self._app.backend.get_task_meta, ref, cache=False)
+        stored = await self._call(self._app.backend.get_task_meta, ref, cache=False)
         phase, result = _PHASES.get(stored["status"], "working"), stored["result"]
         if phase == "completed":
             return ExternalStatus(phase, result=result)
@@ -75,11 +82,29 @@ class CeleryQueue(EngineQueue):
 
     async def start(self, ref: str, call: ExternalCall) -> str:
         send = self._app.send_task
-        await asyncio.to_thread(send, call.name, call.args, dict(call.kwargs), task_id=ref)
+        await self._call(send, call.name, call.args, dict(call.kwargs), task_id=ref)
         return ref
 
     async def cancel(self, ref: str) -> None:
-        await asyncio.to_thread(self._app.control.revoke, ref)
+        await self._call(self._app.control.revoke, ref)
+
+    async def _call(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """Call a *function* of Celery, which has blocking clients only.
+
+        Not in the executor of the event loop: names of hosts are looked up there, also that of the
+        store, and a broker may never respond.
+        """
+        loop, turns = asyncio.get_running_loop(), self._turns.here()
+        await turns.acquire()
+
+        def call() -> Any:
+            try:
+                return function(*args, **kwargs)
+            finally:  # which may be long after the caller was cancelled
+                with suppress(RuntimeError):  # the loop was closed
+                    loop.call_soon_threadsafe(turns.release)
+
+        return await in_daemon_thread(call)
 
 
 # Celery calls its tasks in threads without an event loop, of processes that it has forked. Each

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from genmcp.core.waiting import ExternalCall
 from genmcp.extras import missing_extra
-from genmcp.tasks.queues import EngineQueue, ExternalStatus, Phase
+from genmcp.tasks.queues import EngineQueue, ExternalStatus, LoopLocal, Phase
 
 try:
     from docket import Docket
@@ -50,7 +50,7 @@ class DocketQueue(EngineQueue):
         self._tasks: list[Callable[..., Awaitable[Any]]] = []
         self._docket: Docket | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._opening = asyncio.Lock()  # many jobs may be submitted from the start
+        self._opening = LoopLocal(asyncio.Lock)  # many jobs may be submitted from the start
 
     def __repr__(self) -> str:
         return f"<DocketQueue {self._docket_name}>"
@@ -100,7 +100,7 @@ class DocketQueue(EngineQueue):
 
     async def _open(self) -> Docket:
         loop = asyncio.get_running_loop()
-        async with self._opening:
+        async with self._opening.here():
             if self._docket is None or self._loop is not loop:
                 docket = Docket(**self._options)
                 await docket.__aenter__()

@@ -7,7 +7,7 @@ from typing import Any, Final
 from genmcp.core.waiting import ExternalCall, ExternalJob
 from genmcp.errors import ContractError
 from genmcp.extras import missing_extra
-from genmcp.tasks.queues import EngineQueue, ExternalStatus, Phase
+from genmcp.tasks.queues import EngineQueue, ExternalStatus, LoopLocal, Phase
 
 try:
     from procrastinate import App
@@ -48,13 +48,15 @@ class ProcrastinateQueue(EngineQueue):
     def __init__(self, app: App, *, queue: str = "default") -> None:
         self._app = app
         self._queue = queue
-        self._opening = asyncio.Lock()  # many jobs may be submitted from the start
+        self._opening = LoopLocal(asyncio.Lock)  # many jobs may be submitted from the start
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def __repr__(self) -> str:
         return f"<ProcrastinateQueue {self._queue}>"
 
     def register(self, name: str) -> None:
+        self.claim(self._app, name)
+
         async def run(id: str, job: str) -> str:
             return await self.run(id)
 
@@ -73,7 +75,7 @@ class ProcrastinateQueue(EngineQueue):
         await self._open()
         found = [*await self._app.job_manager.list_jobs_async(id=int(ref))]
         if not found:
-            return ExternalStatus("failed", error=f"no job {ref}")
+            return ExternalStatus("failed", error=f"no job {ref}, or it was deleted after its end")
         return ExternalStatus(_PHASES[found[0].status], error=found[0].status)
 
     async def start(self, ref: str, call: ExternalCall) -> str:
@@ -99,6 +101,6 @@ class ProcrastinateQueue(EngineQueue):
             await self._app.job_manager.cancel_job_by_id_async(int(ref), abort=True)
 
     async def _open(self) -> None:
-        async with self._opening:
+        async with self._opening.here():
             await self._app.open_async()  # does nothing if it is open
             self._loop = asyncio.get_running_loop()

@@ -1,9 +1,11 @@
 """Queues outside genmcp: the interfaces of their adapters, and the status of a job there."""
 
+import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Final, Generic, Literal, TypeAlias, TypeVar
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 import msgspec
 
@@ -121,6 +123,11 @@ class AttemptFailed(Exception):
     """
 
 
+# The names that are registered with each application, and the id of the queue that registered them:
+# its function keeps the queue alive.
+_registered: Final[WeakKeyDictionary[object, dict[str, int]]] = WeakKeyDictionary()
+
+
 class EngineQueue(ExternalQueue):
     """A queue whose `@job`s run on the workers of an engine, such as Celery.
 
@@ -148,6 +155,21 @@ class EngineQueue(ExternalQueue):
         self.name, self.run = name, run
         self.register(name)
 
+    def claim(self, application: object, name: str) -> None:
+        """Check that no other queue has registered *name* with an *application* of the engine.
+
+        The application keeps the function that it got first.
+
+        Raises:
+            ConfigurationError: one has.
+        """
+        owner = _registered.setdefault(application, {}).setdefault(name, id(self))
+        if owner != id(self):
+            raise ConfigurationError(
+                f"{name} is registered with its application by another {type(self).__name__}: make "
+                f"one beside the application, and pass it to each Mux"
+            )
+
     @abstractmethod
     def register(self, name: str) -> None:
         """Register a function with the engine as *name*, which passes its first argument to `run`.
@@ -170,3 +192,22 @@ class EngineQueue(ExternalQueue):
     async def aclose(self) -> None:
         """Close the connections to the engine that this event loop has opened."""
         return
+
+
+T = TypeVar("T")
+
+
+class LoopLocal(Generic[T]):
+    """Something of an event loop, such as a lock; *make* makes one for the next loop."""
+
+    def __init__(self, make: Callable[[], T]) -> None:
+        self._make = make
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._made: T | None = None
+
+    def here(self) -> T:
+        """Return that of the running event loop."""
+        loop = asyncio.get_running_loop()
+        if self._made is None or self._loop is not loop:
+            self._made, self._loop = self._make(), loop
+        return self._made

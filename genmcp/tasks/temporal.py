@@ -10,7 +10,7 @@ from genmcp.cancellation import cancel_and_wait
 from genmcp.core.waiting import ExternalCall, ExternalJob
 from genmcp.errors import ContractError
 from genmcp.extras import missing_extra
-from genmcp.tasks.queues import EngineQueue, ExternalStatus
+from genmcp.tasks.queues import EngineQueue, ExternalStatus, LoopLocal
 
 try:
     from temporalio import activity, workflow
@@ -77,7 +77,7 @@ class TemporalQueue(EngineQueue):
         self._connect = connect
         self._task_queue = task_queue
         self._client: Client | None = None
-        self._connecting = asyncio.Lock()  # many jobs may be followed from the start
+        self._connecting = LoopLocal(asyncio.Lock)  # many jobs may be followed from the start
         self.workflows: Sequence[type] = [JobWorkflow]
         self.activities: Sequence[Callable[..., Any]] = []
 
@@ -134,7 +134,7 @@ class TemporalQueue(EngineQueue):
                 raise
 
     async def _opened(self) -> Client:
-        async with self._connecting:
+        async with self._connecting.here():
             self._client = self._client or await self._connect()
             return self._client
 

@@ -3,10 +3,8 @@
 import asyncio
 import os
 import sys
-import threading
 import webbrowser
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Future
 from contextlib import (
     AbstractAsyncContextManager,
     AbstractContextManager,
@@ -14,6 +12,7 @@ from contextlib import (
     nullcontext,
     suppress,
 )
+from functools import partial
 from hmac import compare_digest
 from inspect import isawaitable, iscoroutinefunction
 from typing import Final, TypeAlias
@@ -22,6 +21,7 @@ from urllib.parse import parse_qs, urlsplit
 import h11
 
 from genmcp.core.auth.steps import Ask, FlowFailed, Listen
+from genmcp.daemon import in_daemon_thread
 
 LOGIN_TIMEOUT: Final = 300.0
 """Seconds for the user to log in."""
@@ -136,7 +136,7 @@ class UserPrompt:
         assert self._listener is not None
         show(url)
         if has_display():
-            _in_thread(webbrowser.open, url)
+            in_daemon_thread(partial(webbrowser.open, url))
         return await self._listener.wait(url)
 
     async def close(self) -> None:
@@ -149,26 +149,11 @@ async def _call(ask: AskFunction, url: str) -> str:
     if iscoroutinefunction(ask):
         found: object = await ask(url)
     else:
-        found = await asyncio.wrap_future(_in_thread(ask, url))
+        found = await in_daemon_thread(partial(ask, url))
         found = await found if isawaitable(found) else found
     if not isinstance(found, str):
         raise FlowFailed(f"ask must return the URL of the redirect, not a {type(found).__name__}")
     return found
-
-
-def _in_thread(function: Callable[[str], object], url: str) -> Future[object]:
-    """Call a function that may block, in a thread that does not outlive the program."""
-    future: Future[object] = Future()
-    future.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            future.set_result(function(url))
-        except Exception as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, daemon=True).start()
-    return future
 
 
 def show(url: str) -> None:
