@@ -400,7 +400,7 @@ def _unevaluated(walk: _Walk, keyword: _Keyword, value: Any) -> Findings:
                 for name in names[:_ENOUGH]:
                     yield Finding("unexpected property", path=(name,))
             case Kind.UnevaluatedItems(items):
-                listed = ", ".join(map(shorten, items[:MAX_FAULTS]))
+                listed = ", ".join(shorten(str(each)) for each in items[:MAX_FAULTS])
                 yield Finding(f"unexpected items: {listed}")
 
 

@@ -42,8 +42,8 @@ _FORMATS: Final = {
     "uri-template": "a URI template, such as https://example.com/{id}",
     "uuid": "a UUID, such as 123e4567-e89b-12d3-a456-426614174000",
 }
-# Characters of a property name that is listed, and of one that is compared with 30 others: that takes
-# quadratic time, 1 ms at most for so many.
+# Characters of a property name that is listed, and of one that is compared with 30 others, which
+# takes quadratic time: 1 ms at most for so many.
 _MAX_NAME: Final = 100
 _MAX_COMPARED: Final = 40
 
