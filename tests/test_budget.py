@@ -37,7 +37,7 @@ BUDGETS = {
     "extensions/": 980,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_804,
-    "schema/": 1_673,
+    "schema/": 1_687,
     "protocol/ wire/ core/": 4_438,
     "prompts/ resources/ question/ suite/ telemetry/": 2_670,
     "catalogue": 216,

@@ -7,6 +7,7 @@ from itertools import combinations, product
 from typing import Any, Final, Literal, get_args, get_type_hints, is_typeddict
 
 import msgspec
+from jsonschema_rs import Draft202012Validator
 from msgspec import Raw
 
 from genmcp._schema.document import Document
@@ -20,6 +21,14 @@ from genmcp.faults import Fault, Mismatch
 _MAX_ERRORS: Final = 1_000
 # Values that all errors of pydantic together may copy: 1 us each.
 _MAX_COPIED: Final = 50_000
+# Characters that the places of all errors may have, each of which has all names above it; and those
+# of one name in a value that may have more.
+_MAX_NAMED: Final = 20_000_000
+_MAX_NAME: Final = 500
+_BELOW: Final = {"$ref": "#"}
+_SHORT_NAMES: Final = Draft202012Validator(
+    {"propertyNames": {"maxLength": _MAX_NAME}, "items": _BELOW, "additionalProperties": _BELOW}
+)
 # Keywords of which the subschemas apply to the same value, in schemas of pydantic.
 _TO_SAME: Final = frozenset({"$ref", "anyOf", "oneOf", "allOf"})
 
@@ -88,9 +97,16 @@ def decoder_of_pydantic(source: Any, schema: Schema) -> Callable[[Raw | bytes], 
 
     def decode(raw: Raw | bytes) -> Any:
         text = bytes(raw)
-        is_large = len(text) > most and sum(map(text.count, (b",", b"[", b"{"))) > most
-        if is_large and (faults := schema.check(msgspec.json.decode(text), text)):
-            raise ArgumentFaults(faults)
+        count = sum(map(text.count, (b",", b"[", b"{")))
+        if count > most or count * len(text) > _MAX_NAMED:
+            whole = msgspec.json.decode(text)
+            if faults := schema.check(whole, text):
+                raise ArgumentFaults(faults)
+            if not _SHORT_NAMES.is_valid(whole):
+                words = (
+                    f"expected property names of at most {_MAX_NAME} characters, got a longer one"
+                )
+                raise ArgumentFaults((Fault((), words),))
         try:
             return typed(text)
         except pydantic.ValidationError as error:

@@ -403,6 +403,20 @@ def test_missing_properties_of_a_large_value_are_listed() -> None:
     assert faults[-1] == "... and 80 or more others"
 
 
+def test_long_names_above_errors_of_a_model_are_not_copied() -> None:
+    """Each error of pydantic has the names of all values that it is in."""
+
+    class Times(pydantic.BaseModel):
+        times: dict[str, list[datetime]]
+
+    decode = arguments_of(Times).decode
+
+    assert decode(text_of(times={"n" * 100_000: ["2026-01-02T03:04:00"]}))
+    assert faults_of(decode, text_of(times={"n" * 100_000: ["never"] * 1_000})) == [
+        "(root): expected property names of at most 500 characters, got a longer one"
+    ]
+
+
 def test_thousands_of_errors_of_a_model_are_not_all_read() -> None:
     """The schema explains them; those of validators have one fault."""
 
