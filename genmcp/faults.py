@@ -7,12 +7,19 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+# Characters of a step of a pointer, of a pointer, and of the words of a fault: names and texts of a
+# client may have megabytes, and each of its faults would repeat them.
+_MAX_STEP: Final = 100
+_MAX_POINTER: Final = 400
+_MAX_WORDS: Final = 8_000
+
 
 class Fault(str):
     """One fault, as a sentence that begins with its JSON Pointer.
 
     Attributes:
-        pointer: the JSON Pointer of the faulty value; empty for the root.
+        pointer: the JSON Pointer of the faulty value; empty for the root. Of a step of more than
+            100 characters, and of a pointer of more than 400, the middle is replaced by `…`.
         words: the sentence without the pointer.
         expected, actual: the two halves of a mismatch, None for a fault of another kind.
     """
@@ -24,10 +31,12 @@ class Fault(str):
 
     def __new__(cls, path: Sequence[str | int], words: str) -> "Fault":
         """Return the fault at *path*; *words* may be a `Mismatch`."""
-        pointer = "".join("/" + _escaped(str(step)) for step in path)
-        fault = super().__new__(cls, f"{pointer or '(root)'}: {words}")
+        steps = (_shortened(str(step), _MAX_STEP) for step in path)
+        pointer = _shortened("".join("/" + _escaped(step) for step in steps), _MAX_POINTER)
+        shown = _shortened(str(words), _MAX_WORDS)
+        fault = super().__new__(cls, f"{pointer or '(root)'}: {shown}")
         fault.pointer = pointer
-        fault.words = str(words)
+        fault.words = shown
         fault.expected = getattr(words, "expected", None)
         fault.actual = getattr(words, "actual", None)
         return fault
@@ -100,6 +109,12 @@ def decoding_fault(message: str) -> Fault:
             return Fault(path, Mismatch(expected, _ACTUAL.get(wanted[2], wanted[2]) + wanted[3]))
         return Fault(path, f"expected {expected}{wanted[3]}")
     return Fault(path, message)
+
+
+def _shortened(text: str, length: int) -> str:
+    """Return *text*, or its beginning and its end, of *length* characters in all."""
+    half = length // 2
+    return text if len(text) <= length else f"{text[:half]}…{text[-half:]}"
 
 
 def _escaped(step: str) -> str:

@@ -37,14 +37,14 @@ BUDGETS = {
     "extensions/": 980,
     "testing/": 400,
     "hub/ composite/ registry/ discovery": 2_804,
-    "schema/": 1_595,
+    "schema/": 1_687,
     "protocol/ wire/ core/": 4_438,
     "prompts/ resources/ question/ suite/ telemetry/": 2_670,
     "catalogue": 216,
     "handles binding": 330,
     "openapi": 616,
     "overflow": 337,
-    "": 3_090,  # the modules at the top, and the console
+    "": 3_098,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {

@@ -60,3 +60,15 @@ def test_decoding_fault_is_worded_like_all_faults(
 
     assert fault == found
     assert actual == found.actual
+
+
+def test_long_names_do_not_lengthen_a_fault() -> None:
+    """A client chooses the names in its objects: twenty faults would repeat one of megabytes."""
+    long = Fault(["items", "n" * 1_000_000 + "/end", 3], "missing")
+    deep = Fault(["n" * 90] * 64, "x" * 1_000_000)
+
+    assert long.pointer.startswith("/items/nnn")
+    assert long.pointer.endswith("nnn~1end/3")
+    assert len(long.pointer) < 150
+    assert len(deep.pointer) < 450
+    assert len(str(error_data([deep]))) < 10_000

@@ -6,6 +6,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw, Struct
 
+from genmcp._schema.of_pydantic import is_pydantic
 from genmcp._schema.of_type import allows_extra, decoder_of, schema_of
 from genmcp._schema.schema import Formats, Schema
 from genmcp.binding import bound_values
@@ -85,7 +86,8 @@ def arguments_of(
     closes = closes and _OPENING.isdisjoint(document)
     if closes:
         document = {**document, "additionalProperties": False}
-    schema = Schema(document, formats=formats)
+    # The formats of pydantic are wider: it also reads a time without a zone.
+    schema = Schema(document, formats=formats if is_schema or not is_pydantic(source) else False)
     if is_schema:
         decode = _dict_decoder(schema)
     else:

@@ -121,7 +121,7 @@ def decoder_of(
     """
     of_pydantic = is_pydantic(source)
     if of_pydantic:
-        typed = decoder_of_pydantic(source)
+        typed = decoder_of_pydantic(source, schema)
     else:
         typed = msgspec.json.Decoder(source, dec_hook=decoded).decode
     # msgspec matches patterns with `re`, which may take exponential time. It only gets values that

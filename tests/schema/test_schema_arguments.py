@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 from decimal import Decimal
 from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
@@ -10,6 +11,7 @@ import msgspec
 import pydantic
 import pytest
 from msgspec import Meta, Raw, Struct
+from typing_extensions import TypeAliasType
 
 from genmcp._schema.arguments import arguments_of
 from genmcp._schema.of_type import schema_of
@@ -291,6 +293,148 @@ def test_all_faults_of_a_pydantic_model_are_listed() -> None:
     ]
     assert faults_of(decode, b"{}") == ['(root): missing required property "a"']
     assert faults_of(decode, b'{"a":1,"many":[%s"x"]}' % (b'"x",' * 24))[-1] == "... and 5 more"
+
+
+class And(pydantic.BaseModel):
+    args: "list[And | Or | str]"
+
+
+class Or(pydantic.BaseModel):
+    args: "list[And | Or | str]"
+
+
+class Ordered(pydantic.BaseModel):
+    args: "Annotated[Ordered | Second | str, pydantic.Field(union_mode='left_to_right')]"
+
+
+class Second(Ordered):
+    more: int = 0
+
+
+class Base(pydantic.BaseModel):
+    below: "Base | Derived | None" = None
+
+
+class Derived(Base):
+    more: int = 0
+
+
+@pytest.mark.parametrize("kind", [And, Ordered, Base, And | Or])
+def test_recursive_union_needs_a_discriminator(kind: Any) -> None:
+    """Pydantic tries both at each level: 180 bytes would take a minute."""
+
+    class Search(pydantic.BaseModel):
+        where: kind
+
+    with pytest.raises(ConfigurationError, match=r"/below|/args.*Field\(discriminator=\.\.\.\)"):
+        arguments_of(Search)
+
+
+class All(pydantic.BaseModel):
+    all: "list[All | Some | str]"
+
+
+class Some(pydantic.BaseModel):
+    any: "list[All | Some | str]"
+
+
+class Plus(pydantic.BaseModel):
+    op: Literal["+"]
+    all: "list[Sum | str]"
+
+
+class Minus(pydantic.BaseModel):
+    op: Literal["-"]
+    all: "list[Sum | str]"
+
+
+Sum = Annotated[Plus | Minus, pydantic.Field(discriminator="op")]
+Json = TypeAliasType("Json", "dict[str, Json] | list[Json] | str | None")
+Plus.model_rebuild()
+Minus.model_rebuild()
+
+
+@pytest.mark.parametrize("kind", [All, Sum, Json, pydantic.JsonValue])
+def test_recursive_union_of_distinct_types_is_read(kind: Any) -> None:
+    """Where the value selects one alternative, the time is linear."""
+
+    class Search(pydantic.BaseModel):
+        where: kind
+
+    decode = arguments_of(Search).decode
+    deep: Any = "x"
+    for _ in range(25):
+        deep = {"all": [deep], "op": "+"}
+
+    assert type(decode(msgspec.json.encode({"where": deep}))) is Search
+    assert faults_of(decode, msgspec.json.encode({"where": 1.5, "x": 1}))
+
+
+class Numbers(pydantic.BaseModel):
+    numbers: list[int] = []
+    times: list[datetime] = []
+
+
+def text_of(**arguments: Any) -> bytes:
+    return msgspec.json.encode(arguments)
+
+
+def test_large_value_fits_the_schema_of_a_pydantic_model() -> None:
+    """Pydantic has no bounds. The schema has, and reads no number from a text."""
+    decode = arguments_of(Numbers).decode
+
+    assert decode(text_of(numbers=["3"] * 500)).numbers == [3] * 500
+    assert len(decode(text_of(times=["2026-01-02T03:04:00"] * 60_000)).times) == 60_000
+    assert faults_of(decode, text_of(numbers=[1] * 59_999 + ["3"])) == [
+        '/numbers/59999: expected an integer, got the string "3"'
+    ]
+    assert faults_of(decode, text_of(numbers=[""] * 300_000)) == [
+        "(root): expected at most 200000 items and properties in all, got more"
+    ]
+
+
+def test_missing_properties_of_a_large_value_are_listed() -> None:
+    """Each error of pydantic would copy the object: 50,000 values for each missing property."""
+    fields: dict[str, Any] = {f"f{n}": (int, ...) for n in range(100)}
+    model = pydantic.create_model("Wide", **fields)
+    faults = faults_of(arguments_of(model).decode, text_of(**{f"k{n}": 1 for n in range(50_000)}))
+
+    assert faults[0] == '(root): missing required property "f0"'
+    assert faults[-1] == "... and 80 or more others"
+
+
+def test_long_names_above_errors_of_a_model_are_not_copied() -> None:
+    """Each error of pydantic has the names of all values that it is in."""
+
+    class Times(pydantic.BaseModel):
+        times: dict[str, list[datetime]]
+
+    decode = arguments_of(Times).decode
+
+    assert decode(text_of(times={"n" * 100_000: ["2026-01-02T03:04:00"]}))
+    assert faults_of(decode, text_of(times={"n" * 100_000: ["never"] * 1_000})) == [
+        "(root): expected property names of at most 500 characters, got a longer one"
+    ]
+
+
+def test_thousands_of_errors_of_a_model_are_not_all_read() -> None:
+    """The schema explains them; those of validators have one fault."""
+
+    def even(number: int) -> int:
+        if number % 2:
+            raise ValueError("odd")
+        return number
+
+    class Even(pydantic.BaseModel):
+        numbers: list[Annotated[int, pydantic.AfterValidator(even)]]
+
+    decode = arguments_of(Even).decode
+
+    assert faults_of(decode, text_of(numbers=[""] * 2_000))[-1] == "... and 80 or more others"
+    assert faults_of(decode, text_of(numbers=[1] * 900))[-1] == "... and 880 more"
+    assert faults_of(decode, text_of(numbers=[1] * 2_000)) == [
+        "(root): an object with 1 property does not fit, for 2000 reasons"
+    ]
 
 
 def test_pattern_of_a_type_takes_linear_time() -> None:

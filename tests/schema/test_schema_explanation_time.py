@@ -1,5 +1,6 @@
 """An explanation ends when its time is used up, with the faults that were found."""
 
+import re
 from collections.abc import Callable
 from itertools import chain, count
 from typing import Any
@@ -142,6 +143,35 @@ def test_many_missing_properties_end_an_explanation() -> None:
     schema = Schema({"required": names, "dependentRequired": {"k0": names, "k1": names}})
 
     assert schema.check(ONE_OF_MANY)[-1] == "... and 80 or more others"
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {"properties": {"a": {}}, "additionalProperties": False},
+        {"required": [f"r{number}" for number in range(1_000)]},
+    ],
+)
+def test_explanation_ends_amid_the_faults_of_a_keyword(
+    document: dict[str, Any], clock: Any
+) -> None:
+    """Also a single keyword with many faults looks at the time."""
+    schema = Schema(document)
+    value = {f"k{number}": number for number in range(1_000)}
+
+    clock(chain([0.0] * 30, count(1)).__next__)
+
+    assert re.fullmatch(r"\.\.\. and \d or more others", schema.check(value)[-1])
+
+
+def test_unevaluated_properties_of_a_large_value_are_not_named() -> None:
+    """To name them, jsonschema-rs copies the whole value."""
+    schema = Schema({"properties": {"a": {}}, "unevaluatedProperties": False})
+
+    assert schema.check({"a": [1] * 4_000, "b": 1}) == ("/b: unexpected property",)
+    assert schema.check({"a": [1] * 6_000, "b": 1}) == (
+        "(root): an object with 2 properties does not fit the schema",
+    )
 
 
 def test_explanation_ends_with_the_time_of_patterns() -> None:

@@ -332,6 +332,25 @@ def test_long_values_are_shortened_in_faults() -> None:
     assert len(big) < 120
 
 
+def test_unevaluated_items_are_shortened_in_faults() -> None:
+    """Items are listed, but a long one is not repeated."""
+    schema = Schema({"prefixItems": [{}], "unevaluatedItems": False})
+
+    assert schema.check([1, "x", "y" * 100_000]) == (
+        f'(root): unexpected items: "x", "{"y" * 59}…',
+    )
+
+
+def test_similar_name_is_suggested_for_the_first_few() -> None:
+    """Names that are all wrong are no misspellings, and a comparison takes long."""
+    schema = Schema({"properties": {"colour": {}}, "additionalProperties": False})
+
+    faults = schema.check({f"colour{number}": 1 for number in range(10)})
+
+    assert [number for number, each in enumerate(faults) if "did you mean" in each] == [*range(5)]
+    assert all(each.endswith("allowed are colour") for each in faults)
+
+
 def test_custom_formats_are_checked() -> None:
     """A checker rejects with False or ValueError; a standard format may be replaced."""
 

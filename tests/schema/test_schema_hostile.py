@@ -18,6 +18,7 @@ from genmcp._schema.schema import Schema
 from genmcp.client.errors import ClientError
 from genmcp.client.options import ClientOptions
 from genmcp.errors import ConfigurationError
+from genmcp.testing import connect
 from tests.hub.far import OLD, TIME, Far, Piped, said
 from tests.support.handlers import AcceptingHandler
 from tests.support.held_loop import MAX_HELD, HeldLoop
@@ -222,3 +223,38 @@ def test_hostile_schema_is_applied_or_rejected(schema: dict[str, Any]) -> None:
     else:
         for value in VALUES:
             assert all(compiled.check(value))
+
+
+LONG = "property_number_{}_with_a_long_name_of_some_record_in_a_table_of_a_database"
+CLOSED = {
+    "type": "object",
+    "properties": {LONG.format(number): {} for number in range(200)},
+    "additionalProperties": False,
+}
+
+
+@pytest.mark.parametrize(
+    ("schema", "value"),
+    [
+        (CLOSED, {LONG.format(f"x{number}"): 1 for number in range(20)}),
+        (
+            {"anyOf": [{**CLOSED, "properties": {"colour": {}}}, {"type": "null"}]},
+            {f"colour{number}": 1 for number in range(5_000)},
+        ),
+    ],
+)
+async def test_explanation_does_not_hold_the_loop(schema: Any, value: Any) -> None:
+    """Unexpected names took milliseconds each, in an alternative also those not listed."""
+
+    @tool(input_schema={"type": "object", "properties": {"a": schema}})
+    def function(**arguments: Any) -> str:
+        """Does nothing."""
+        return "called"
+
+    async with connect(Suite(name="s", version="1", tools=[function])) as client:
+        await client.call("function", {"a": {"colour": 1, "x": 1}})  # compiles, imports difflib
+        async with HeldLoop.watch() as held:
+            result = await client.call("function", {"a": value})
+
+    assert "unexpected property" in result.text
+    assert held.longest < MAX_HELD
