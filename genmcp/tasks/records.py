@@ -18,6 +18,8 @@ from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from genmcp.core.client_key import client_of
 from genmcp.core.task import Task, record_ttl
 from genmcp.core.waiting import ExternalJob, Following, Working
@@ -356,9 +358,16 @@ class TaskRecords:
         # A task without a call has no followers but the process of an engine that runs its job.
         is_followed = (task.parent is None and task.schedule is None) or was.holder is not None
         if task.changes != was.changes and is_followed:
-            event, keep = _CHANGED % task.changes, _MAX_EVENTS
-            ops.append(Append(key, event, ttl=ttl or _NO_EXPIRY, keep=keep, client=client))
-        await self.store.apply(*ops)
+            data, ttl = _CHANGED % task.changes, ttl or _NO_EXPIRY
+            event = Append(key, data, ttl=ttl, keep=_MAX_EVENTS, client=client)
+            try:
+                await self.store.apply(*ops, event)
+            except (OverShare, StoreFull):
+                # The log has no earlier events whose room this one could take. As the only one it
+                # has room in any case: a client at its share can still end its tasks.
+                await self.store.apply(*ops, replace(event, keep=1))
+        else:
+            await self.store.apply(*ops)
         # Followers in this process get the event, and read the task from here.
         followed = self.followed.get(task.id)
         if followed is not None:

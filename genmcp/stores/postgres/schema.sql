@@ -330,7 +330,8 @@ $$;
 -- Return an account that a write fills beyond its limit: name "n", and usage before the write ("e",
 -- "s"); null if there is room.
 --
--- p_limits: a JSON array of accounts with name "n", and limits of entries "e" and of bytes "s".
+-- p_limits: a JSON array of accounts with name "n", and limits of entries "e" (null: none)
+--   and of bytes "s".
 CREATE FUNCTION genmcp.excess(
     p_limits jsonb, p_slack bigint, p_growth genmcp.growth[], p_batch genmcp.growth[]
 ) RETURNS jsonb LANGUAGE plpgsql AS $$
