@@ -358,7 +358,8 @@ class TaskWriter:
 
         def cancelled(task: Task, now: float) -> Task:
             nonlocal before
-            if task.ended:
+            # A repetition may find the next call with the idempotency key, which has the same id.
+            if task.ended or task.created != before.created:
                 return task
             before = task
             return task.cancel(now)
@@ -367,6 +368,10 @@ class TaskWriter:
             nonlocal written
             task = await self.records.change(before.id, cancelled)
             written = True
+            if task.created != before.created:
+                # Parts and request are those of the next call, but not the step and the hook.
+                await self.cancel_step(before)
+                return before if before.bound_node else None
             if task.end != "cancelled":
                 return None
             # If the task was cancelled before, its step is cancelled nevertheless: the process that
