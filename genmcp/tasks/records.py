@@ -178,9 +178,12 @@ class HeldTask:
     async def change(self, transition: Transition) -> Task:
         """Write the task after *transition*, and return it.
 
-        This may be repeated with the same object, because it or what followed it has failed. The
-        transition is made only once: if the store has accepted it, whatever it reported, the record
-        shows it.
+        This may be repeated, because it or what followed it has failed, and makes the transition
+        once: if the store has accepted the write, whatever it reported, the record shows it. A
+        repetition is recognized by the transition, which must be the same object in each attempt:
+        made before the first one, as in `retry(partial(held.change, transition))`, and not by the
+        function that is repeated. The record cannot decide this: another transition may follow the
+        one whose write failed, such as an error in place of a result, and must be made.
 
         Raises:
             IllegalTransition: it has ended, was deleted, or another process has taken it over.
@@ -212,7 +215,7 @@ class HeldTask:
             return task
 
     async def write_progress(self, progress: JobProgress) -> Task:
-        """Write the progress of the work. Raises as `change` does."""
+        """Write the progress of the work, which may be written twice. Raises as `change` does."""
         return await self.change(partial(with_progress, progress))
 
     async def _read(self) -> Stored:
@@ -293,7 +296,11 @@ class TaskRecords:
         return None if entry is None else Stored(Task.unpack(entry.value), entry.version)
 
     async def call(self, id: str) -> bytes | None:
-        """Return the raw request of a task; None if the task is completed or failed."""
+        """Return the raw request of a task; None if it has none, or has ended.
+
+        The request of a cancelled task is kept, and that of one with a step that an operator may
+        repeat (`Task.failed`).
+        """
         entry = await self.store.get(f"{self._prefix}{id}#call")
         return None if entry is None else entry.value
 
