@@ -64,8 +64,6 @@ class QueueConsumer:
         self._max_per_owner = concurrency if max_per_owner is None else max_per_owner
         self._lease = lease
         self._presence = presence
-        # The holder of the leases. Not the name of the process in `Task.node` and in `Heartbeats`:
-        # one process has several consumers, each with leases of its own.
         self._holder = token_hex(8)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._owners: dict[str, str] = {}  # the owner of each running id

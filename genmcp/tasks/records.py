@@ -149,10 +149,10 @@ class HeldTask:
         self.id = id
         self.token = token
 
-    async def claim(self, max_crashes: int, holder: str | None = None) -> Task:
+    async def claim(self, max_crashes: int, engine_node: str | None = None) -> Task:
         """Claim the task, and set `token`. May be called again after a failure, as `change`.
 
-        *holder* is the name of this process if it is one of an engine.
+        *engine_node* is the name of this process if it is one of an engine.
 
         The claim has a random id. If the write of the claim failed or was cancelled, it may have
         taken effect. The next write then finds that id in the record, and sets `token`.
@@ -160,7 +160,10 @@ class HeldTask:
         if self._claim is None:
             self._claim_id = token_hex(8)
             self._claim = partial(
-                Task.claim, max_crashes=max_crashes, claim_id=self._claim_id, holder=holder
+                Task.claim,
+                max_crashes=max_crashes,
+                claim_id=self._claim_id,
+                engine_node=engine_node,
             )
         task = await self.change(self._claim)
         self.token, self._claim = task.fencing_token, None
@@ -363,7 +366,7 @@ class TaskRecords:
             # No hook runs for it any more, and requests may be large.
             ops.append(Delete(f"{key}#call"))
         # A task without a call has no followers but the process of an engine that runs its job.
-        is_followed = (task.parent is None and task.schedule is None) or was.holder is not None
+        is_followed = (task.parent is None and task.schedule is None) or was.engine_node is not None
         if task.changes != was.changes and is_followed:
             data, ttl = _CHANGED % task.changes, ttl or _NO_EXPIRY
             event = Append(key, data, ttl=ttl, keep=_MAX_EVENTS, client=client)
