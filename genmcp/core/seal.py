@@ -71,9 +71,10 @@ class Seal:
     """Seals and opens values for one audience. Owned by a mux.
 
     Args:
-        secret: one or several secrets; the first seals, all open. To rotate, put the new secret
-            first, and remove the old one once its values have expired. A str is its UTF-8. Secrets
-            are keys, not passwords: nothing slows down guessing a weak one.
+        secret: one or several secrets; the first seals, all open. To rotate, append the new secret
+            in all processes, so that each can open it, then put it first, and remove the old one
+            once its values have expired. A str is its UTF-8. Secrets are keys, not passwords:
+            nothing slows down guessing a weak one.
         audience: the name that values are bound to; different for each mux with the same secret.
         now: the clock by which values expire, in seconds; shared by all processes that open them.
         nonce: returns the number of random bytes that it is given, from the system's generator.

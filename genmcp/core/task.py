@@ -65,6 +65,7 @@ _STORED_NAMES: Final = {
     "claim_id": "claim",
     "deferred_seconds": "passed",
     "arguments_digest": "arguments",
+    "engine_node": "holder",
 }
 
 
@@ -103,8 +104,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     work. step: the number of the step that the call waits in; continuation: that step, packed,
     empty while `call` itself runs. work: what it waits for, None once it has ended.
     held_delivery: the delivery that a worker has claimed and not released. claim_id: a random
-    value, so that no two claims are equal. holder: the process that has claimed it, if that is
-    one of an engine; its heartbeat shows whether it is alive. submissions: how often it was
+    value, so that no two claims are equal. engine_node: the process that has claimed it, if that
+    is one of an engine; its heartbeat shows whether it is alive. submissions: how often it was
     submitted to an engine again. changes: incremented by each change that clients see: of its
     questions, its progress and its end. outcome: how the wait ended, packed; once it is set,
     `continue_` is due, or runs. result, error: as JSON. deferred_seconds: for how long its step
@@ -140,7 +141,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     delivery_id: int = 0
     held_delivery: int | None = None
     claim_id: str | None = None
-    holder: str | None = None
+    engine_node: str | None = None
     submissions: int = 0
     crashes: int = 0
     outcome: bytes | None = None
@@ -237,7 +238,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         *,
         max_crashes: int,
         claim_id: str | None = None,
-        holder: str | None = None,
+        engine_node: str | None = None,
     ) -> "Task":
         """Return the task as claimed, with a new fencing token (leases: `Deliveries.claim`).
 
@@ -248,7 +249,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             max_crashes: the number of crashes after which the wait, or a settled task that is no
                 part of another, is lost. A job that must not run again is lost at the first one.
             claim_id: a random text, by which a worker finds its own claim if the write timed out.
-            holder: the name of this process, if it is one of an engine.
+            engine_node: the name of this process, if it is one of an engine.
         """
         # Both ids may be equal: the delivery whose worker has died is repeated.
         crashed = self.held_delivery is not None
@@ -260,7 +261,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             fencing_token=self.fencing_token + 1,
             held_delivery=self.delivery_id,
             claim_id=claim_id,
-            holder=holder,
+            engine_node=engine_node,
         )
         if self.outcome is not None:
             # The step of a settled part runs no code of the server. It is repeated until the task
@@ -274,7 +275,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     def release(self, now: float) -> "Task":
         """Return the task as released by a worker that shuts down, which is not a crash."""
-        if self.holder is not None:  # an engine does not deliver an id again
+        if self.engine_node is not None:  # an engine does not deliver an id again
             return self.resubmit(now, 0.0)
         return self._next("release", now, held_delivery=None, due=now)
 
@@ -286,7 +287,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             now,
             due=now + delay,
             held_delivery=None,
-            holder=None,
+            engine_node=None,
             submissions=0,
             delivery_id=following,
         )
@@ -306,7 +307,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         if self.outcome is not None:
             raise IllegalTransition("settle", "settled")
         settled = self._next("settle", now, outcome=outcome, crashes=0, deferred_seconds=0.0)
-        return settled if self.holder is None else settled.resubmit(now, 0.0)
+        return settled if self.engine_node is None else settled.resubmit(now, 0.0)
 
     def take_over(self, now: float) -> "Task":
         """Return the task for another delivery. Later writes of its present worker are rejected."""
@@ -367,7 +368,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
             continuation=b"",
             work=None,
             held_delivery=None,
-            holder=None,
+            engine_node=None,
             outcome=None,
         )
 
@@ -403,7 +404,7 @@ def lose_process(task: Task, now: float) -> Task:
     return task._lose(now) if isinstance(task.work, Running) else fail_wait(task, now)
 
 
-def lose_holder(task: Task, now: float, max_crashes: int) -> Task:
+def lose_engine_node(task: Task, now: float, max_crashes: int) -> Task:
     """Return *task* after the death of the process of an engine that ran its job.
 
     That is a crash, after which the job is submitted again, or its wait fails: see `Task.claim`.
@@ -411,7 +412,7 @@ def lose_holder(task: Task, now: float, max_crashes: int) -> Task:
     Raises:
         IllegalTransition: no process of an engine runs it.
     """
-    if task.holder is None:
+    if task.engine_node is None:
         raise IllegalTransition("lose", task.status)
     crashes = task.crashes + 1
     if crashes > max_crashes or task.on_lost == "fail":

@@ -454,9 +454,8 @@ class PartOf(msgspec.Struct, frozen=True, array_like=True):
 class Gathering(msgspec.Struct, frozen=True, tag="gathering", omit_defaults=True):
     """The call waits for several jobs, each of which is a task of its own with a `PartOf`.
 
-    parts: the jobs, until their tasks have been created. ended: whether each part that has ended
-    has succeeded, by its index, in the order in which they ended. fractions: the progress of the
-    others, from 0 to 1.
+    mode, keys: as for `JobGroup`. parts: the jobs, until their tasks have been created. ended:
+    whether each part that has ended has succeeded, by its index, in the order in which they ended.
     """
 
     mode: GroupMode

@@ -6,6 +6,7 @@ or the crowd of anonymous ones, cannot fill the store for all others.
 """
 
 from functools import lru_cache
+from math import inf
 from typing import Final, NamedTuple
 
 from msgspec import Struct
@@ -62,7 +63,7 @@ class Usage(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """The entries and bytes that *account* may use after a write."""
+    """The entries and bytes that *account* may use after a write. `inf`: any number of entries."""
 
     account: str
     entries: float
@@ -128,15 +129,27 @@ def _share_of(account: str) -> float:
 
 @lru_cache(_CACHED_CLIENTS)
 def room_for(
-    capacity: Capacity, accounts: tuple[str, ...], *, new: bool = False, optional: bool = False
+    capacity: Capacity,
+    accounts: tuple[str, ...],
+    *,
+    new: bool = False,
+    optional: bool = False,
+    in_place: bool = False,
 ) -> Room:
     """Return the limits of a write to *accounts* in a store of *capacity*.
 
-    *new* and *optional* are as for `Put`. Cached, since most writes are of a recent client.
+    *new* and *optional* are as for `Put`. *in_place*: it is an update that replaces records, and
+    leaves no other event in the logs that it appends to. Cached, since most writes are of a recent
+    client.
     """
     part = OPTIONAL_SHARE if optional else 1 - RESERVE if new else 1
     limits = []
     for name in accounts:
         most = part * _share_of(name)
-        limits.append(Limit(name, most * capacity.most_entries, most * capacity.size))
+        # An update in place is never rejected because of its entries: otherwise a client at its
+        # share could not end the tasks that have no event yet. It adds at most the only event of
+        # the log of a stored task, and no task can be created then: a client exceeds its share by
+        # at most one event for each of its tasks.
+        entries = inf if in_place else most * capacity.most_entries
+        limits.append(Limit(name, entries, most * capacity.size))
     return Room(tuple(limits), 0 if new or optional else SMALL_UPDATE)

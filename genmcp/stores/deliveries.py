@@ -1,11 +1,11 @@
 """The `Deliveries` interface: a queue of ids with leases, from which workers claim.
 
-A delivery is an id in a queue. It is *due* when its delay has passed and no node holds it. A node
-that claims it holds a lease on it; when the lease expires, the delivery is due again. Each id is
-therefore delivered at least once, to a node that is alive. It is removed only when the node that
-holds it acknowledges it with `drop`, or when it is cancelled.
+A delivery is an id in a queue. It is *due* when its delay has passed and no worker holds it. A
+worker that claims it holds a lease on it; when the lease expires, the delivery is due again. Each
+id is therefore delivered at least once, to a worker that is alive. It is removed only when its
+holder acknowledges it with `drop`, or when it is cancelled.
 
-A lease decides which node is to work on an id. It does not prevent a node that was suspended from
+A lease decides which worker is to work on an id. It does not prevent one that was suspended from
 continuing after its lease has expired: `Task.claim` therefore assigns a fencing token to each claim
 of a task, and writes with an earlier token are rejected.
 
@@ -33,9 +33,9 @@ class Backlog(NamedTuple):
     """The deliveries of one queue.
 
     Attributes:
-        waiting: the number of deliveries that no node holds: those that are due, including those
+        waiting: the number of deliveries that no worker holds: those that are due, including those
             whose lease has expired, and those that wait for their delay.
-        held: the number of deliveries that nodes hold.
+        held: the number of deliveries that workers hold.
         age: seconds since the oldest waiting delivery became due; 0 if none is due.
     """
 
@@ -45,13 +45,13 @@ class Backlog(NamedTuple):
 
 
 class OwnerShare:
-    """A limit on the deliveries of each owner that one node holds.
+    """A limit on the deliveries of each owner that one worker holds.
 
     Deliveries without an owner are not limited.
 
     Args:
         most: the maximum number of deliveries per owner.
-        held: the number of deliveries of each owner that the node holds already.
+        held: the number of deliveries of each owner that the worker holds already.
 
     Attributes:
         full: the owners that have reached the limit.
@@ -67,22 +67,22 @@ class OwnerShare:
 
 
 UNBOUNDED: Final = OwnerShare(sys.maxsize, {})
-"""The share of a node without a limit per owner."""
+"""The share of a worker without a limit per owner."""
 
 
 class Deliveries(ABC):
-    """Delivers ids to nodes. Safe for any number of event loops and threads at the same time.
+    """Delivers ids to workers. Safe for any number of event loops and threads at the same time.
 
-    *node* is the name under which a worker holds its leases. It must be unique, also among workers
-    before a restart. It is not the name of the process in `Task.node`: a process has several
-    workers. Every method raises StoreUnavailable if the queue cannot be reached or was closed.
+    *holder* is the name under which a worker holds its leases. It must be unique, also among the
+    workers of one process, and those before a restart. Every method raises StoreUnavailable if the
+    queue cannot be reached or was closed.
 
     This worker misses no delivery, and does not poll:
 
         with deliveries.news(queues) as news:
             while True:
                 news.clear()
-                claimed = await deliveries.claim(queues, node, lease, free_slots)
+                claimed = await deliveries.claim(queues, holder, lease, free_slots)
                 ...  # start them; stop those that `lost` returns
                 with suppress(TimeoutError):
                     async with asyncio.timeout(await deliveries.next_due(queues)):
@@ -107,24 +107,24 @@ class Deliveries(ABC):
     async def claim(
         self,
         queues: Collection[str],
-        node: str,
+        holder: str,
         lease: float,
         limit: int,
         *,
         takeover_delay: float = 0.0,
         share: OwnerShare = UNBOUNDED,
     ) -> Sequence[Delivery]:
-        """Claim due deliveries for *node*. Until the lease expires no other node can claim them.
+        """Claim due deliveries for *holder*. No other worker can, until the lease expires.
 
         If the claim itself takes more than a third of *lease*, the store did not respond or this
-        process was suspended. Other nodes may have been unable to renew their leases for the same
+        process was suspended. Other workers may have been unable to renew their leases for the same
         reason. Expired leases are then extended by *lease*, and not taken over.
 
         Args:
             queues: the queues to claim from. Within a queue, the deliveries of one owner are
                 claimed in the order in which they became due. Of several queues, the one whose
                 first delivery has been due for longest comes first.
-            node: the name under which the leases are held.
+            holder: the name under which the leases are held.
             lease: seconds until the lease expires, unless `renew` extends it.
             limit: the maximum number of deliveries to claim.
             takeover_delay: if above 0, deliveries with an expired lease are not claimed. Their
@@ -132,39 +132,39 @@ class Deliveries(ABC):
             share: the limit per owner. Default: no limit.
 
         Returns:
-            The claimed deliveries. They may include an id that *node* still works on, because the
+            The claimed deliveries. They may include an id that *holder* still works on, because the
             lease expired while the process was suspended. Its lease counts as renewed: do not
             start the work again.
         """
 
     @abstractmethod
-    async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
-        """Extend the leases of *node* on *ids* to *lease* seconds from now.
+    async def renew(self, holder: str, ids: Collection[str], lease: float) -> Collection[str]:
+        """Extend the leases of *holder* on *ids* to *lease* seconds from now.
 
-        An expired lease is renewed as long as no other node has claimed the delivery.
+        An expired lease is renewed as long as no other worker has claimed the delivery.
 
         Returns:
-            The ids that *node* does not hold: another node has claimed them after the lease
+            The ids that *holder* does not hold: another worker has claimed them after the lease
             expired, or they were cancelled.
         """
 
     @abstractmethod
-    async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
-        """Return those of *ids* that *node* does not hold, like `renew`, but renew no lease."""
+    async def lost(self, holder: str, ids: Collection[str]) -> Collection[str]:
+        """Return those of *ids* that *holder* does not hold, like `renew`, but renew no lease."""
 
     @abstractmethod
-    async def release(self, node: str, id: str) -> None:
-        """Make *id* due now, for any node. Do nothing if *node* does not hold it."""
+    async def release(self, holder: str, id: str) -> None:
+        """Make *id* due now, for any worker. Do nothing if *holder* does not hold it."""
 
     @abstractmethod
-    async def drop(self, node: str, id: str) -> None:
-        """Remove *id*: the work is done. Do nothing if *node* does not hold it."""
+    async def drop(self, holder: str, id: str) -> None:
+        """Remove *id*: the work is done. Do nothing if *holder* does not hold it."""
 
     @abstractmethod
     async def cancel(self, id: str) -> None:
-        """Remove *id*, also if a node holds it.
+        """Remove *id*, also if a worker holds it.
 
-        The signal of `news` wakes that node, which then learns of the cancellation from `lost`.
+        The signal of `news` wakes its holder, which then learns of the cancellation from `lost`.
         """
 
     @abstractmethod
@@ -174,8 +174,8 @@ class Deliveries(ABC):
         """Return the seconds until a delivery in *queues* is due or its lease expires.
 
         0 if one is due now, None if the queues are empty. Due deliveries of owners whose *share* is
-        full are ignored. Do not call this while the node has no capacity: it returns 0 for as long
-        as due deliveries are unclaimed, and the caller would spin.
+        full are ignored. Do not call this while the worker has no capacity: it returns 0 for as
+        long as due deliveries are unclaimed, and the caller would spin.
         """
 
     @abstractmethod

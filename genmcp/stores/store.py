@@ -104,7 +104,8 @@ class Append(Struct, frozen=True):
     """Append an event to *log*, and create the log if needed.
 
     If there is no room for it, it takes the room of the oldest events of its log. Other logs are
-    never dropped.
+    never dropped. With *keep* = 1, in one write with a `Put` that replaces a record, it counts
+    towards no limit of entries: an update of accepted work has room for its latest event.
 
     Args:
         log: the name of the log.
@@ -193,15 +194,21 @@ def event_number(log: str, id: str) -> int:
 
 def room_of(capacity: Capacity, ops: Sequence[Op]) -> Room:
     """Return the limits of the write *ops* in a store of *capacity*."""
-    new = optional = False
+    new = optional = replaces = grows = False
     accounts: tuple[str, ...] = accounts_of("")
     for op in ops:
-        if not isinstance(op, Delete):
-            new = new or op.new
-            optional = optional or op.optional
-            if op.client and op.client not in accounts:
-                accounts = (*accounts_of(op.client)[:-1], *accounts)
-    return room_for(capacity, accounts, new=new, optional=optional)
+        if isinstance(op, Delete):
+            continue
+        new = new or op.new
+        optional = optional or op.optional
+        if isinstance(op, Put):
+            replaces, grows = True, grows or not op.expect
+        else:
+            grows = grows or op.keep > 1
+        if op.client and op.client not in accounts:
+            accounts = (*accounts_of(op.client)[:-1], *accounts)
+    in_place = replaces and not (new or optional or grows)
+    return room_for(capacity, accounts, new=new, optional=optional, in_place=in_place)
 
 
 class StoreTotals(NamedTuple):

@@ -10,7 +10,6 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from functools import partial
 from secrets import token_hex
 from typing import Final, TypeAlias
 
@@ -65,11 +64,10 @@ class QueueConsumer:
         self._max_per_owner = concurrency if max_per_owner is None else max_per_owner
         self._lease = lease
         self._presence = presence
-        # The holder of the leases. Not the name of the process in `Task.node` and in `Heartbeats`:
-        # one process has several consumers, each with leases of its own.
         self._holder = token_hex(8)
         self._running: dict[str, asyncio.Task[None]] = {}
         self._owners: dict[str, str] = {}  # the owner of each running id
+        self._reclaimed: set[str] = set()  # those that run again once their handler has ended
         self._full = False  # whether more could be claimed once a handler ends
         self._share_left = self._share()  # as of the last claim
         self._claiming = asyncio.Lock()
@@ -110,6 +108,7 @@ class QueueConsumer:
     async def aclose(self) -> None:
         """Cancel the running handlers, and release their ids to other processes at once."""
         running = dict(self._running)
+        self._reclaimed.clear()
         for work in running.values():
             work.cancel()
         if running:
@@ -135,6 +134,7 @@ class QueueConsumer:
         else:
             lost = await self._deliveries.renew(self._holder, tuple(self._running), self._lease)
             self._next_renewal = now + self._lease / 3
+        self._reclaimed.difference_update(lost)
         for id in lost:
             # Once: a second cancellation would interrupt the cleanup of the handler.
             if (work := self._running.get(id)) and not work.cancelling():
@@ -156,16 +156,21 @@ class QueueConsumer:
                 share=self._share(),
             )
             for id, _, owner in claimed:
-                before = self._running.get(id)
-                if before is not None and not before.cancelling():
-                    # The lease expired while this process was suspended, and no other process had
-                    # claimed the id: its handler still runs, now with a new lease.
-                    continue
-                work = asyncio.create_task(self._handle(id, before), name=f"step of {id}")
-                self._running[id], self._owners[id] = work, owner
-                work.add_done_callback(partial(self._forget, id, news))
+                running = self._running.get(id)
+                if running is None:
+                    self._start(id, owner, news)
+                elif running.cancelling():
+                    # The lease was lost and claimed again, and the handler has not ended yet.
+                    self._reclaimed.add(id)
+                # Otherwise the lease expired while this process was suspended, and no other process
+                # had claimed the id: its handler still runs, now with a new lease.
             self._share_left = self._share()
             self._full = len(claimed) == free or bool(self._share_left.full)
+
+    def _start(self, id: str, owner: str, news: WakeSignal) -> None:
+        work = asyncio.create_task(self._handle(id), name=f"step of {id}")
+        self._running[id], self._owners[id] = work, owner
+        work.add_done_callback(lambda _: self._ended(id, owner, news))
 
     def _share(self) -> OwnerShare:
         return OwnerShare(self._max_per_owner, Counter(self._owners.values()))
@@ -182,10 +187,7 @@ class QueueConsumer:
         renewal = max(0.0, self._next_renewal - now)
         return renewal if due is None else min(due, renewal)
 
-    async def _handle(self, id: str, before: "asyncio.Task[None] | None") -> None:
-        if before is not None:
-            # The lease was lost and claimed again, and the first handler has not ended yet.
-            await asyncio.wait({before})
+    async def _handle(self, id: str) -> None:
         try:
             await self._handler(id)
             await self._deliveries.drop(self._holder, id)
@@ -196,8 +198,10 @@ class QueueConsumer:
             text = "the step of %s failed, and will be repeated: %s"
             self._warnings.log(logging.ERROR, text, id, error, exc_info=trace)
 
-    def _forget(self, id: str, news: WakeSignal, work: "asyncio.Task[None]") -> None:
-        if self._running[id] is work:
-            del self._running[id], self._owners[id]
+    def _ended(self, id: str, owner: str, news: WakeSignal) -> None:
+        del self._running[id], self._owners[id]
+        if id in self._reclaimed:
+            self._reclaimed.remove(id)
+            self._start(id, owner, news)
         if self._full:
             news.wake()

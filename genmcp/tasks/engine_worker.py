@@ -5,7 +5,7 @@ The path of a job in a queue with an engine (`JobOptions.queues`):
 - It is submitted to the queue of the store, as any job. A process of the server claims it there and
   submits it to the engine (`TaskRunner.handle`).
 - The engine calls `EngineWorker.run` in one of its processes, which claims the record with a new
-  fencing token, and writes its own name to it (`Task.holder`).
+  fencing token, and writes its own name to it (`Task.engine_node`).
 - After the attempt the task is in the queue of the store again: for a retry, or for the
   continuation of its call by a process of the server.
 

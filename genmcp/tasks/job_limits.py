@@ -109,7 +109,7 @@ class JobLimits:
             if len(others) >= limit.most:
                 return False
             # A process of an engine has a heartbeat of its own.
-            slots = [*others, Slot(run, task.holder or self._heartbeats.own)]
+            slots = [*others, Slot(run, task.engine_node or self._heartbeats.own)]
             if await self._write(limit, slots, version):
                 return True
 

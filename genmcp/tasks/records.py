@@ -18,6 +18,8 @@ from functools import partial
 from secrets import token_hex
 from typing import Final, NamedTuple, TypeAlias
 
+from msgspec.structs import replace
+
 from genmcp.core.client_key import client_of
 from genmcp.core.task import Task, record_ttl
 from genmcp.core.waiting import ExternalJob, Following, Working
@@ -147,10 +149,10 @@ class HeldTask:
         self.id = id
         self.token = token
 
-    async def claim(self, max_crashes: int, holder: str | None = None) -> Task:
+    async def claim(self, max_crashes: int, engine_node: str | None = None) -> Task:
         """Claim the task, and set `token`. May be called again after a failure, as `change`.
 
-        *holder* is the name of this process if it is one of an engine.
+        *engine_node* is the name of this process if it is one of an engine.
 
         The claim has a random id. If the write of the claim failed or was cancelled, it may have
         taken effect. The next write then finds that id in the record, and sets `token`.
@@ -158,7 +160,10 @@ class HeldTask:
         if self._claim is None:
             self._claim_id = token_hex(8)
             self._claim = partial(
-                Task.claim, max_crashes=max_crashes, claim_id=self._claim_id, holder=holder
+                Task.claim,
+                max_crashes=max_crashes,
+                claim_id=self._claim_id,
+                engine_node=engine_node,
             )
         task = await self.change(self._claim)
         self.token, self._claim = task.fencing_token, None
@@ -176,9 +181,12 @@ class HeldTask:
     async def change(self, transition: Transition) -> Task:
         """Write the task after *transition*, and return it.
 
-        This may be repeated with the same object, because it or what followed it has failed. The
-        transition is made only once: if the store has accepted it, whatever it reported, the record
-        shows it.
+        This may be repeated, because it or what followed it has failed, and makes the transition
+        once: if the store has accepted the write, whatever it reported, the record shows it. A
+        repetition is recognized by the transition, which must be the same object in each attempt:
+        made before the first one, as in `retry(partial(held.change, transition))`, and not by the
+        function that is repeated. The record cannot decide this: another transition may follow the
+        one whose write failed, such as an error in place of a result, and must be made.
 
         Raises:
             IllegalTransition: it has ended, was deleted, or another process has taken it over.
@@ -210,7 +218,7 @@ class HeldTask:
             return task
 
     async def write_progress(self, progress: JobProgress) -> Task:
-        """Write the progress of the work. Raises as `change` does."""
+        """Write the progress of the work, which may be written twice. Raises as `change` does."""
         return await self.change(partial(with_progress, progress))
 
     async def _read(self) -> Stored:
@@ -291,7 +299,11 @@ class TaskRecords:
         return None if entry is None else Stored(Task.unpack(entry.value), entry.version)
 
     async def call(self, id: str) -> bytes | None:
-        """Return the raw request of a task; None if the task is completed or failed."""
+        """Return the raw request of a task; None if it has none, or has ended.
+
+        The request of a cancelled task is kept, and that of one with a step that an operator may
+        repeat (`Task.failed`).
+        """
         entry = await self.store.get(f"{self._prefix}{id}#call")
         return None if entry is None else entry.value
 
@@ -354,11 +366,18 @@ class TaskRecords:
             # No hook runs for it any more, and requests may be large.
             ops.append(Delete(f"{key}#call"))
         # A task without a call has no followers but the process of an engine that runs its job.
-        is_followed = (task.parent is None and task.schedule is None) or was.holder is not None
+        is_followed = (task.parent is None and task.schedule is None) or was.engine_node is not None
         if task.changes != was.changes and is_followed:
-            event, keep = _CHANGED % task.changes, _MAX_EVENTS
-            ops.append(Append(key, event, ttl=ttl or _NO_EXPIRY, keep=keep, client=client))
-        await self.store.apply(*ops)
+            data, ttl = _CHANGED % task.changes, ttl or _NO_EXPIRY
+            event = Append(key, data, ttl=ttl, keep=_MAX_EVENTS, client=client)
+            try:
+                await self.store.apply(*ops, event)
+            except (OverShare, StoreFull):
+                # The log has no earlier events whose room this one could take. As the only one it
+                # has room in any case: a client at its share can still end its tasks.
+                await self.store.apply(*ops, replace(event, keep=1))
+        else:
+            await self.store.apply(*ops)
         # Followers in this process get the event, and read the task from here.
         followed = self.followed.get(task.id)
         if followed is not None:

@@ -176,19 +176,19 @@ class TaskRunner:
         except Exception as error:
             raise StoreUnavailable(f"{engine!r} does not accept the job: {error!r}") from error
 
-    async def run_step(self, stored: Stored, node: str | None = None) -> Task | None:
+    async def run_step(self, stored: Stored, engine_node: str | None = None) -> Task | None:
         """Claim the task, and run its step; return it as it is then.
 
         The claim returns a new fencing token and the version of the record. Every later write of
         the step is conditional on both, so that the record is not read again.
 
-        *node* is the name of this process if it is one of an engine. Return None if another process
-        has the task.
+        *engine_node* is the name of this process if it is one of an engine. Return None if another
+        process has the task.
         """
         held = HeldTask(self._records, stored.task.id, stored.task.fencing_token, stored)
         claimed = False
         try:
-            claim = partial(held.claim, self._options.max_crashes, node)
+            claim = partial(held.claim, self._options.max_crashes, engine_node)
             task = await self._retry(claim)
             claimed = True
             if stored.task.held_delivery is not None:
@@ -198,14 +198,14 @@ class TaskRunner:
         except OverShare as error:  # a repetition would fail, too
             return await self._writer.finish(held, result_rejected(error))
         except StoreError:  # this process stops: it would have repeated the write otherwise
-            await self._hand_over(held, stored.task, node, still_runs=False)
+            await self._hand_over(held, stored.task, engine_node, still_runs=False)
             raise
         except IllegalTransition as rejected:
             # Another process has taken the task over, or the task has ended. Or this delivery is a
             # repetition: its earlier run has written the next state, and failed to submit that.
             logger.debug("%s", rejected)
             now = await self._records.find(held.id)
-            if now is not None and now.task.needs_delivery and node is None:
+            if now is not None and now.task.needs_delivery and engine_node is None:
                 await self._writer.submit(now.task)
             return None
         except asyncio.CancelledError as error:
@@ -214,9 +214,9 @@ class TaskRunner:
             # were released after the lease was lost, the job would run twice at the same time. A
             # step whose claim was cancelled is always handed over: no work was started. An engine
             # has no leases, and a task that has ended or was taken over is not changed.
-            if node is not None or self._is_stopping() or not claimed:
+            if engine_node is not None or self._is_stopping() or not claimed:
                 still_runs = isinstance(error, StillRuns)
-                await self._hand_over(held, stored.task, node, still_runs=still_runs)
+                await self._hand_over(held, stored.task, engine_node, still_runs=still_runs)
             raise
 
     async def _work(self, held: HeldTask, task: Task) -> Task:
@@ -369,7 +369,7 @@ class TaskRunner:
             return _internal_error(task, error)
 
     async def _hand_over(
-        self, held: HeldTask, task: Task, node: str | None, *, still_runs: bool
+        self, held: HeldTask, task: Task, engine_node: str | None, *, still_runs: bool
     ) -> None:
         """Hand the step to another process at once, because this one stops working.
 
@@ -386,7 +386,7 @@ class TaskRunner:
 
         retry = self._writer.retry
         try:
-            if node is None:
+            if engine_node is None:
                 await hand_over()
             else:  # there is no lease that would expire while the process is alive
                 await retry.wait_for_write(retry.retry_until_written(hand_over))

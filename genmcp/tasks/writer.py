@@ -25,7 +25,7 @@ from genmcp.core.job_transitions import (
     submit_again,
     untaken,
 )
-from genmcp.core.task import Task, add_answers, lose_holder, lose_process
+from genmcp.core.task import Task, add_answers, lose_engine_node, lose_process
 from genmcp.core.waiting import Asking, Finished, Following, Suspended, Working
 from genmcp.errors import IllegalTransition, OverShare, StoreError, StoreUnavailable
 from genmcp.log_throttle import LogThrottle
@@ -159,7 +159,7 @@ class TaskWriter:
         submitted again. If no process serves its queue, or no worker of an engine has taken its
         job, the returned task has a status message. Otherwise *task* is returned unchanged.
         """
-        node = task.bound_node or task.holder
+        node = task.bound_node or task.engine_node
         if node is not None and not await self.heartbeats.is_alive(node):
             return await self.take_from_dead(task)
         # A held delivery is delivered again when its lease expires.
@@ -203,19 +203,21 @@ class TaskWriter:
         """Give up the call, awaitable or job that the dead process of *task* was running.
 
         The task fails, or its wait ends with WorkerLost, or its job runs again (`lose_process`,
-        `lose_holder`), and its next step is submitted. Return the task after that. If another
+        `lose_engine_node`), and its next step is submitted. Return the task after that. If another
         process has changed the task first, write nothing and return the task as it is in the store.
         """
         lose: Transition = lose_process
         if task.bound_node is None:
-            lose = partial(lose_holder, max_crashes=self._max_crashes)
+            lose = partial(lose_engine_node, max_crashes=self._max_crashes)
         lost = await self._change(task, lose)
         if lost is None:
             stored = await self.records.find(task.id)
             return stored.task if stored else task
-        if task.holder is not None:
+        if task.engine_node is not None:
             self._observer.lease_lost(task)
-            logger.warning("the process %s has died with the job of task %s", task.holder, task.id)
+            logger.warning(
+                "the process %s has died with the job of task %s", task.engine_node, task.id
+            )
         await self.submit(lost)
         return lost
 
@@ -358,7 +360,8 @@ class TaskWriter:
 
         def cancelled(task: Task, now: float) -> Task:
             nonlocal before
-            if task.ended:
+            # A repetition may find the next call with the idempotency key, which has the same id.
+            if task.ended or task.created != before.created:
                 return task
             before = task
             return task.cancel(now)
@@ -367,6 +370,10 @@ class TaskWriter:
             nonlocal written
             task = await self.records.change(before.id, cancelled)
             written = True
+            if task.created != before.created:
+                # Parts and request are those of the next call, but not the step and the hook.
+                await self.cancel_step(before)
+                return before if before.bound_node else None
             if task.end != "cancelled":
                 return None
             # If the task was cancelled before, its step is cancelled nevertheless: the process that

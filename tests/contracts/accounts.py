@@ -6,9 +6,9 @@ from typing import Final
 import pytest
 
 from genmcp.errors import Conflict, OverShare, StoreFull
-from genmcp.stores.accounts import ANONYMOUS, Usage
+from genmcp.stores.accounts import ANONYMOUS, CLIENT_SHARE, Usage
 from genmcp.stores.store import Append, Delete, Put, Store
-from tests.contracts.bench import BOUND, CAPACITY, StoreBench
+from tests.contracts.bench import BOUND, CAPACITY, StoreBench, data_of, entry_of
 
 MALLORY: Final = "principal mallory"
 BOB: Final = "principal bob"
@@ -230,6 +230,35 @@ class AccountsContract(StoreBench):
         # However full it is, the few bytes of a step have room.
         await store.apply(Put("task", b"x" * 24_990, client=MALLORY))
         await store.apply(Put("task", b"x" * 25_400, client=MALLORY))
+
+    async def test_update_has_room_for_its_only_event(self, store: Store) -> None:
+        """However many entries its client has, accepted work is changed, and followers get it."""
+        totals = await store.totals()
+        if totals is None:
+            return
+        most = int(CLIENT_SHARE * totals.capacity.most_entries)
+        await store.apply(Put("task", b"", client=MALLORY, new=True))
+        other = Append("other", b"", ttl=600, keep=most, client=MALLORY)
+        await store.apply(*[other] * (most - 1))
+        event = Append("task", b"0", ttl=60, keep=1, client=MALLORY)
+        entry = await entry_of(store, "task")
+        with pytest.raises(OverShare):
+            await store.apply(event)
+        with pytest.raises(OverShare):
+            put = Put("task", b"0", expect=entry.version, client=MALLORY)
+            await store.apply(put, Put("task#new", b"", expect=0, client=MALLORY), event)
+        with pytest.raises(OverShare):
+            await store.apply(put, event, Append("task#log", b"0", ttl=60, client=MALLORY))
+
+        for text in (b"1", b"2", b"3"):
+            version = (await entry_of(store, "task")).version
+            put = Put("task", text, expect=version, client=MALLORY)
+            await store.apply(put, Append("task", text, ttl=60, keep=1, client=MALLORY))
+        assert (await entry_of(store, "task")).value == b"3"
+        assert await data_of(store, "task") == [b"3"]
+        assert (await store.usage(MALLORY)).entries == most + 1
+        with pytest.raises(OverShare):
+            await store.apply(Put("new", b"", client=MALLORY))
 
     async def test_totals_grow_with_the_data(self, store: Store) -> None:
         """A store that knows how full it is counts records, events and bytes."""

@@ -19,9 +19,9 @@ QUEUES: Final = ("default",)
 
 
 async def _claimed(
-    deliveries: Deliveries, node: str, *queues: str, lease: float = 30, limit: int = 10
+    deliveries: Deliveries, holder: str, *queues: str, lease: float = 30, limit: int = 10
 ) -> list[str]:
-    return [id for id, *_ in await deliveries.claim(queues or QUEUES, node, lease, limit)]
+    return [id for id, *_ in await deliveries.claim(queues or QUEUES, holder, lease, limit)]
 
 
 async def _woken(news: WakeSignal) -> bool:
@@ -109,7 +109,7 @@ class LeaseContract(StoreBench):
         assert await _claimed(deliveries, "n1") == ["later"]
 
     async def test_expired_lease_makes_a_delivery_due_again(self, deliveries: Deliveries) -> None:
-        """An expired lease may be claimed by any node, also by the one that held it."""
+        """An expired lease may be claimed by any worker, also by the one that held it."""
         unit = self.unit
         await deliveries.put("a")
         assert await _claimed(deliveries, "n1", lease=10 * unit) == ["a"]
@@ -119,15 +119,15 @@ class LeaseContract(StoreBench):
         assert await _claimed(deliveries, "n2", lease=10 * unit) == ["a"]
 
     async def test_takeover_delay_extends_expired_leases(self, deliveries: Deliveries) -> None:
-        """A node that was suspended takes over no lease; it claims unclaimed deliveries."""
+        """A worker that was suspended takes over no lease; it claims unclaimed deliveries."""
         unit = self.unit
         for id in ("held", "waiting"):
             await deliveries.put(id)
         assert await _claimed(deliveries, "n1", lease=10 * unit, limit=1) == ["held"]
         await self.advance(11 * unit)
-        for node in ("n2", "n3"):
-            left = await deliveries.claim(QUEUES, node, 10 * unit, 9, takeover_delay=5 * unit)
-            assert (["waiting"] if node == "n2" else []) == [each.id for each in left]
+        for holder in ("n2", "n3"):
+            left = await deliveries.claim(QUEUES, holder, 10 * unit, 9, takeover_delay=5 * unit)
+            assert (["waiting"] if holder == "n2" else []) == [each.id for each in left]
         assert await deliveries.next_due(QUEUES) == self.near(5)
         assert await deliveries.lost("n1", ["held"]) == []
 
@@ -139,7 +139,7 @@ class LeaseContract(StoreBench):
         assert set(await _claimed(deliveries, "n4")) == {"waiting"}
 
     async def test_renewed_lease_lasts(self, deliveries: Deliveries) -> None:
-        """A lease lasts from its renewal, also if it had expired and no node had claimed it."""
+        """A lease lasts from its renewal, also if it had expired and no worker had claimed it."""
         unit = self.unit
         await deliveries.put("a")
         await _claimed(deliveries, "n1", lease=10 * unit)
@@ -153,7 +153,7 @@ class LeaseContract(StoreBench):
         assert await _claimed(deliveries, "n2") == []
 
     async def test_lost_and_renew_return_what_was_lost(self, deliveries: Deliveries) -> None:
-        """Ids that another node holds, cancelled, dropped and unknown ones; the rest is renewed."""
+        """Ids of another holder, cancelled, dropped and unknown ones; the rest is renewed."""
         unit = self.unit
         await deliveries.put("taken")
         await _claimed(deliveries, "n1", lease=10 * unit)
@@ -173,7 +173,7 @@ class LeaseContract(StoreBench):
         assert await _claimed(deliveries, "n3") == []
 
     async def test_only_the_holder_drops_a_delivery(self, deliveries: Deliveries) -> None:
-        """A node that does not hold a delivery, or not any more, cannot drop it."""
+        """A worker that does not hold a delivery, or not any more, cannot drop it."""
         unit = self.unit
         await deliveries.put("a")
         await deliveries.drop("n1", "a")
@@ -239,7 +239,7 @@ class LeaseContract(StoreBench):
         assert await deliveries.backlog("default") == Backlog(0, 2, 0.0)
 
     async def test_backlog_counts_an_expired_lease_as_waiting(self, deliveries: Deliveries) -> None:
-        """A delivery of a dead node waits for another one, since its lease has expired."""
+        """A delivery of a dead worker waits for another one, since its lease has expired."""
         unit = self.unit
         await deliveries.put("a")
         await _claimed(deliveries, "n1", lease=3 * unit)
@@ -271,7 +271,7 @@ class DeliveriesContract(LeaseContract):
         assert await _claimed(deliveries, "n1") == []
 
     async def test_racing_claims_share_the_deliveries(self, deliveries: Deliveries) -> None:
-        """Of many nodes that claim at once, each gets other deliveries."""
+        """Of many workers that claim at once, each gets other deliveries."""
         await asyncio.gather(*(deliveries.put(f"{number}") for number in range(50)))
         shares = await asyncio.gather(*(_claimed(deliveries, f"n{n}", limit=7) for n in range(10)))
 
@@ -321,7 +321,7 @@ class DeliveriesContract(LeaseContract):
         assert len(rest) == 3
 
     async def test_released_delivery_is_due_at_once(self, deliveries: Deliveries) -> None:
-        """A node that does not hold a delivery cannot release it."""
+        """A worker that does not hold a delivery cannot release it."""
         await deliveries.put("a")
         await _claimed(deliveries, "n1")
         await deliveries.release("n2", "a")
@@ -386,16 +386,16 @@ class DeliveriesContract(LeaseContract):
         ids = {str(number) for number in range(60)}
         done: list[str] = []
 
-        async def work(node: str) -> None:
+        async def work(holder: str) -> None:
             with deliveries.news() as news:
                 while len(done) < len(ids):
                     news.clear()
-                    if not (claims := await _claimed(deliveries, node, limit=4)):
+                    if not (claims := await _claimed(deliveries, holder, limit=4)):
                         await news.wait()
                     for id in claims:
-                        await deliveries.drop(node, id)
+                        await deliveries.drop(holder, id)
                         done.append(id)
-                await deliveries.cancel(node)
+                await deliveries.cancel(holder)
 
         async def put_all() -> None:
             await deliveries.put("n1", "never")  # to wake the other at the end
@@ -409,7 +409,7 @@ class DeliveriesContract(LeaseContract):
         assert sorted(ids) == sorted(done)
 
     async def test_backlog_counts_waiting_and_held(self, deliveries: Deliveries) -> None:
-        """Deliveries that wait, also for a delay, are counted apart from those that nodes hold."""
+        """Deliveries that wait, also for a delay, are counted apart from those that are held."""
         assert await deliveries.backlog("default") == Backlog(0, 0, 0.0)
 
         for id in "abc":

@@ -13,7 +13,7 @@ from genmcp.core.job_transitions import (
     untaken,
 )
 from genmcp.core.outcome import Done, Failed, pack, unpack
-from genmcp.core.task import Task, lose_holder
+from genmcp.core.task import Task, lose_engine_node
 from genmcp.core.waiting import ExternalCall, ExternalJob, Following, Job, Work, Working, scheduled
 from genmcp.errors import ContractError, IllegalTransition, WaitTimedOut, WorkerLost
 
@@ -27,14 +27,14 @@ def made(work: Work = JOB, **fields: Any) -> Task:
 
 def held(**fields: Any) -> Task:
     """A task whose job runs in a process of an engine."""
-    return made(**fields).claim(2.0, max_crashes=3, holder="engine-1")
+    return made(**fields).claim(2.0, max_crashes=3, engine_node="engine-1")
 
 
 def test_outcome_on_an_engine_waits_for_a_delivery() -> None:
     """The call continues in a process of the server."""
     settled = held().settle(DONE, 3.0)
 
-    assert (settled.held_delivery, settled.holder, settled.delivery_id) == (None, None, 1)
+    assert (settled.held_delivery, settled.engine_node, settled.delivery_id) == (None, None, 1)
     assert settled.settle(DONE, 4.0) is settled
     assert settled.needs_delivery
 
@@ -44,15 +44,20 @@ def test_release_on_an_engine_is_a_new_delivery() -> None:
     released = held().release(3.0)
 
     assert (released.held_delivery, released.delivery_id, released.due) == (None, 1, 3.0)
-    assert released.claim(4.0, max_crashes=3, holder="engine-2").crashes == 0
+    assert released.claim(4.0, max_crashes=3, engine_node="engine-2").crashes == 0
 
 
 def test_death_of_a_process_of_an_engine_is_a_crash() -> None:
     """The job is submitted again, and writes of the dead process are rejected."""
     task = held()
-    lost = lose_holder(task, 9.0, max_crashes=3)
+    lost = lose_engine_node(task, 9.0, max_crashes=3)
 
-    assert (lost.crashes, lost.holder, lost.held_delivery, lost.delivery_id) == (1, None, None, 1)
+    assert (lost.crashes, lost.engine_node, lost.held_delivery, lost.delivery_id) == (
+        1,
+        None,
+        None,
+        1,
+    )
     with pytest.raises(IllegalTransition):
         lost.check_token(task.fencing_token)
 
@@ -60,7 +65,7 @@ def test_death_of_a_process_of_an_engine_is_a_crash() -> None:
 @pytest.mark.parametrize("fields", [{"on_lost": "fail"}, {"crashes": 3}])
 def test_job_of_a_dead_process_may_be_lost(fields: dict[str, Any]) -> None:
     """If it must not run again, or has killed too many processes."""
-    lost = lose_holder(held(**fields), 9.0, max_crashes=3)
+    lost = lose_engine_node(held(**fields), 9.0, max_crashes=3)
 
     assert lost.outcome is not None
     assert unpack(lost.outcome) == Failed(WorkerLost())
@@ -68,7 +73,7 @@ def test_job_of_a_dead_process_may_be_lost(fields: dict[str, Any]) -> None:
 
 def test_only_a_process_of_an_engine_is_lost_this_way() -> None:
     with pytest.raises(IllegalTransition):
-        lose_holder(made(), 9.0, max_crashes=3)
+        lose_engine_node(made(), 9.0, max_crashes=3)
 
 
 def test_submissions_are_repeated_less_and_less_often() -> None:
@@ -107,7 +112,7 @@ def test_job_that_no_worker_takes_says_so() -> None:
     text = "Waiting for a worker: submitted 2 times, not taken since 1970-01-01 00:00:07+00:00"
 
     assert untaken(task) == text
-    taken = task.claim(101.0, max_crashes=3, holder="engine-1")
+    taken = task.claim(101.0, max_crashes=3, engine_node="engine-1")
     for other in (made(), taken, made(Following(ExternalJob("celery", "7")), submissions=1)):
         assert untaken(other) is None
 

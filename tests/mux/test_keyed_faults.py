@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from genmcp import Continue, MemoryStore, SQLiteStore, ToolError
+from genmcp.core.task import Task
 from genmcp.errors import OverShare, StoreFull, StoreUnavailable
 from genmcp.stores.store import Delete, Op, Put, StoreEntry
 from tests.support.asgi import PATIENCE, TASKS, Client, Connection, until
@@ -247,6 +248,42 @@ async def test_late_failure_spares_the_call_of_a_copy(store: Any) -> None:
         await copy.over()
 
     assert (said(copy), counts.calls) == ("call 1", 1)
+
+
+@pytest.mark.parametrize("kind", ["plain", "job"])
+async def test_repeated_cancellation_spares_the_next_call(store: Any, kind: str) -> None:
+    """The store reports a failure of the first one, which frees the key all the same."""
+    go, next_runs = asyncio.Event(), asyncio.Event()
+    app = serving(counts := Counts(works if kind == "job" else lambda: go), store=store)
+    client, owner = await begin(app), await begin(app, capabilities=TASKS)
+    apply = store.apply
+
+    async def unclear(*ops: Op) -> None:
+        await apply(*ops)
+        record = ops[0]
+        if isinstance(record, Put) and is_record(record) and Task.unpack(record.value).ended:
+            store.apply = apply
+            await next_runs.wait()
+            raise LOST
+
+    async with client.open(keyed(client)) as first:
+        followed = app.mux.tasks.service.records.followed
+        await until(lambda: followed and (Stage.runs if kind == "job" else counts.calls))
+        (id,) = followed
+        store.apply = unclear
+        async with owner.open(owner.request("tasks/cancel", {"taskId": id})) as cancelling:
+            await first.over()
+            async with client.open(keyed(client)) as second:
+                await until(lambda: counts.calls == 2)
+                next_runs.set()
+                await cancelling.over()
+                go.set()
+                Stage.go.set()
+                await second.over()
+
+    assert "cancelled" in first.json["error"]["message"]
+    assert said(second) == ("done worked of 2" if kind == "job" else "call 2")
+    await until(lambda: counts.cancels == (kind == "plain"))
 
 
 async def test_client_that_leaves_while_the_task_is_written(store: Any) -> None:

@@ -99,7 +99,7 @@ class Losses(StepObserver):
     """Counts the takeovers that a process of the server reports."""
 
     def lease_lost(self, task: Task) -> None:
-        lost.append(task.holder)
+        lost.append(task.engine_node)
 
 
 lost: list[str | None] = []
@@ -456,7 +456,7 @@ async def test_job_that_kills_its_processes_is_lost(
         made(
             Working(heavy.job()),
             held_delivery=0,
-            holder="dead",
+            engine_node="dead",
             crashes=3,
             continuation=b"c",
             step=1,
@@ -500,7 +500,9 @@ async def test_queue_belongs_to_one_mux(tmp_path: Path) -> None:
 
 
 def test_record_has_no_bytes_for_engines_by_default() -> None:
+    """Otherwise it has the names that other releases know."""
     task = made(Working(heavy.job()))
+    assert b"holder" in task.claim(1.0, max_crashes=3, engine_node="e").pack()
     assert b"holder" not in task.pack()
     assert b"submissions" not in task.pack()
     assert isinstance(task, Task)

@@ -10,15 +10,16 @@ from typing import Any
 import pytest
 
 from genmcp.core.client_key import client_of
-from genmcp.core.outcome import Failed
+from genmcp.core.outcome import Done, Failed, pack
 from genmcp.core.task import Task
-from genmcp.core.waiting import Job, Working
+from genmcp.core.waiting import Asking, Job, Running, Suspended, Working
 from genmcp.errors import ConfigurationError, OverShare, StoreFull
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.sqlite.store import SQLiteStore
 from genmcp.stores.store import Put, Store
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
+from genmcp.tasks.progress import JobProgress
 from tests.tasks.bench import BOUND, STORES, Bench, ended, made
 
 RAN: list[str] = []
@@ -164,6 +165,39 @@ async def test_client_without_room_for_entries_still_ends_its_tasks() -> None:
     await worker.start()
     assert len(created) >= 29
     assert {(await ended(worker, task.id, "mallory")).end for task in created} == {"completed"}
+    await bench.aclose()
+
+
+async def test_client_without_room_for_events_changes_its_tasks() -> None:
+    """It cancels and answers them, they wait again, and their followers get that."""
+    store = MemoryStore(max_entries=400)
+    bench = Bench(lambda: store)
+    jobs = bench.jobs(queues=("unserved",))
+    of_mallory = client_of("mallory", None)
+    await jobs.create(waiting("mallory", "cancelled"), b"call")
+    await jobs.create(made(Asking({"a": b"{}"}), id="asks", owner="mallory"), b"call")
+    await jobs.create(made(Running("n1"), id="runs", owner="mallory"), b"call")
+    with pytest.raises(OverShare):
+        for number in range(100):
+            await store.apply(Put(f"{number}", b"", client=of_mallory))
+    follower = asyncio.create_task(ended(jobs, "cancelled", "mallory"))
+
+    assert await jobs.cancel("cancelled", "mallory")
+    answered = await jobs.answer("asks", "mallory", {"a": pack(Done("yes"))})
+    held = Working(Job(name="shares.hold", arguments={}))
+    suspended = await jobs.suspend("runs", Suspended(1, b"c", held), fencing_token=0)
+
+    assert (await follower).end == "cancelled"
+    assert answered.settled
+    assert suspended.status == "working"
+    assert (await ended(jobs, "asks", "mallory")).end == "completed"
+    # Each task exceeds the share by its latest event only, however often it changes.
+    for done in range(20):
+        report = JobProgress(float(done))
+        await jobs.progress("runs", report, fencing_token=suspended.fencing_token)
+    assert (await store.usage(of_mallory)).entries <= 100 + 3
+    with pytest.raises(OverShare):
+        await jobs.create(waiting("mallory", "more"), b"call")
     await bench.aclose()
 
 

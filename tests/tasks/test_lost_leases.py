@@ -7,6 +7,7 @@ import pytest
 
 from genmcp.core.waiting import OnLost, Working
 from genmcp.errors import StoreUnavailable
+from genmcp.stores.deliveries import Backlog
 from genmcp.stores.memory import MemoryStore
 from genmcp.tasks.jobs import Run, job
 from tests.tasks.bench import BOUND, Bench, ended, made, opened
@@ -53,6 +54,58 @@ async def test_holder_cannot_release_a_lost_lease(
     assert (1 if on_lost == "rerun" else 0) == runs.qsize()
     assert ("the job of t is lost" in caplog.text) is (on_lost == "fail")
     assert ("a step of t is taken over" in caplog.text) is (on_lost == "rerun")
+    await bench.aclose()
+
+
+async def test_job_waits_for_its_first_run_to_end() -> None:
+    """However often the lease is lost while that cleans up: it never runs twice at once."""
+    begun, cancelled, cleaned = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    attempts: list[int] = []
+
+    @job(name="taken.cleans")
+    async def cleans(run: Run) -> bool:
+        attempts.append(run.attempt)
+        begun.set()
+        if run.attempt > 1:
+            return cleaned.is_set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+            await cleaned.wait()
+        return False
+
+    @job(name="taken.other")
+    async def other(run: Run) -> None: ...
+
+    now = 0.0
+    store = MemoryStore(clock=lambda: now)
+    deliveries = store.deliveries
+    bench = Bench(lambda: store)
+    jobs = bench.jobs(store=store)
+    await jobs.create(made(Working(cleans.job())), b"")
+
+    async def one_is_held() -> None:
+        while True:
+            if await deliveries.backlog("default") == Backlog(0, 1, 0.0):
+                return
+            await asyncio.sleep(0.01)
+
+    async with asyncio.timeout(BOUND):
+        await begun.wait()
+        for turn in range(2):
+            now += 100.0
+            (delivery,) = await deliveries.claim(["default"], "thief", 30.0, 1)
+            await deliveries.put(f"news {turn}")
+            await one_is_held()  # the process has seen that its lease is lost
+            await cancelled.wait()
+            await deliveries.release("thief", delivery.id)
+            await one_is_held()  # and has it again
+        await jobs.create(made(Working(other.job()), id="t2"), b"")
+        await ended(jobs, "t2")
+        assert attempts == [1]
+        cleaned.set()
+        assert (await ended(jobs)).result == b"true"
     await bench.aclose()
 
 

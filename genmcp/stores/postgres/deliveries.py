@@ -35,31 +35,31 @@ _PUT: Final = StatementKind(
     results=_without_results,
 )
 _CLAIM: Final = single(
-    "SELECT * FROM genmcp.claim(%(queues)s::text[], %(node)s, %(lease)s, %(limit)s, %(delay)s,"
+    "SELECT * FROM genmcp.claim(%(queues)s::text[], %(holder)s, %(lease)s, %(limit)s, %(delay)s,"
     " %(started)s, %(most)s, %(owners)s::text[], %(held)s::bigint[], %(full)s::text[], %(now)s)"
 )
 _RENEW: Final = single(
     "WITH mine AS (SELECT id FROM genmcp.deliveries"
-    "  WHERE id = ANY (%(ids)s::text[]) AND node = %(node)s ORDER BY id FOR UPDATE)"
+    "  WHERE id = ANY (%(ids)s::text[]) AND node = %(holder)s ORDER BY id FOR UPDATE)"
     " UPDATE genmcp.deliveries AS d SET due = genmcp.clock(%(now)s) + %(lease)s, turn = NULL"
     " FROM mine WHERE d.id = mine.id RETURNING d.id"
 )
 _HELD: Final = single(
-    "SELECT id FROM genmcp.deliveries WHERE id = ANY (%(ids)s::text[]) AND node = %(node)s"
+    "SELECT id FROM genmcp.deliveries WHERE id = ANY (%(ids)s::text[]) AND node = %(holder)s"
 )
 _RELEASE: Final = single(
     "WITH released AS (UPDATE genmcp.deliveries"
     "  SET node = NULL, due = genmcp.clock(%(now)s), turn = NULL"
-    "  WHERE id = %(id)s AND node = %(node)s RETURNING queue)"
+    "  WHERE id = %(id)s AND node = %(holder)s RETURNING queue)"
     " SELECT genmcp.tell_queues(ARRAY[queue])::text FROM released"
 )
 _DROP: Final = StatementKind(
     sql="DELETE FROM genmcp.deliveries AS d"
-    " USING unnest(%(ids)s::text[], %(nodes)s::text[]) AS h(id, node)"
+    " USING unnest(%(ids)s::text[], %(holders)s::text[]) AS h(id, node)"
     " WHERE d.id = h.id AND d.node = h.node",
     parameters=lambda items: {
         "ids": [item["id"] for item in items],
-        "nodes": [item["node"] for item in items],
+        "holders": [item["holder"] for item in items],
     },
     results=_without_results,
 )
@@ -92,7 +92,7 @@ class PostgresDeliveries(Deliveries):
     async def claim(
         self,
         queues: Collection[str],
-        node: str,
+        holder: str,
         lease: float,
         limit: int,
         *,
@@ -104,7 +104,7 @@ class PostgresDeliveries(Deliveries):
             _CLAIM,
             {
                 "queues": _texts(queues),
-                "node": node,
+                "holder": holder,
                 "lease": lease,
                 "limit": limit,
                 "delay": takeover_delay,
@@ -118,19 +118,19 @@ class PostgresDeliveries(Deliveries):
         )
         return [Delivery(*map(from_text, row)) for row in rows]
 
-    async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
-        item = {"node": node, "ids": _texts(ids), "lease": lease}
+    async def renew(self, holder: str, ids: Collection[str], lease: float) -> Collection[str]:
+        item = {"holder": holder, "ids": _texts(ids), "lease": lease}
         return _without(ids, await self._request(_RENEW, item))
 
-    async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
-        item = {"node": node, "ids": _texts(ids)}
+    async def lost(self, holder: str, ids: Collection[str]) -> Collection[str]:
+        item = {"holder": holder, "ids": _texts(ids)}
         return _without(ids, await self._request(_HELD, item))
 
-    async def release(self, node: str, id: str) -> None:
-        await self._request(_RELEASE, {"node": node, "id": to_text(id)})
+    async def release(self, holder: str, id: str) -> None:
+        await self._request(_RELEASE, {"holder": holder, "id": to_text(id)})
 
-    async def drop(self, node: str, id: str) -> None:
-        await self._request(_DROP, {"node": node, "id": to_text(id)})
+    async def drop(self, holder: str, id: str) -> None:
+        await self._request(_DROP, {"holder": holder, "id": to_text(id)})
 
     async def cancel(self, id: str) -> None:
         await self._request(_CANCEL, {"id": to_text(id)})

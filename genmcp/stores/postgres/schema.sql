@@ -74,6 +74,7 @@ CREATE TABLE genmcp.accounts (
 CREATE INDEX accounts_merge ON genmcp.accounts (shard, name) WHERE entries <= 0;
 
 -- A due delivery has a turn, and deliveries are claimed in the order of turns: see deliveries.py.
+-- node: the holder of its lease.
 CREATE TABLE genmcp.deliveries (
     id text COLLATE "C" PRIMARY KEY,
     number bigint GENERATED ALWAYS AS IDENTITY,
@@ -343,7 +344,8 @@ $$;
 -- Return an account that a write fills beyond its limit: name "n", and usage before the write ("e",
 -- "s"); null if there is room.
 --
--- p_limits: a JSON array of accounts with name "n", and limits of entries "e" and of bytes "s".
+-- p_limits: a JSON array of accounts with name "n", and limits of entries "e" (null: none)
+--   and of bytes "s".
 CREATE FUNCTION genmcp.excess(
     p_limits jsonb, p_slack bigint, p_growth genmcp.growth[], p_batch genmcp.growth[]
 ) RETURNS jsonb LANGUAGE plpgsql AS $$
@@ -541,7 +543,7 @@ END
 $$;
 
 -- Claim due deliveries. p_started: when the caller began, by the clock of the server; null: not
--- checked. p_owners, p_held: how many deliveries of these owners the node has; p_most: the limit.
+-- checked. p_owners, p_held: how many deliveries of these owners p_node has; p_most: the limit.
 -- Sorts are disabled: the first deliveries are read in the order of deliveries_turn. Otherwise the
 -- planner, which does not know how many owners are in p_full, sorts the whole queue for each claim.
 CREATE FUNCTION genmcp.claim(

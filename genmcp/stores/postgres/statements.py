@@ -138,6 +138,7 @@ def _apply_parameters(items: Sequence[tuple[Sequence[Op], Room]]) -> dict[str, o
     values: list[bytes] = []
     writes = []
     for ops, room in items:
+        # JSON has no `inf`, which becomes null: no number of entries exceeds that.
         limits = [
             {"n": to_text(each.account), "e": each.entries, "s": each.size} for each in room.limits
         ]

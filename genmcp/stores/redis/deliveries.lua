@@ -1,13 +1,13 @@
 -- The deliveries: ARGV[4] is the operation, ARGV[5] its arguments.
 --
---   d:<id>     a delivery: {queue, owner, node or "", when it is due or its lease expires, number,
+--   d:<id>     a delivery: {queue, owner, holder or "", when it is due or its lease expires, number,
 --              place}. Places: `w` waits for its delay, `h` is held, `f` is due, or its lease has
 --              expired
 --   w:<queue>, h:<queue>  sorted sets of ids by time
 --   f:<length>:<queue><owner>  sorted set of the due deliveries of an owner by time, and number
 --   o:<queue>  sorted set of the owners with due deliveries: the first one is served next, and then
 --              moves behind the others
---   s:<queue>  set of the ids in `f` that a node still holds, because its lease has expired
+--   s:<queue>  set of the ids in `f` that a worker still holds, because its lease has expired
 --   number     counter of deliveries and of turns
 local operation, args = ARGV[4], unpacked(ARGV[5])
 local PROMOTED = 100  -- deliveries that a claim moves to `f` at most, or as many as it may claim
@@ -95,8 +95,8 @@ local function first_of(queue, is_full, full)
   end
 end
 
-local function claim(queues, node, lease, limit, extension, started, share, held)
-  -- A claim that was under way for long: other nodes may have been unable to renew their leases.
+local function claim(queues, holder, lease, limit, extension, started, share, held)
+  -- A claim that was under way for long: other workers may have been unable to renew their leases.
   if real - started > lease / 3 then extension = lease end
   local counts, full = {}, 0
   for owner, count in pairs(held) do
@@ -120,7 +120,7 @@ local function claim(queues, node, lease, limit, extension, started, share, held
     if not first then break end
     local row = find(id)
     take_out(id, row)
-    row[3] = node
+    row[3] = holder
     put_at(id, row, 'h', now + lease)
     call('ZADD', P .. 'o:' .. queue, 'XX', call('INCR', P .. 'number'), owner)
     counts[owner] = (counts[owner] or 0) + 1
@@ -186,11 +186,11 @@ elseif operation == 'cancel' then
   return 1
 end
 -- The operations of a holder: renew, lost, release, drop.
-local node, lease, lost = args[1], args[3], {}
+local holder, lease, lost = args[1], args[3], {}
 if operation ~= 'lost' then allow_full_memory() end
 for _, id in ipairs(args[2]) do
   local row = find(id)
-  if not row or row[3] ~= node then
+  if not row or row[3] ~= holder then
     lost[#lost + 1] = id
   elseif operation == 'renew' then
     take_out(id, row)

@@ -28,7 +28,7 @@ class RedisDeliveries(Deliveries):
     async def claim(
         self,
         queues: Collection[str],
-        node: str,
+        holder: str,
         lease: float,
         limit: int,
         *,
@@ -38,22 +38,22 @@ class RedisDeliveries(Deliveries):
         started, extension = micros(self._connections.here().clock.real()), micros(takeover_delay)
         most, held = (-1, {}) if share is UNBOUNDED else (share.most, share.held)
         times = (micros(lease), limit, extension, started)
-        claimed = await self._run("claim", tuple(queues), node, *times, most, held)
+        claimed = await self._run("claim", tuple(queues), holder, *times, most, held)
         names = [each.decode() for each in claimed]
         return [Delivery(*row) for row in zip(names[::3], names[1::3], names[2::3], strict=True)]
 
-    async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
-        lost = await self._run("renew", node, tuple(ids), micros(lease))
+    async def renew(self, holder: str, ids: Collection[str], lease: float) -> Collection[str]:
+        lost = await self._run("renew", holder, tuple(ids), micros(lease))
         return [id.decode() for id in lost]
 
-    async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
-        return [id.decode() for id in await self._run("lost", node, tuple(ids), 0)]
+    async def lost(self, holder: str, ids: Collection[str]) -> Collection[str]:
+        return [id.decode() for id in await self._run("lost", holder, tuple(ids), 0)]
 
-    async def release(self, node: str, id: str) -> None:
-        await self._run("release", node, (id,), 0)
+    async def release(self, holder: str, id: str) -> None:
+        await self._run("release", holder, (id,), 0)
 
-    async def drop(self, node: str, id: str) -> None:
-        await self._run("drop", node, (id,), 0)
+    async def drop(self, holder: str, id: str) -> None:
+        await self._run("drop", holder, (id,), 0)
 
     async def cancel(self, id: str) -> None:
         await self._run("cancel", id)

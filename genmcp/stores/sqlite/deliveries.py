@@ -49,7 +49,7 @@ class SQLiteDeliveries(Deliveries):
     async def claim(
         self,
         queues: Collection[str],
-        node: str,
+        holder: str,
         lease: float,
         limit: int,
         *,
@@ -64,7 +64,7 @@ class SQLiteDeliveries(Deliveries):
 
         def change(transaction: Transaction) -> list[Delivery]:
             until, counts = transaction.now + lease, Counter(share.held)
-            # If this claim had to wait for long, other nodes may have been unable to renew leases.
+            # If this claim had to wait for long, others may have been unable to renew their leases.
             if extension := lease if steady() - started > lease / 3 else takeover_delay:
                 _extend_expired(transaction, queues, transaction.now + extension)
             due = [*map(partial(_due, transaction, limit, full), queues)]
@@ -77,37 +77,37 @@ class SQLiteDeliveries(Deliveries):
                 counts[owner] += 1
                 transaction.execute(
                     "UPDATE deliveries SET node = ?, due = ?, turn = NULL WHERE number = ?",
-                    (node, until, number),
+                    (holder, until, number),
                 )
                 claimed.append(Delivery(id, queue, owner))
             return claimed
 
         return await self._database.write(change)
 
-    async def renew(self, node: str, ids: Collection[str], lease: float) -> Collection[str]:
+    async def renew(self, holder: str, ids: Collection[str], lease: float) -> Collection[str]:
         def change(transaction: Transaction) -> list[str]:
             until = transaction.now + lease
-            return [id for id in ids if not _transfer(transaction, node, id, node, until)]
+            return [id for id in ids if not _transfer(transaction, holder, id, holder, until)]
 
         return await self._database.write(change)
 
-    async def lost(self, node: str, ids: Collection[str]) -> Collection[str]:
+    async def lost(self, holder: str, ids: Collection[str]) -> Collection[str]:
         def query(connection: Connection, now: float) -> list[str]:
-            return [id for id in ids if _queue_and_holder(connection, id)[1] != node]
+            return [id for id in ids if _queue_and_holder(connection, id)[1] != holder]
 
         return await self._database.read(query)
 
-    async def release(self, node: str, id: str) -> None:
+    async def release(self, holder: str, id: str) -> None:
         def change(transaction: Transaction) -> None:
-            if _transfer(transaction, node, id, None, transaction.now):
+            if _transfer(transaction, holder, id, None, transaction.now):
                 queue, _ = _queue_and_holder(transaction, id)
                 transaction.queues.add(queue)
 
         await self._database.write(change)
 
-    async def drop(self, node: str, id: str) -> None:
+    async def drop(self, holder: str, id: str) -> None:
         def change(transaction: Transaction) -> None:
-            transaction.execute("DELETE FROM deliveries WHERE id = ? AND node = ?", (id, node))
+            transaction.execute("DELETE FROM deliveries WHERE id = ? AND node = ?", (id, holder))
 
         await self._database.write(change)
 
@@ -218,15 +218,15 @@ def _next_turn(transaction: Transaction, queue: str, owner: str) -> int:
 
 
 def _queue_and_holder(source: Source, id: str) -> tuple[Any, Any]:
-    """Return the queue of *id* and the node that holds it; None for those that do not exist."""
+    """Return the queue of *id* and its holder; None for those that do not exist."""
     row = source.execute("SELECT queue, node FROM deliveries WHERE id = ?", (id,)).fetchone()
     return row or (None, None)
 
 
-def _transfer(transaction: Transaction, node: str, id: str, holder: str | None, due: float) -> bool:
-    """Give the delivery that *node* holds to *holder*; return False if *node* does not hold it."""
+def _transfer(transaction: Transaction, holder: str, id: str, to: str | None, due: float) -> bool:
+    """Give the delivery that *holder* has to *to*; return False if *holder* does not have it."""
     changed = transaction.execute(
         "UPDATE deliveries SET node = ?, due = ?, turn = NULL WHERE id = ? AND node = ?",
-        (holder, due, id, node),
+        (to, due, id, holder),
     )
     return changed.rowcount > 0

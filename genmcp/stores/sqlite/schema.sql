@@ -22,7 +22,7 @@ CREATE INDEX logs_by_deadline ON logs (deadline);
 CREATE TABLE events (id INTEGER PRIMARY KEY, log INTEGER NOT NULL, data BLOB NOT NULL);
 CREATE INDEX events_by_log ON events (log, id);
 
--- A due delivery has a turn: see deliveries.py.
+-- A due delivery has a turn: see deliveries.py. node: the holder of its lease.
 CREATE TABLE deliveries (
     number INTEGER PRIMARY KEY, id TEXT NOT NULL UNIQUE, queue TEXT NOT NULL, node TEXT,
     due REAL NOT NULL, owner TEXT NOT NULL, turn INTEGER
