@@ -197,6 +197,7 @@ class CallContext(CallState, kw_only=True, eq=False):
 
     The mux and the transports share it. sink: replaced when the call becomes a task. static, given:
     the assigns of the mux, and of one of several servers of it. marks: those of each telemetry.
+    step: the step of the task when the call began; an earlier call with its idempotency key had it.
     promoting: the asyncio.Task in which a promotion accesses the store, if one does now.
     """
 
@@ -207,6 +208,7 @@ class CallContext(CallState, kw_only=True, eq=False):
     static: Mapping[str, Any] | None = None
     given: Mapping[str, Any] | None = None
     marks: Sequence[tuple[Any, Any]] = ()
+    step: int = 0
     promoting: "asyncio.Task[None] | None" = None
     _assigns: "_Assigns | None" = None
 

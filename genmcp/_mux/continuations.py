@@ -348,6 +348,7 @@ class Continuations:
         """
         caller = request_channel.context.caller
         context = self._context(task, TaskCaller(caller.client_key, caller.copied))
+        context.step = task.step
         context.restore(request_channel.context.own_assigns)
         channel = Channel(request_channel.request, context, request_channel.access)
 
@@ -557,7 +558,8 @@ def _next(
         own = store_types("channel.assigns", own)
     if last is None:
         id, key = secrets.token_urlsafe(12), channel.request.key
-        continuation = Continuation(id, 1, key, step.tag, own, release=release)
+        first = channel.context.step + 1
+        continuation = Continuation(id, first, key, step.tag, own, release=release)
     else:
         continuation = last.then(step.tag, own, release)
     if step.method is not None:

@@ -27,7 +27,8 @@ class AskedQuestion(msgspec.Struct, frozen=True, array_like=True):
 class Continuation(msgspec.Struct, frozen=True, array_like=True):
     """The state of a call that waits.
 
-    id: random, and the same for the life of the call. step: the number of the wait, counted from 1.
+    id: random, and the same for the life of the call. step: the number of the wait, counted from 1;
+    after those of an earlier call whose idempotency key is free again.
     key: the tool, prompt or URI that the request names. tag, assigns: those of the tool. asked,
     answers: the questions to the client, and its answers so far, as JSON by their names.
     alone: whether there is one question; then the tool gets its answer without a key. names: every

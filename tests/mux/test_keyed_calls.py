@@ -14,10 +14,13 @@ from genmcp import (
     Limits,
     McpError,
     MemoryStore,
+    Run,
     SQLiteStore,
     Suite,
     ToolError,
     elicit,
+    gather,
+    job,
     prompt,
     result,
     tool,
@@ -406,6 +409,28 @@ async def test_cancelled_task_frees_the_key(does: str) -> None:
     assert (await over(owner, id))["status"] == "cancelled"
     assert await call(copy) == "call 2"
     assert (await over(owner, id))["status"] == "completed"
+
+
+async def test_call_after_a_cancelled_one_has_jobs_of_its_own() -> None:
+    """It does not wait for the earlier ones; and `run.id` is the key of work elsewhere."""
+    ids, go = list[str](), asyncio.Event()
+
+    @job
+    async def counting(run: Run) -> int:
+        ids.append(run.id)
+        await go.wait()
+        return len(ids)
+
+    counts = Counts(lambda: Continue("got", gather(counting.job(), counting.job())))
+    owner = await begin(serving(counts), capabilities=TASKS)
+    id = (await handle(owner))["taskId"]
+    await until(lambda: len(ids) == 2)
+    await owner.send(cancel(owner, id))
+    go.set()
+
+    await handle(owner)
+    assert (await over(owner, id))["result"]["content"][0]["text"].endswith("of 2")
+    assert len(set(ids)) == len(ids) == 4
 
 
 def records(app: Endpoint) -> list[str]:
