@@ -67,14 +67,14 @@ class JobLimits:
             return ()
         job, limits = task.work.job, []
         if job.limit:
-            limits.append(self._limit(f"job {job.name} {job.limit_key}".rstrip(), job.limit))
+            limits.append(self._limit(job.limit, "job", job.name, job.limit_key))
         if (most := self._options.queue_limits.get(job.queue)) is not None:
-            limits.append(self._limit(f"queue {job.queue}", most))
+            limits.append(self._limit(most, "queue", job.queue))
         return limits
 
-    def _limit(self, name: str, most: int) -> JobLimit:
-        # A digest, since names may contain any character and have any length.
-        digest = sha256(name.encode()).hexdigest()[:32]
+    def _limit(self, most: int, *name: str) -> JobLimit:
+        # A digest, since names have any length; of their encoding, which separates them.
+        digest = sha256(_encode(name)).hexdigest()[:32]
         return JobLimit(f"{self._records.prefix}slots:{digest}", most)
 
     async def acquire(self, task: Task) -> bool:

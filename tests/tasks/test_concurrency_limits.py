@@ -205,6 +205,16 @@ async def hold(jobs: TaskService, limit: JobLimit, slot: Slot) -> None:
     await jobs.records.store.apply(Put(limit.key, msgspec.msgpack.encode([slot])))
 
 
+async def test_keys_with_spaces_are_kept_apart(tmp_path: Path) -> None:
+    """The tool may take them from its arguments: no client waits for the job of another."""
+    async with opened("memory", tmp_path) as bench:
+        jobs = bench.jobs()
+        for number, document in enumerate(("report", "report ", "report\n")):
+            await create(jobs, f"t{number}", index.job(document, str(number)))
+
+        assert sorted([await room.next() for _ in range(3)]) == ["0", "1", "2"]
+
+
 async def test_limits_leave_no_records(bench: Bench) -> None:
     """There may be a key for each document."""
     jobs = bench.jobs()
