@@ -35,14 +35,18 @@ class StillRuns(asyncio.CancelledError):
 
 
 class ThreadCall:
-    """One call of a `def` job in a thread. Created on the event loop that waits for it."""
+    """One call of a `def` job in a thread. Created on the event loop that waits for it.
+
+    Attributes:
+        ended: done when the call has ended, if it was made.
+    """
 
     def __init__(self, call: Callable[[], Any]) -> None:
         self._call = call
         self._loop = asyncio.get_running_loop()
         self._lock = Lock()
         self._started = self._cancelled = False
-        self._ended = asyncio.Event()
+        self.ended: asyncio.Future[None] = self._loop.create_future()
 
     def __call__(self) -> Any:
         """Make the call, in the thread, unless it was cancelled before."""
@@ -57,19 +61,17 @@ class ThreadCall:
             raise RuntimeError("StopIteration was raised by a job that ran in a thread") from error
         finally:
             with suppress(RuntimeError):  # the loop was closed, and has no waiter any more
-                self._loop.call_soon_threadsafe(self._ended.set)
+                self._loop.call_soon_threadsafe(self.ended.set_result, None)
 
     @property
     def runs(self) -> bool:
         """Whether the call is running in a thread."""
-        return self._started and not self._ended.is_set()
+        return self._started and not self.ended.done()
 
     async def wait(self, timeout: float) -> bool:
         """Wait up to *timeout* seconds for the thread to end; return whether it has ended."""
         if self.runs:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(timeout):
-                    await self._ended.wait()
+            await asyncio.wait({self.ended}, timeout=timeout)
         return not self.runs
 
     async def cancel(self, timeout: float) -> bool:

@@ -7,7 +7,7 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from random import random
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -63,19 +63,19 @@ class JobRunner:
         self._options = options
         self._environment = environment
         self._retry = writer.retry.retry_until_written
-        self.limits = JobLimits(writer.records, writer.heartbeats, options)
+        self.limits = JobLimits(writer.records, writer.heartbeats.presence, options)
         self.schedules = ScheduledJobs(writer, options.schedules)
 
     async def attempt(self, held: HeldTask, task: Task, job: Job) -> Task:
         """Make an attempt at a job; return the task settled, or waiting for another delivery."""
         if task.parent is not None:
             await self._retry(partial(self._parts.check_wanted, held, task.parent))
-        work, limits = task.work, self.limits.of(task)
+        work = task.work
         assert isinstance(work, Working)
-        if limits and not await self._retry(partial(self.limits.acquire, task)):
+        if not await self._retry(partial(self.limits.acquire, task)):
             parking = partial(park_job, delay=pause_for_slot(work.waited))
             return await self._retry(partial(held.change, parking))
-        try:
+        async with self.limits.held(task) as running:
             if work.deadline is not None:
                 left = work.deadline - self._writer.records.now()
                 if left <= 0:
@@ -84,18 +84,14 @@ class JobRunner:
             if task.schedule is not None:
                 await self._retry(partial(self.schedules.begin, held, task))
             with self._environment.observer.job_attempt(task) as report:
-                result = await self._run(held, task, work, job)
+                result = await self._run(held, task, job, running)
                 report(result.outcome)
             return await self._writer.settle(held, partial(_after_attempt, result))
-        finally:
-            # If the store fails, the jobs that wait find out by themselves. An exception must
-            # arrive as it is: it decides whether the step is handed over.
-            with suppress(StoreError):
-                if limits:
-                    await self.limits.release(task)
 
-    async def _run(self, held: HeldTask, task: Task, work: Working, job: Job) -> AttemptResult:
-        """Run the function of *job*, and return its outcome.
+    async def _run(
+        self, held: HeldTask, task: Task, job: Job, running: list["asyncio.Future[Any]"]
+    ) -> AttemptResult:
+        """Run the function of *job*, and return its outcome; add to *running* what still runs.
 
         Raises:
             NotRunnableHere: this process has no such function, or none that takes these arguments.
@@ -104,7 +100,8 @@ class JobRunner:
             StillRuns: the attempt was cancelled, and the thread of the function continues.
             asyncio.CancelledError: the attempt was cancelled, and so is the function.
         """
-        name = f"job {job.name}"
+        name, work = f"job {job.name}", task.work
+        assert isinstance(work, Working)
         function, arguments = function_of(job, partial(self._environment.owner, task))
         progress = ProgressWriter(held.write_progress, lambda: working.cancel())
         run = self._run_of(held, task, job, progress, function.state_codec)
@@ -123,7 +120,9 @@ class JobRunner:
                 raise StillRuns from error
             raise
         finally:
+            running.append(working)  # one that ignores its cancellation still runs
             if thread is not None and thread.runs:
+                running.append(thread.ended)
                 logger.warning("%s continues in its thread until it reports or returns", name)
         if progress.rejected:
             raise IllegalTransition("progress", "ended, or taken over by another process")

@@ -135,6 +135,7 @@ class TaskService:
         *within* shortens `JobOptions.shutdown_grace`, in seconds.
         """
         await self.worker.aclose(within=within)
+        self.runner.jobs.limits.close()
         await self._retry.aclose()
         for engine in self._engines.values():
             await engine.aclose()

@@ -2,7 +2,9 @@
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +13,14 @@ import pytest
 
 from genmcp.core.task import Task
 from genmcp.core.waiting import Job, Working
-from genmcp.errors import ConfigurationError
-from genmcp.stores.store import Put
-from genmcp.tasks.job_limits import JobLimit, Slot
+from genmcp.errors import ConfigurationError, StoreUnavailable
+from genmcp.stores.memory import MemoryStore
+from genmcp.stores.store import Put, Store
+from genmcp.tasks.job_limits import Slot
 from genmcp.tasks.jobs import Run, job
 from genmcp.tasks.options import JobOptions
 from genmcp.tasks.service import TaskService
+from tests.support.asgi import until as until_true
 from tests.tasks.bench import ALL_STORES, BOUND, Bench, ended, made, opened, until
 from tests.tasks.test_jobs_processes import client, running
 
@@ -56,10 +60,22 @@ class Room:
 room: Room
 
 
+begun: list[str] = []
+go = threading.Event()
+
+
 @pytest.fixture(autouse=True)
 async def _room() -> None:
     global room
     room = Room()
+
+
+@pytest.fixture(autouse=True)
+def _released() -> Iterator[None]:
+    go.clear()
+    begun.clear()
+    yield
+    go.set()
 
 
 @job(limit_key="document")
@@ -78,6 +94,27 @@ async def render(run: Run, name: str) -> str:
 async def train(run: Run, name: str) -> str:
     await room.enter(name)
     return name
+
+
+@job(limit=1)
+def scan(run: Run, name: str) -> None:
+    begun.append(name)
+    go.wait(BOUND)
+
+
+@job(limit=1, timeout=0.05)
+def late(run: Run, name: str) -> None:
+    begun.append(name)
+    go.wait(BOUND)
+
+
+@job(limit=1)
+async def stubborn(run: Run, name: str) -> None:
+    """Ignore each cancellation."""
+    begun.append(name)
+    while not go.is_set():
+        with suppress(asyncio.CancelledError):
+            await asyncio.sleep(0.01)
 
 
 @job
@@ -175,34 +212,113 @@ async def test_slot_of_a_cancelled_job_is_given_to_the_next(bench: Bench) -> Non
     assert room.most == 1
 
 
-async def test_slot_of_a_lost_job_is_taken(bench: Bench) -> None:
-    """Its task has expired, or ended in a process that died before it released the slot."""
+@pytest.mark.parametrize("work", [scan, late, stubborn])
+async def test_slot_is_kept_until_the_function_ends(tmp_path: Path, work: Any) -> None:
+    """It runs on in its thread, or ignores that it was cancelled or has timed out."""
+    async with opened("memory", tmp_path) as bench:
+        jobs = bench.jobs(lease=0.3, cancel_grace=0.05)
+        await create(jobs, "t1", work.job("a"))
+        await until_true(lambda: begun == ["a"], pause=0.01)
+        if work is not late:
+            await jobs.cancel("t1", None)
+        await ended(jobs, "t1")
+
+        await create(jobs, "t2", work.job("b"))
+        await until(jobs, lambda task: waited(task) > 0.9, "t2")
+        assert begun == ["a"]
+
+        go.set()
+        await until_true(lambda: begun == ["a", "b"], pause=0.01)
+
+
+async def test_lost_worker_leaves_the_slot_of_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was suspended, another process has taken its job over, and it ends the job afterwards."""
+    async with opened("sqlite", tmp_path) as bench:
+        one, other = bench.jobs("n1", lease=0.3), bench.jobs("n2", lease=0.3)
+        await create(one, "t1", index.job("report", "a"))
+        assert await room.next() == "a"
+        with monkeypatch.context() as suspended:
+            suspend(one.records.store, suspended)
+            await other.start()
+            assert await room.next() == "a"
+            assert room.inside == 2
+        await until_true(lambda: room.inside == 1, pause=0.01)
+
+        await create(other, "t2", index.job("report", "b"))
+        await until(other, lambda task: waited(task) > 0.9, "t2")
+        assert room.inside == 1
+
+        room.leave("a")
+        assert await room.next() == "b"
+
+
+def suspend(store: Store, patch: pytest.MonkeyPatch) -> None:
+    """Let a process neither read nor write, as if it did not run."""
+
+    async def away(*_: object, **options: object) -> None:
+        raise StoreUnavailable("suspended")
+
+    for part, names in (
+        (store, ("get", "apply", "touch")),
+        (store.deliveries, ("claim", "renew", "lost")),
+    ):
+        for name in names:
+            patch.setattr(part, name, away)
+
+
+async def test_slot_of_a_dead_process_lapses(bench: Bench) -> None:
+    """Although its job waits for another process."""
     jobs = bench.jobs(lease=0.3)
     work = index.job("report", "a")
     (limit,) = jobs.runner.jobs.limits.of(made(Working(work)))
-    await hold(jobs, limit, Slot("gone.1", "n1"))
+    slot = Slot("t0.0", 1, jobs.records.now() + 0.3)
+    await jobs.records.store.apply(Put(limit.key, msgspec.msgpack.encode([slot])))
 
     await create(jobs, "t1", work)
 
     assert await room.next() == "a"
+    assert jobs.records.now() >= slot.until
 
 
-async def test_slot_of_a_dead_process_is_free(bench: Bench) -> None:
-    """Although its job waits for another process that serves its queue."""
-    jobs = bench.jobs(lease=0.3)
-    lost = made(Working(index.options(queue="unserved").job("report", "lost")), id="t0")
-    (limit,) = jobs.runner.jobs.limits.of(lost)
-    await jobs.records.create(lost.claim(1.0, max_crashes=3), None)
-    await hold(jobs, limit, Slot("t0.0", "a dead process"))
+async def test_slot_outlives_the_retention(tmp_path: Path) -> None:
+    """A job may run for weeks."""
+    async with opened("memory", tmp_path) as bench:
+        jobs = bench.jobs(retention=1.0)
+        await create(jobs, "t1", index.job("report", "a"))
+        assert await room.next() == "a"
+        await create(jobs, "t2", index.job("report", "b"))
+        await until(jobs, lambda task: waited(task) > 1.5, "t2")
 
-    await create(jobs, "t1", index.job("report", "a"))
-
-    assert await room.next() == "a"
+        assert room.entered.empty()
 
 
-async def hold(jobs: TaskService, limit: JobLimit, slot: Slot) -> None:
-    """Write the record of a limit as the process of *slot* has left it."""
-    await jobs.records.store.apply(Put(limit.key, msgspec.msgpack.encode([slot])))
+async def test_slot_of_a_job_that_is_lost_expires() -> None:
+    """Its process was killed, and no other job of its key comes."""
+    now = 1000.0
+    store = MemoryStore(clock=lambda: now)
+    bench = Bench(lambda: store)
+    jobs = bench.jobs(retention=60.0)
+    task = made(Working(index.job("report", "a"))).claim(now, max_crashes=0)
+    (limit,) = jobs.runner.jobs.limits.of(task)
+    assert await jobs.runner.jobs.limits.acquire(task)
+    now += 59.0
+    assert await store.get(limit.key) is not None
+    now += 2.0
+
+    assert await store.get(limit.key) is None
+    await bench.aclose()
+
+
+async def test_keys_with_spaces_are_kept_apart(tmp_path: Path) -> None:
+    """The tool may take them from its arguments: no client waits for the job of another."""
+    async with opened("memory", tmp_path) as bench:
+        jobs = bench.jobs()
+        for number, document in enumerate(("report", "report ", "report\n")):
+            await create(jobs, f"t{number}", index.job(document, str(number)))
+
+        assert sorted([await room.next() for _ in range(3)]) == ["0", "1", "2"]
 
 
 async def test_limits_leave_no_records(bench: Bench) -> None:

@@ -6,6 +6,7 @@ The engine here is a list of ids, and the test is its worker. Real engines: test
 import asyncio
 import os
 import re
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
@@ -103,6 +104,7 @@ class Losses(StepObserver):
 
 
 lost: list[str | None] = []
+released = threading.Event()
 started: "asyncio.Queue[int]"
 go: asyncio.Event
 
@@ -130,6 +132,11 @@ async def heavy(run: Run, fails: bool = False) -> str:
 @job(queue="heavy", timeout=0.05)
 async def endless(run: Run) -> None:
     await asyncio.Event().wait()
+
+
+@job(queue="heavy", limit=1, timeout=0.05)
+def blocking(run: Run) -> None:
+    released.wait(BOUND)
 
 
 @job(queue="heavy", limit=1)
@@ -280,10 +287,29 @@ async def test_limit_on_jobs_holds_on_an_engine(
         assert (await ended(server, id)).result == b'"limited"'
 
 
+async def test_thread_on_an_engine_keeps_its_slot(
+    queue: Ids, server: TaskService, run: RunJob
+) -> None:
+    """Its job has timed out, and its process may run no other job meanwhile."""
+    released.clear()
+    await begin(server, work=Working(blocking.job()))
+    with pytest.raises(AttemptFailed):
+        await run(await queue.next_id())
+    kept_until = (await ended(server)).updated + 2 * LEASE
+
+    await begin(server, id="t2", work=Working(blocking.job()))
+    while (await server.records.get("t2")).updated < kept_until:
+        assert await run(await queue.next_id()) != "completed"
+    released.set()
+    while await run(await queue.next_id()) != "completed":
+        pass
+    await ended(server, "t2")
+
+
 async def test_limit_counts_jobs_on_engines_and_servers(
     queue: Ids, server: TaskService, run: RunJob
 ) -> None:
-    """A server reads the heartbeat of the engine's process before it takes the slot of its job."""
+    """A server does not take the slot of a job that runs in a process of the engine."""
     await begin(server, work=Working(limited.job()))
     running = asyncio.create_task(run(await queue.next_id()))
     await has_started()
