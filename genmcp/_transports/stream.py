@@ -167,8 +167,8 @@ class OpenResponse(OpenConnection, eq=False):
 
     def send(self, message: bytes) -> None:
         """Send a notification, or a request of the server."""
-        if not self.exchange.closed:
-            self.push(self.exchange.note(message), len(message))
+        if not self.closed and (actions := self.exchange.note(message)):
+            self.push(actions, len(message))
 
     def report_progress(self, request: Request, message: bytes) -> None:
         """Send the progress of *request*; while the buffer is full, keep only the latest."""
@@ -214,7 +214,8 @@ class OpenResponse(OpenConnection, eq=False):
         actions = exchange.respond(response.body, response.status)
         if self._kept is not None:
             self._kept.responded(request, actions)
-        self.push(actions, len(response.body or b""))
+        if actions or exchange.state is ExchangeState.WAITING:  # to be sent, or held for a batch
+            self.push(actions, len(response.body or b""))
 
     # The stored events.
 
@@ -248,12 +249,6 @@ class OpenResponse(OpenConnection, eq=False):
         if actions and self._kept is None and type(actions[0]) is StreamRecord:
             self.store()
         OpenConnection.push(self, actions, size)
-
-    @property
-    def full(self) -> bool:
-        """Whether the client should read some of the buffer; never before the response begins."""
-        waiting = self.is_unused or self.exchange.state is ExchangeState.WAITING
-        return self._size > self.http.mux.limits.write_buffer_bytes and not waiting
 
     async def prepare(self, actions: list[ExchangeAction]) -> None:
         """Store the events of all messages that wait at once, before the first is sent."""

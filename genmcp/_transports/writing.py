@@ -246,7 +246,8 @@ class OpenConnection(msgspec.Struct, eq=False):
     @property
     def full(self) -> bool:
         """Whether the client should read some of the buffer before more is sent."""
-        return self._size > self.http.mux.limits.write_buffer_bytes
+        # The responses that a batch holds for one JSON body are not read before the last one.
+        return bool(self._actions) and self._size > self.http.mux.limits.write_buffer_bytes
 
     async def room(self) -> None:
         """Wait until the write buffer is not full, or nothing more is sent."""
