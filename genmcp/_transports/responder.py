@@ -338,14 +338,14 @@ async def serve_batch(
 async def _serve_member(call: Responder, response: OpenResponse, limits: "BatchLimits") -> None:
     """Run *call*, a member of a batch, which holds one of the turns in *limits*.
 
-    It is not started if the *response* or the session has ended, if the server is shutting down, or
-    if the response is full.
+    It is not started if the *response* or the session has ended, if the server is shutting down
+    (`hastened`), or if the response is full.
     """
     mux, request = call.caller.mux, call.request
     try:
         if call.closed or request.session in mux.sessions:
             call.put(NO_RESPONSE)
-        elif response.stopping:
+        elif response.http.hastened:
             call.put(mux.responses.encode(request, Overloaded("The server is shutting down")))
         elif limits.full:  # not started, so the client can retry it
             call.put(mux.responses.encode(request, limits.overflow()))

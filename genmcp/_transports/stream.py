@@ -34,14 +34,12 @@ class OpenResponse(OpenConnection, eq=False):
     """The response of one POST with open calls. Owned by the POST.
 
     requests: those of the POST. batch_size: the number of responses of a batch; 0 for a single
-    request. calls: the calls that have waited. stopping: whether the server is shutting down.
-    ended: whether the response has ended.
+    request. calls: the calls that have waited. ended: whether the response has ended.
     """
 
     requests: Sequence[Request] = ()
     batch_size: int = 0
     calls: list[RunningCall[HttpRequest]] = []
-    stopping: bool = False
     ended: bool = False
     _exchange: Exchange | None = None
     _progress: LatestProgress | None = None
@@ -93,7 +91,6 @@ class OpenResponse(OpenConnection, eq=False):
         process, which follows the task to its end, as it would after the death of this process.
         """
         self.http.hasten()
-        self.stopping = True
         if self.http.mux.store.durable and all(map(_follows_task, self.calls)):
             self._hand_on()
         self.report(StopServer())
