@@ -71,7 +71,6 @@ class EventStream(OpenConnection, eq=False):
     async def serve(self, source: AsyncGenerator[bytes | list[bytes], None]) -> None:
         """Respond with the events of *source*: in the wire format, or a list of messages."""
         http = self.http
-        http.response_begun = True
         # It has no deadline until `leave` sets one, the present: if it has expired, the stream was
         # stopped, a write has failed, or the client has left. Any other TimeoutError comes from the
         # source.

@@ -89,11 +89,10 @@ class Responder(RunningCall[HttpRequest], eq=False):
         try:
             await work
         except asyncio.CancelledError:
-            # The host, or the hook itself, has cancelled; CANCEL_HOOK is handled in `finish`. The
-            # client still waits for a response, and gets an error.
-            if not self.caller.response_begun:
-                self.put(self.cancelled_response())
-                await _finish_at_once(self.opened())
+            # The host, or the hook itself, has cancelled; CANCEL_HOOK is handled in `finish`. A
+            # client that still waits for its response gets an error.
+            self.put(self.cancelled_response())
+            await _finish_at_once(self.opened())
             raise
         finally:
             self.ended = True

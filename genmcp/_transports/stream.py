@@ -147,7 +147,6 @@ class OpenResponse(OpenConnection, eq=False):
                 await self._end()
 
     async def _end(self) -> None:
-        self.http.response_begun = self.begun
         if self._progress is not None:
             self._progress.close()
         kept = self._kept

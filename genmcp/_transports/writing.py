@@ -49,7 +49,6 @@ def reply(
     Raises:
         ClientLeft: as for `write`.
     """
-    http.response_begun = True
     head = [(b"content-length", b"%d" % len(body)), *http.headers, *headers]
     if body:
         head.append(_JSON)
@@ -105,6 +104,7 @@ def write(
 
 async def _run(http: HttpRequest, sending: Coroutine[Any, Any, None], pending: list[bytes]) -> None:
     """Run *sending*; count the bytes in *pending*, and limit its time, only if it has to wait."""
+    http.response_begun = True
     try:
         waited = sending.send(None)
     except StopIteration:
@@ -160,13 +160,11 @@ class OpenConnection(msgspec.Struct, eq=False):
     these three.
 
     spoke: the time at which the last write ended, or the response was opened, by the clock of the
-    loop. begun: whether anything was sent. failed: whether a write was interrupted, so that nothing
-    may follow it.
+    loop. failed: whether a write was interrupted, so that nothing may follow it.
     """
 
     http: HttpRequest
     spoke: float = 0.0
-    begun: bool = False
     failed: bool = False
     _actions: list[ExchangeAction] = []
     _size: int = 0
@@ -343,7 +341,7 @@ class OpenConnection(msgspec.Struct, eq=False):
         actions, self._actions = self._actions, []
         self._size = 0
         await self.prepare(actions)
-        self._busy = self.begun = True
+        self._busy = True
         writing = perform(http, actions)
         del actions  # a closed connection drops the bytes at once
         if http.unread is not None:
