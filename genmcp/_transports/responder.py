@@ -26,7 +26,7 @@ from genmcp._transports.request import ClientLeft, Headers, HttpRequest, as_head
 from genmcp._transports.running_call import NO_RESPONSE, RunningCall, unfinished
 from genmcp._transports.stream import OpenResponse
 from genmcp._transports.timers import TICK, TimerTable, drive
-from genmcp._transports.writing import reply
+from genmcp._transports.writing import ConnectionState, reply
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.core.exchange import Exchange, ExchangeAction
@@ -99,7 +99,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
             response = self.open_response
             if response is not None:
                 promotions = self.promotions()
-                if promotions or not response.ended:
+                if promotions or response.state is not ConnectionState.ENDED:
                     await response.end(promotions)
 
     async def respond(self, response: EncodedResponse) -> None:
@@ -115,7 +115,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
             await self._respond_whole(opened, response)
         else:
             opened = self.opened()
-            opened.pause()
+            opened.begin_closing()
             self.put(response)
             await opened.finish()
 

@@ -14,7 +14,7 @@ from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.request import HttpRequest, as_headers, wait_for_disconnect
 from genmcp._transports.running_call import RunningCall
 from genmcp._transports.timers import LatestProgress, RateLimiter
-from genmcp._transports.writing import OpenConnection
+from genmcp._transports.writing import ConnectionState, OpenConnection
 from genmcp.core.call import CallEvent, CallPhase, Leave, StopServer
 from genmcp.core.exchange import (
     Exchange,
@@ -34,13 +34,12 @@ class OpenResponse(OpenConnection, eq=False):
     """The response of one POST with open calls. Owned by the POST.
 
     requests: those of the POST. batch_size: the number of responses of a batch; 0 for a single
-    request. calls: the calls that have waited. ended: whether the response has ended.
+    request. calls: the calls that have waited.
     """
 
     requests: Sequence[Request] = ()
     batch_size: int = 0
     calls: list[RunningCall[HttpRequest]] = []
-    ended: bool = False
     _exchange: Exchange | None = None
     _progress: LatestProgress | None = None
     _logs: RateLimiter | None = None
@@ -50,7 +49,9 @@ class OpenResponse(OpenConnection, eq=False):
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self.ended or (self._exchange is not None and self._exchange.closed)
+        if self.state is ConnectionState.ENDED:
+            return True
+        return self._exchange is not None and self._exchange.closed
 
     @property
     def is_unused(self) -> bool:
@@ -75,9 +76,9 @@ class OpenResponse(OpenConnection, eq=False):
         """Keep the response open for *call*, which waits."""
         self.calls.append(call)
         self.follow(call)
-        if self._watch is None:
+        if self.state is ConnectionState.NEW:
             self.open(self._watch_client())
-            self.start()
+            self.wake()
 
     def report(self, event: CallEvent) -> None:
         """Report *event* to the running calls."""
@@ -112,7 +113,7 @@ class OpenResponse(OpenConnection, eq=False):
 
     def leave(self) -> None:
         """Handle a disconnect of the client: report `Leave` if it cancels the calls."""
-        if self.ended:
+        if self.state is ConnectionState.ENDED:
             return
         self.http.detached = True
         # A provider's tool may be resolved after the exchange was made: read `on_disconnect` again.
@@ -131,7 +132,6 @@ class OpenResponse(OpenConnection, eq=False):
 
     def close(self) -> None:
         """Unregister the response, and stop its watch and timer."""
-        self.ended = True
         self.calls = []  # they refer to this: a reference cycle
         OpenConnection.close(self)
 
@@ -241,10 +241,12 @@ class OpenResponse(OpenConnection, eq=False):
     # Writing to the connection.
 
     def push(self, actions: list[ExchangeAction], size: int = 0) -> None:
-        """Send *actions*, and store the events among them."""
+        """Send *actions*, once the response is open, and store the events among them."""
         if actions and self._kept is None and type(actions[0]) is StreamRecord:
             self.store()
         OpenConnection.push(self, actions, size)
+        if self.state is ConnectionState.OPEN:
+            self.wake()
 
     async def prepare(self, actions: list[ExchangeAction]) -> None:
         """Store the events of all messages that wait at once, before the first is sent."""

@@ -9,6 +9,7 @@ entry in the account of its client (`_mux/limits.py`), and a place in the shutdo
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from enum import IntEnum
 from math import ceil
 from typing import Any, Final
 
@@ -151,6 +152,19 @@ async def _send(
         raise ClientLeft
 
 
+class ConnectionState(IntEnum):
+    """How far an open response has come. It may skip a state, and never goes back."""
+
+    NEW = 0
+    """Messages only collect, so that a response without others can be one JSON body."""
+    OPEN = 1
+    """The client is watched, and messages are sent as they come."""
+    CLOSING = 2
+    """The last messages collect for `flush`. No hook waits for room any more."""
+    ENDED = 3
+    """Unregistered: the client is not watched, and a disconnect has no effect."""
+
+
 class OpenConnection(msgspec.Struct, eq=False):
     """A response that stays open: that of a POST with open calls, or a stream.
 
@@ -164,6 +178,7 @@ class OpenConnection(msgspec.Struct, eq=False):
     """
 
     http: HttpRequest
+    state: ConnectionState = ConnectionState.NEW
     spoke: float = 0.0
     failed: bool = False
     _actions: list[ExchangeAction] = []
@@ -171,8 +186,6 @@ class OpenConnection(msgspec.Struct, eq=False):
     _busy: bool = False
     _writing: "asyncio.Task[None] | None" = None
     _read: asyncio.Event | None = None  # made for a hook that waits: it takes half a KiB
-    _started: bool = False
-    _closing: bool = False
     _silence: float = 0.0  # seconds that the timer was set to
     _watch: asyncio.Task[None] | None = None
 
@@ -196,6 +209,7 @@ class OpenConnection(msgspec.Struct, eq=False):
         *watching* returns when the client has disconnected. *idle* is as for `Shutdown.add`.
         """
         http = self.http
+        self.state = ConnectionState.OPEN
         http.table = {}  # there may be many open responses, and headers are not read again
         http.shutdown.add(self.stop, idle=idle)
         self.spoke = http.loop.time()
@@ -230,6 +244,7 @@ class OpenConnection(msgspec.Struct, eq=False):
 
     def close(self) -> None:
         """Unregister the response, and stop its watch and timer."""
+        self.state = ConnectionState.ENDED
         http, watch = self.http, self._watch
         if watch is not None and not http.loop.is_closed():
             # Not awaited, since it has nothing to clean up. With a server that reports a disconnect
@@ -249,34 +264,27 @@ class OpenConnection(msgspec.Struct, eq=False):
 
     async def room(self) -> None:
         """Wait until the write buffer is not full, or nothing more is sent."""
-        while self.full and not self._closing:
+        while self.full and self.state < ConnectionState.CLOSING:
             if self._read is None:
                 self._read = asyncio.Event()
             self._read.clear()
             await self._read.wait()
 
     def push(self, actions: list[ExchangeAction], size: int = 0) -> None:
-        """Send *actions*, of about *size* bytes, together with those already waiting."""
+        """Collect *actions*, of about *size* bytes, for the next write."""
         self._actions += actions
         self._size += size
         if self._size > UNCOUNTED:
             self.http.queue(self._size, self.leave)
-        if self._started:
-            self.wake()
 
     def wake(self) -> None:
         """Send what waits in an asyncio.Task."""
         if self._actions and self._writing is None:
             self._writing = self.http.loop.create_task(self._write())
 
-    def start(self) -> None:
-        """Start to send; before, messages are collected, so that a plain response can stay JSON."""
-        self._started = True
-        self.wake()
-
-    def pause(self) -> None:
-        """Start no more asyncio.Task: the caller calls `flush` or `write_last` next."""
-        self._started = False
+    def begin_closing(self) -> None:
+        """Collect further messages, which are the last ones, for the caller's `flush`."""
+        self.state = max(self.state, ConnectionState.CLOSING)
 
     async def flush(self) -> None:
         """Send all messages that wait, and return when they are sent.
@@ -296,14 +304,12 @@ class OpenConnection(msgspec.Struct, eq=False):
         Raises:
             Exception: as for `flush`.
         """
-        self._started = False
-        self._closing = True
+        self.begin_closing()
         await self.flush()
 
     async def stop_writing(self) -> None:
         """Send nothing more."""
-        self._started = False
-        self._closing = True
+        self.begin_closing()
         if self._read is not None:
             self._read.set()
         if self._writing is not None and not self._writing.done():
