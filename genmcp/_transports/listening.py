@@ -115,13 +115,11 @@ class EventStream(OpenConnection, eq=False):
         """Write *action*, after a comment that is being written.
 
         Raises:
-            ClientLeft: the last write has failed or was interrupted. The response would continue
-                within another event.
+            ClientLeft: the last write has failed or was interrupted.
         """
-        if not self.failed:
-            self.push([action])
+        self.push([action])
         await self.flush()  # raises an exception of the host that a comment has met
-        if self.failed:
+        if self.unfinished:
             raise ClientLeft
 
     def _watch_expiry(self) -> None:

@@ -156,7 +156,7 @@ class ConnectionState(IntEnum):
     """How far an open response has come. It may skip a state, and never goes back."""
 
     NEW = 0
-    """Messages only collect, so that a response without others can be one JSON body."""
+    """Messages collect: the call may end before it has to be open, with all of them at once."""
     OPEN = 1
     """The client is watched, and messages are sent as they come."""
     CLOSING = 2
@@ -174,16 +174,16 @@ class OpenConnection(msgspec.Struct, eq=False):
     these three.
 
     spoke: the time at which the last write ended, or the response was opened, by the clock of the
-    loop. failed: whether a write was interrupted, so that nothing may follow it.
+    loop. unfinished: whether a write has begun that has not ended. It goes on, or was interrupted:
+    then nothing is sent any more, since it would continue a part of a message.
     """
 
     http: HttpRequest
     state: ConnectionState = ConnectionState.NEW
     spoke: float = 0.0
-    failed: bool = False
+    unfinished: bool = False
     _actions: list[ExchangeAction] = []
     _size: int = 0
-    _busy: bool = False
     _writing: "asyncio.Task[None] | None" = None
     _read: asyncio.Event | None = None  # made for a hook that waits: it takes half a KiB
     _silence: float = 0.0  # seconds that the timer was set to
@@ -225,10 +225,14 @@ class OpenConnection(msgspec.Struct, eq=False):
         and a timer for each message would cost more than to write it. When the timer expires early,
         it is set again for the remaining seconds of the silence. They are rounded up to ticks, so
         that the `TimerTable` has few different durations.
+
+        A comment cannot overtake a message, such as the head of the response: none is sent while a
+        message is stored or written, and it follows those that wait. It cannot follow the last one
+        either: `Exchange.beat` has no actions in DONE and DETACHED, and a call that responds with
+        one JSON body stops the timer at once (`Responder._respond_whole`).
         """
         http = self.http
-        # The client may still read the last write.
-        left = http.heartbeat if self._busy else self.spoke + http.heartbeat - http.loop.time()
+        left = http.heartbeat if self.unfinished else self.spoke + http.heartbeat - http.loop.time()
         if left <= 0:
             self.push(self.comment())
             self.wake()
@@ -325,13 +329,11 @@ class OpenConnection(msgspec.Struct, eq=False):
         try:
             await self._perform()
         except BaseException as error:
-            self.failed = True
             if isinstance(error, Exception):
                 self.leave()
             if not isinstance(error, ClientLeft):
                 raise  # a cancellation, or a defect of the host, which gets it back
         finally:
-            self._busy = False
             if self._read is not None:
                 self._read.set()
         self.on_read()
@@ -343,14 +345,18 @@ class OpenConnection(msgspec.Struct, eq=False):
         """Handle that nothing waits any more."""
 
     async def _perform(self) -> None:
+        """Store and send what waits. Only one runs at a time: that of `wake`, or of `flush`."""
         http = self.http
         actions, self._actions = self._actions, []
         self._size = 0
+        was_interrupted, self.unfinished = self.unfinished, True
         await self.prepare(actions)
-        self._busy = True
-        writing = perform(http, actions)
-        del actions  # a closed connection drops the bytes at once
         if http.unread is not None:
             http.unread.queue(0)
+        if was_interrupted:
+            raise ClientLeft
+        writing = perform(http, actions)
+        del actions  # a closed connection drops the bytes at once
         await writing
+        self.unfinished = False
         self.spoke = http.loop.time()
