@@ -10,6 +10,16 @@ A response allocates only what it uses. It has one of three levels:
 
 The hook of a single request runs in the asyncio.Task of its POST. Each hook of a batch has an
 asyncio.Task of its own.
+
+The state of one response, from the call to the bytes:
+
+- `Responder`: whether its call has a response or a handle (`responded`), and whether its channel
+  takes no more messages (`ended`). The phase of its call: `core/call.py`.
+- `OpenResponse`: how far the connection has come (`ConnectionState`), for all calls of a batch.
+- `Exchange` (`core/exchange.py`): whether the response is JSON or a stream, and what may follow.
+- `HttpRequest`: whether a byte was sent (`response_begun`), whether the client has left
+  (`detached`), and whether it has little time to read (`hastened`).
+- `UnreadResponse`: the bytes that the client has not read yet.
 """
 
 import asyncio
