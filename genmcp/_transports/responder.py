@@ -15,7 +15,7 @@ The state of one response, from the call to the bytes:
 
 - `Responder`: whether its call has a response or a handle (`responded`), and whether its channel
   takes no more messages (`ended`). The phase of its call: `core/call.py`.
-- `OpenResponse`: how far the connection has come (`ConnectionState`), for all calls of a batch.
+- `OpenResponse`: how far the connection has come (`ResponseState`), for all calls of a batch.
 - `Exchange` (`core/exchange.py`): whether the response is JSON or a stream, and what may follow.
 - `HttpRequest`: whether a byte was sent (`response_begun`), whether the client has left
   (`detached`), and whether it has little time to read (`hastened`).
@@ -36,7 +36,7 @@ from genmcp._transports.request import ClientLeft, Headers, HttpRequest, as_head
 from genmcp._transports.running_call import NO_RESPONSE, RunningCall, unfinished
 from genmcp._transports.stream import OpenResponse
 from genmcp._transports.timers import TICK, TimerTable, drive
-from genmcp._transports.writing import ConnectionState, reply
+from genmcp._transports.writing import ResponseState, reply
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.core.exchange import Exchange, ExchangeAction
@@ -109,7 +109,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
             response = self.open_response
             if response is not None:
                 promotions = self.promotions()
-                if promotions or response.state is not ConnectionState.ENDED:
+                if promotions or response.state is not ResponseState.ENDED:
                     await response.end(promotions)
 
     async def respond(self, response: EncodedResponse) -> None:

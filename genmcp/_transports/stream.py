@@ -14,7 +14,7 @@ from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.request import HttpRequest, as_headers, wait_for_disconnect
 from genmcp._transports.running_call import RunningCall
 from genmcp._transports.timers import LatestProgress, RateLimiter
-from genmcp._transports.writing import ConnectionState, OpenConnection
+from genmcp._transports.writing import ResponseState, OpenConnection
 from genmcp.core.call import CallEvent, CallPhase, Leave, StopServer
 from genmcp.core.exchange import (
     Exchange,
@@ -49,7 +49,7 @@ class OpenResponse(OpenConnection, eq=False):
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
-        if self.state is ConnectionState.ENDED:
+        if self.state is ResponseState.ENDED:
             return True
         return self._exchange is not None and self._exchange.closed
 
@@ -76,7 +76,7 @@ class OpenResponse(OpenConnection, eq=False):
         """Keep the response open for *call*, which waits."""
         self.calls.append(call)
         self.follow(call)
-        if self.state is ConnectionState.NEW:
+        if self.state is ResponseState.NEW:
             self.open(self._watch_client())
             self.wake()
 
@@ -113,7 +113,7 @@ class OpenResponse(OpenConnection, eq=False):
 
     def leave(self) -> None:
         """Handle a disconnect of the client: report `Leave` if it cancels the calls."""
-        if self.state is ConnectionState.ENDED:
+        if self.state is ResponseState.ENDED:
             return
         self.http.detached = True
         # A provider's tool may be resolved after the exchange was made: read `on_disconnect` again.
@@ -245,7 +245,7 @@ class OpenResponse(OpenConnection, eq=False):
         if actions and self._kept is None and type(actions[0]) is StreamRecord:
             self.store()
         OpenConnection.push(self, actions, size)
-        if self.state is ConnectionState.OPEN:
+        if self.state is ResponseState.OPEN:
             self.wake()
 
     async def prepare(self, actions: list[ExchangeAction]) -> None:

@@ -152,7 +152,7 @@ async def _send(
         raise ClientLeft
 
 
-class ConnectionState(IntEnum):
+class ResponseState(IntEnum):
     """How far an open response has come. It may skip a state, and never goes back."""
 
     NEW = 0
@@ -179,7 +179,7 @@ class OpenConnection(msgspec.Struct, eq=False):
     """
 
     http: HttpRequest
-    state: ConnectionState = ConnectionState.NEW
+    state: ResponseState = ResponseState.NEW
     spoke: float = 0.0
     unfinished: bool = False
     _actions: list[ExchangeAction] = []
@@ -209,7 +209,7 @@ class OpenConnection(msgspec.Struct, eq=False):
         *watching* returns when the client has disconnected. *idle* is as for `Shutdown.add`.
         """
         http = self.http
-        self.state = ConnectionState.OPEN
+        self.state = ResponseState.OPEN
         http.table = {}  # there may be many open responses, and headers are not read again
         http.shutdown.add(self.stop, idle=idle)
         self.spoke = http.loop.time()
@@ -248,7 +248,7 @@ class OpenConnection(msgspec.Struct, eq=False):
 
     def close(self) -> None:
         """Unregister the response, and stop its watch and timer."""
-        self.state = ConnectionState.ENDED
+        self.state = ResponseState.ENDED
         http, watch = self.http, self._watch
         if watch is not None and not http.loop.is_closed():
             # Not awaited, since it has nothing to clean up. With a server that reports a disconnect
@@ -268,7 +268,7 @@ class OpenConnection(msgspec.Struct, eq=False):
 
     async def room(self) -> None:
         """Wait until the write buffer is not full, or nothing more is sent."""
-        while self.full and self.state < ConnectionState.CLOSING:
+        while self.full and self.state < ResponseState.CLOSING:
             if self._read is None:
                 self._read = asyncio.Event()
             self._read.clear()
@@ -288,7 +288,7 @@ class OpenConnection(msgspec.Struct, eq=False):
 
     def begin_closing(self) -> None:
         """Collect further messages, which are the last ones, for the caller's `flush`."""
-        self.state = max(self.state, ConnectionState.CLOSING)
+        self.state = max(self.state, ResponseState.CLOSING)
 
     async def flush(self) -> None:
         """Send all messages that wait, and return when they are sent.
