@@ -14,7 +14,7 @@ from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.request import HttpRequest, as_headers, wait_for_disconnect
 from genmcp._transports.running_call import RunningCall
 from genmcp._transports.timers import LatestProgress, RateLimiter
-from genmcp._transports.writing import ResponseState, OpenConnection
+from genmcp._transports.writing import OpenConnection, ResponseState
 from genmcp.core.call import CallEvent, CallPhase, Leave, StopServer
 from genmcp.core.exchange import (
     Exchange,
