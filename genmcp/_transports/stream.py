@@ -44,7 +44,7 @@ class OpenResponse(OpenConnection, eq=False):
     _progress: LatestProgress | None = None
     _logs: RateLimiter | None = None
     _kept: StoredStream | None = None
-    _handed_on: bool = False
+    _handed_on: bool = False  # another process sends the rest; DETACHED alone does not imply that
 
     @property
     def closed(self) -> bool:
