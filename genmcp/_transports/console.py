@@ -98,7 +98,6 @@ class _HtmlPage:
             status, body = 304, b""
         elif b"gzip" in http.table.get(b"accept-encoding", b""):
             headers, body = [*headers, (b"content-encoding", b"gzip")], self._zipped
-        http.response_begun = True
         length = [(b"content-length", b"%d" % len(body))] if status == 200 else []
         with suppress(ClientLeft):
             start = {"type": START, "status": status, "headers": [*headers, *length]}

@@ -71,7 +71,6 @@ class EventStream(OpenConnection, eq=False):
     async def serve(self, source: AsyncGenerator[bytes | list[bytes], None]) -> None:
         """Respond with the events of *source*: in the wire format, or a list of messages."""
         http = self.http
-        http.response_begun = True
         # It has no deadline until `leave` sets one, the present: if it has expired, the stream was
         # stopped, a write has failed, or the client has left. Any other TimeoutError comes from the
         # source.
@@ -116,13 +115,11 @@ class EventStream(OpenConnection, eq=False):
         """Write *action*, after a comment that is being written.
 
         Raises:
-            ClientLeft: the last write has failed or was interrupted. The response would continue
-                within another event.
+            ClientLeft: the last write has failed or was interrupted.
         """
-        if not self.failed:
-            self.push([action])
+        self.push([action])
         await self.flush()  # raises an exception of the host that a comment has met
-        if self.failed:
+        if self.unfinished:
             raise ClientLeft
 
     def _watch_expiry(self) -> None:

@@ -169,9 +169,10 @@ class HttpRequest(msgspec.Struct, eq=False):
     once they are known. session: the key of the legacy session. response_begun: whether the
     response has begun. detached: whether the client has closed the connection. body_size: the bytes
     of the body that count towards the client's share. unread: the response, once its client has
-    kept a write waiting. hastened: whether the client has only `LAST_WORDS` seconds to read.
-    challenger: writes the challenges of an endpoint that authenticates its clients. loop, thread:
-    those that serve it.
+    kept a write waiting. hastened: whether the client has only `LAST_WORDS` seconds to read: the
+    server is shutting down, the host has cancelled the request, or its stream ends. challenger:
+    writes the challenges of an endpoint that authenticates its clients. loop, thread: those that
+    serve it.
     """
 
     mux: Mux

@@ -10,6 +10,16 @@ A response allocates only what it uses. It has one of three levels:
 
 The hook of a single request runs in the asyncio.Task of its POST. Each hook of a batch has an
 asyncio.Task of its own.
+
+The state of one response, from the call to the bytes:
+
+- `Responder`: whether its call has a response or a handle (`responded`), and whether its channel
+  takes no more messages (`ended`). The phase of its call: `core/call.py`.
+- `OpenResponse`: how far the connection has come (`ResponseState`), for all calls of a batch.
+- `Exchange` (`core/exchange.py`): whether the response is JSON or a stream, and what may follow.
+- `HttpRequest`: whether a byte was sent (`response_begun`), whether the client has left
+  (`detached`), and whether it has little time to read (`hastened`).
+- `UnreadResponse`: the bytes that the client has not read yet.
 """
 
 import asyncio
@@ -26,7 +36,7 @@ from genmcp._transports.request import ClientLeft, Headers, HttpRequest, as_head
 from genmcp._transports.running_call import NO_RESPONSE, RunningCall, unfinished
 from genmcp._transports.stream import OpenResponse
 from genmcp._transports.timers import TICK, TimerTable, drive
-from genmcp._transports.writing import reply
+from genmcp._transports.writing import ResponseState, reply
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Channel
 from genmcp.core.exchange import Exchange, ExchangeAction
@@ -89,18 +99,17 @@ class Responder(RunningCall[HttpRequest], eq=False):
         try:
             await work
         except asyncio.CancelledError:
-            # The host, or the hook itself, has cancelled; CANCEL_HOOK is handled in `finish`. The
-            # client still waits for a response, and gets an error.
-            if not self.caller.response_begun:
-                self.put(self.cancelled_response())
-                await _finish_at_once(self.opened())
+            # The host, or the hook itself, has cancelled; CANCEL_HOOK is handled in `finish`. A
+            # client that still waits for its response gets an error.
+            self.put(self.cancelled_response())
+            await _finish_at_once(self.opened())
             raise
         finally:
             self.ended = True
             response = self.open_response
             if response is not None:
                 promotions = self.promotions()
-                if promotions or not response.ended:
+                if promotions or response.state is not ResponseState.ENDED:
                     await response.end(promotions)
 
     async def respond(self, response: EncodedResponse) -> None:
@@ -116,7 +125,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
             await self._respond_whole(opened, response)
         else:
             opened = self.opened()
-            opened.pause()
+            opened.begin_closing()
             self.put(response)
             await opened.finish()
 
@@ -338,14 +347,14 @@ async def serve_batch(
 async def _serve_member(call: Responder, response: OpenResponse, limits: "BatchLimits") -> None:
     """Run *call*, a member of a batch, which holds one of the turns in *limits*.
 
-    It is not started if the *response* or the session has ended, if the server is shutting down, or
-    if the response is full.
+    It is not started if the *response* or the session has ended, if the server is shutting down
+    (`hastened`), or if the response is full.
     """
     mux, request = call.caller.mux, call.request
     try:
         if call.closed or request.session in mux.sessions:
             call.put(NO_RESPONSE)
-        elif response.stopping:
+        elif response.http.hastened:
             call.put(mux.responses.encode(request, Overloaded("The server is shutting down")))
         elif limits.full:  # not started, so the client can retry it
             call.put(mux.responses.encode(request, limits.overflow()))

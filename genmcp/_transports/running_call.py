@@ -104,9 +104,9 @@ class RunningCall(msgspec.Struct, Generic[C], eq=False):
     The `cancel_call` and `leave` of a `PipedCall` report `Cancel` and `Leave`. Over HTTP,
     `OpenResponse.leave` reports `Leave`.
 
-    ended: whether no more messages are sent. responded: whether the response, or a handle, was
-    sent. channel: set while the hook waits. interrupted: the response to a call whose hook the
-    host, or the hook itself, has cancelled.
+    ended: whether no more messages are sent. responded: whether the response was sent, or a handle,
+    after which the hook may run on. channel: set while the hook waits. interrupted: the response to
+    a call whose hook the host, or the hook itself, has cancelled.
     """
 
     caller: C

@@ -14,7 +14,7 @@ from genmcp._mux.responses import EncodedResponse
 from genmcp._transports.request import HttpRequest, as_headers, wait_for_disconnect
 from genmcp._transports.running_call import RunningCall
 from genmcp._transports.timers import LatestProgress, RateLimiter
-from genmcp._transports.writing import OpenConnection
+from genmcp._transports.writing import OpenConnection, ResponseState
 from genmcp.core.call import CallEvent, CallPhase, Leave, StopServer
 from genmcp.core.exchange import (
     Exchange,
@@ -34,25 +34,24 @@ class OpenResponse(OpenConnection, eq=False):
     """The response of one POST with open calls. Owned by the POST.
 
     requests: those of the POST. batch_size: the number of responses of a batch; 0 for a single
-    request. calls: the calls that have waited. stopping: whether the server is shutting down.
-    ended: whether the response has ended.
+    request. calls: the calls that have waited.
     """
 
     requests: Sequence[Request] = ()
     batch_size: int = 0
     calls: list[RunningCall[HttpRequest]] = []
-    stopping: bool = False
-    ended: bool = False
     _exchange: Exchange | None = None
     _progress: LatestProgress | None = None
     _logs: RateLimiter | None = None
     _kept: StoredStream | None = None
-    _handed_on: bool = False
+    _handed_on: bool = False  # another process sends the rest; DETACHED alone does not imply that
 
     @property
     def closed(self) -> bool:
         """Whether nothing can be sent any more."""
-        return self.ended or (self._exchange is not None and self._exchange.closed)
+        if self.state is ResponseState.ENDED:
+            return True
+        return self._exchange is not None and self._exchange.closed
 
     @property
     def is_unused(self) -> bool:
@@ -77,9 +76,9 @@ class OpenResponse(OpenConnection, eq=False):
         """Keep the response open for *call*, which waits."""
         self.calls.append(call)
         self.follow(call)
-        if self._watch is None:
+        if self.state is ResponseState.NEW:
             self.open(self._watch_client())
-            self.start()
+            self.wake()
 
     def report(self, event: CallEvent) -> None:
         """Report *event* to the running calls."""
@@ -93,7 +92,6 @@ class OpenResponse(OpenConnection, eq=False):
         process, which follows the task to its end, as it would after the death of this process.
         """
         self.http.hasten()
-        self.stopping = True
         if self.http.mux.store.durable and all(map(_follows_task, self.calls)):
             self._hand_on()
         self.report(StopServer())
@@ -115,7 +113,7 @@ class OpenResponse(OpenConnection, eq=False):
 
     def leave(self) -> None:
         """Handle a disconnect of the client: report `Leave` if it cancels the calls."""
-        if self.ended:
+        if self.state is ResponseState.ENDED:
             return
         self.http.detached = True
         # A provider's tool may be resolved after the exchange was made: read `on_disconnect` again.
@@ -134,7 +132,6 @@ class OpenResponse(OpenConnection, eq=False):
 
     def close(self) -> None:
         """Unregister the response, and stop its watch and timer."""
-        self.ended = True
         self.calls = []  # they refer to this: a reference cycle
         OpenConnection.close(self)
 
@@ -150,7 +147,6 @@ class OpenResponse(OpenConnection, eq=False):
                 await self._end()
 
     async def _end(self) -> None:
-        self.http.response_begun = self.begun
         if self._progress is not None:
             self._progress.close()
         kept = self._kept
@@ -167,8 +163,8 @@ class OpenResponse(OpenConnection, eq=False):
 
     def send(self, message: bytes) -> None:
         """Send a notification, or a request of the server."""
-        if not self.exchange.closed:
-            self.push(self.exchange.note(message), len(message))
+        if not self.closed and (actions := self.exchange.note(message)):
+            self.push(actions, len(message))
 
     def report_progress(self, request: Request, message: bytes) -> None:
         """Send the progress of *request*; while the buffer is full, keep only the latest."""
@@ -214,7 +210,8 @@ class OpenResponse(OpenConnection, eq=False):
         actions = exchange.respond(response.body, response.status)
         if self._kept is not None:
             self._kept.responded(request, actions)
-        self.push(actions, len(response.body or b""))
+        if actions or exchange.state is ExchangeState.WAITING:  # to be sent, or held for a batch
+            self.push(actions, len(response.body or b""))
 
     # The stored events.
 
@@ -244,16 +241,12 @@ class OpenResponse(OpenConnection, eq=False):
     # Writing to the connection.
 
     def push(self, actions: list[ExchangeAction], size: int = 0) -> None:
-        """Send *actions*, and store the events among them."""
+        """Send *actions*, once the response is open, and store the events among them."""
         if actions and self._kept is None and type(actions[0]) is StreamRecord:
             self.store()
         OpenConnection.push(self, actions, size)
-
-    @property
-    def full(self) -> bool:
-        """Whether the client should read some of the buffer; never before the response begins."""
-        waiting = self.is_unused or self.exchange.state is ExchangeState.WAITING
-        return self._size > self.http.mux.limits.write_buffer_bytes and not waiting
+        if self.state is ResponseState.OPEN:
+            self.wake()
 
     async def prepare(self, actions: list[ExchangeAction]) -> None:
         """Store the events of all messages that wait at once, before the first is sent."""

@@ -9,6 +9,7 @@ entry in the account of its client (`_mux/limits.py`), and a place in the shutdo
 
 import asyncio
 from collections.abc import Coroutine, Sequence
+from enum import IntEnum
 from math import ceil
 from typing import Any, Final
 
@@ -49,7 +50,6 @@ def reply(
     Raises:
         ClientLeft: as for `write`.
     """
-    http.response_begun = True
     head = [(b"content-length", b"%d" % len(body)), *http.headers, *headers]
     if body:
         head.append(_JSON)
@@ -105,6 +105,7 @@ def write(
 
 async def _run(http: HttpRequest, sending: Coroutine[Any, Any, None], pending: list[bytes]) -> None:
     """Run *sending*; count the bytes in *pending*, and limit its time, only if it has to wait."""
+    http.response_begun = True
     try:
         waited = sending.send(None)
     except StopIteration:
@@ -151,6 +152,19 @@ async def _send(
         raise ClientLeft
 
 
+class ResponseState(IntEnum):
+    """How far an open response has come. It may skip a state, and never goes back."""
+
+    NEW = 0
+    """Messages collect: the call may end before it has to be open, with all of them at once."""
+    OPEN = 1
+    """The client is watched, and messages are sent as they come."""
+    CLOSING = 2
+    """The last messages collect for `flush`. No hook waits for room any more."""
+    ENDED = 3
+    """Unregistered: the client is not watched, and a disconnect has no effect."""
+
+
 class OpenConnection(msgspec.Struct, eq=False):
     """A response that stays open: that of a POST with open calls, or a stream.
 
@@ -160,21 +174,18 @@ class OpenConnection(msgspec.Struct, eq=False):
     these three.
 
     spoke: the time at which the last write ended, or the response was opened, by the clock of the
-    loop. begun: whether anything was sent. failed: whether a write was interrupted, so that nothing
-    may follow it.
+    loop. unfinished: whether a write has begun that has not ended. It goes on, or was interrupted:
+    then nothing is sent any more, since it would continue a part of a message.
     """
 
     http: HttpRequest
+    state: ResponseState = ResponseState.NEW
     spoke: float = 0.0
-    begun: bool = False
-    failed: bool = False
+    unfinished: bool = False
     _actions: list[ExchangeAction] = []
     _size: int = 0
-    _busy: bool = False
     _writing: "asyncio.Task[None] | None" = None
     _read: asyncio.Event | None = None  # made for a hook that waits: it takes half a KiB
-    _started: bool = False
-    _closing: bool = False
     _silence: float = 0.0  # seconds that the timer was set to
     _watch: asyncio.Task[None] | None = None
 
@@ -198,6 +209,7 @@ class OpenConnection(msgspec.Struct, eq=False):
         *watching* returns when the client has disconnected. *idle* is as for `Shutdown.add`.
         """
         http = self.http
+        self.state = ResponseState.OPEN
         http.table = {}  # there may be many open responses, and headers are not read again
         http.shutdown.add(self.stop, idle=idle)
         self.spoke = http.loop.time()
@@ -213,10 +225,14 @@ class OpenConnection(msgspec.Struct, eq=False):
         and a timer for each message would cost more than to write it. When the timer expires early,
         it is set again for the remaining seconds of the silence. They are rounded up to ticks, so
         that the `TimerTable` has few different durations.
+
+        A comment cannot overtake a message, such as the head of the response: none is sent while a
+        message is stored or written, and it follows those that wait. It cannot follow the last one
+        either: `Exchange.beat` has no actions in DONE and DETACHED, and a call that responds with
+        one JSON body stops the timer at once (`Responder._respond_whole`).
         """
         http = self.http
-        # The client may still read the last write.
-        left = http.heartbeat if self._busy else self.spoke + http.heartbeat - http.loop.time()
+        left = http.heartbeat if self.unfinished else self.spoke + http.heartbeat - http.loop.time()
         if left <= 0:
             self.push(self.comment())
             self.wake()
@@ -232,6 +248,7 @@ class OpenConnection(msgspec.Struct, eq=False):
 
     def close(self) -> None:
         """Unregister the response, and stop its watch and timer."""
+        self.state = ResponseState.ENDED
         http, watch = self.http, self._watch
         if watch is not None and not http.loop.is_closed():
             # Not awaited, since it has nothing to clean up. With a server that reports a disconnect
@@ -246,38 +263,32 @@ class OpenConnection(msgspec.Struct, eq=False):
     @property
     def full(self) -> bool:
         """Whether the client should read some of the buffer before more is sent."""
-        return self._size > self.http.mux.limits.write_buffer_bytes
+        # The responses that a batch holds for one JSON body are not read before the last one.
+        return bool(self._actions) and self._size > self.http.mux.limits.write_buffer_bytes
 
     async def room(self) -> None:
         """Wait until the write buffer is not full, or nothing more is sent."""
-        while self.full and not self._closing:
+        while self.full and self.state < ResponseState.CLOSING:
             if self._read is None:
                 self._read = asyncio.Event()
             self._read.clear()
             await self._read.wait()
 
     def push(self, actions: list[ExchangeAction], size: int = 0) -> None:
-        """Send *actions*, of about *size* bytes, together with those already waiting."""
+        """Collect *actions*, of about *size* bytes, for the next write."""
         self._actions += actions
         self._size += size
         if self._size > UNCOUNTED:
             self.http.queue(self._size, self.leave)
-        if self._started:
-            self.wake()
 
     def wake(self) -> None:
         """Send what waits in an asyncio.Task."""
         if self._actions and self._writing is None:
             self._writing = self.http.loop.create_task(self._write())
 
-    def start(self) -> None:
-        """Start to send; before, messages are collected, so that a plain response can stay JSON."""
-        self._started = True
-        self.wake()
-
-    def pause(self) -> None:
-        """Start no more asyncio.Task: the caller calls `flush` or `write_last` next."""
-        self._started = False
+    def begin_closing(self) -> None:
+        """Collect further messages, which are the last ones, for the caller's `flush`."""
+        self.state = max(self.state, ResponseState.CLOSING)
 
     async def flush(self) -> None:
         """Send all messages that wait, and return when they are sent.
@@ -297,14 +308,12 @@ class OpenConnection(msgspec.Struct, eq=False):
         Raises:
             Exception: as for `flush`.
         """
-        self._started = False
-        self._closing = True
+        self.begin_closing()
         await self.flush()
 
     async def stop_writing(self) -> None:
         """Send nothing more."""
-        self._started = False
-        self._closing = True
+        self.begin_closing()
         if self._read is not None:
             self._read.set()
         if self._writing is not None and not self._writing.done():
@@ -320,13 +329,11 @@ class OpenConnection(msgspec.Struct, eq=False):
         try:
             await self._perform()
         except BaseException as error:
-            self.failed = True
             if isinstance(error, Exception):
                 self.leave()
             if not isinstance(error, ClientLeft):
                 raise  # a cancellation, or a defect of the host, which gets it back
         finally:
-            self._busy = False
             if self._read is not None:
                 self._read.set()
         self.on_read()
@@ -338,14 +345,18 @@ class OpenConnection(msgspec.Struct, eq=False):
         """Handle that nothing waits any more."""
 
     async def _perform(self) -> None:
+        """Store and send what waits. Only one runs at a time: that of `wake`, or of `flush`."""
         http = self.http
         actions, self._actions = self._actions, []
         self._size = 0
+        was_interrupted, self.unfinished = self.unfinished, True
         await self.prepare(actions)
-        self._busy = self.begun = True
-        writing = perform(http, actions)
-        del actions  # a closed connection drops the bytes at once
         if http.unread is not None:
             http.unread.queue(0)
+        if was_interrupted:
+            raise ClientLeft
+        writing = perform(http, actions)
+        del actions  # a closed connection drops the bytes at once
         await writing
+        self.unfinished = False
         self.spoke = http.loop.time()

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from genmcp import Channel, Endpoint, Limits, Mux, Suite, Tool, ToolRequest
+from genmcp import Channel, Endpoint, Limits, Mux, Suite, Tool, ToolRequest, tool
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Append, LogEvent
-from tests.support.asgi import LEGACIES, PATIENCE, Client, Connection, serving
+from tests.support.asgi import LEGACIES, PATIENCE, Client, Connection, serving, until
 
 SECRET = "a secret that is long enough"
 
@@ -25,8 +25,10 @@ class Steps(Tool):
         self.go = asyncio.Queue[str | None]()
         self.begun = asyncio.Event()
         self.cancelled = asyncio.Event()
+        self.channel: Channel
 
     async def call(self, request: ToolRequest, channel: Channel) -> str:
+        self.channel = channel
         self.begun.set()
         try:
             while (said := await self.go.get()) is not None:
@@ -42,6 +44,11 @@ class Steps(Tool):
     def say(self, *words: str | None) -> None:
         for word in words:
             self.go.put_nowait(word)
+
+    async def left(self) -> None:
+        """Wait until the server has noticed that the client has disconnected."""
+        await self.begun.wait()
+        await until(lambda: self.channel.context.caller.detached)
 
 
 @pytest.fixture(params=LEGACIES)
@@ -204,6 +211,44 @@ async def test_stream_a_client_leaves_is_finished_and_fetched(version: str) -> N
         async with client.listen(after=connection.ids[-1]) as resumed:
             await resumed.over()
         assert said(resumed) == ["b", "done"]
+
+
+async def test_call_logs_on_after_its_client_left_with_no_event() -> None:
+    """No client can fetch these messages. They are dropped, and the hook does not wait for room."""
+    steps = Steps()
+    suite = Suite(name="test", version="1", tools=[steps])
+    mux = Mux(suite, limits=Limits(write_buffer_bytes=1000))
+    client = await Client.begin(Endpoint(mux), "2025-11-25")
+    async with client.open(client.call("steps")) as connection:
+        connection.disconnect()
+        await steps.left()
+        steps.say("a" * 1000, "b" * 1000, None)
+        await connection.over()
+
+    assert connection.status == 499
+
+
+async def test_batch_logs_on_after_its_client_left() -> None:
+    """The responses of its other members are dropped as well, and take no room."""
+    steps = Steps()
+
+    @tool
+    async def large() -> str:
+        await steps.left()
+        return "x" * 2000
+
+    suite = Suite(name="test", version="1", tools=[steps, large])
+    mux = Mux(suite, limits=Limits(write_buffer_bytes=1000))
+    client = await Client.begin(Endpoint(mux), "2025-03-26")
+    batch = [client.call("steps", id=1), client.call("large", id=2), client.call("steps", id=3)]
+    async with client.open(batch) as connection:
+        connection.disconnect()
+        await steps.left()
+        await until(lambda: len(mux.waiting_calls) == 2)  # the large response is there
+        steps.say("a", "b", None, None)
+        await connection.over()
+
+    assert connection.status == 499
 
 
 async def test_stream_that_is_over_is_over_for_who_has_all_of_it() -> None:

@@ -269,6 +269,25 @@ async def test_change_during_a_comment_follows_it() -> None:
         assert (await connection.message())["method"] == TOOLS
 
 
+async def test_comment_waits_for_a_change_that_is_not_read() -> None:
+    """Two writes at once would mix their bytes. Another stream shows that a comment was due."""
+    suite = suite_of()
+    client = Client(Endpoint(suite, heartbeat=0.01))
+
+    async with (
+        listening(client, toolsListChanged=True) as (slow, _),
+        listening(client, id=8) as (quick, _),
+    ):
+        slow.reading.clear()
+        suite.add(subtract)
+        before = len(quick.comments)
+        await until(lambda: len(quick.comments) > before + 3)
+        slow.reading.set()
+        assert (await slow.message())["method"] == TOOLS
+        suite.remove(subtract)
+        assert (await slow.message())["method"] == TOOLS
+
+
 async def test_comment_that_fails_ends_the_stream() -> None:
     """The client has left, although its server has not reported that."""
     endpoint = Endpoint(suite_of(), heartbeat=0.01)
@@ -286,6 +305,36 @@ async def test_defect_of_the_host_in_a_comment_is_raised() -> None:
         async with listening(Client(endpoint), toolsListChanged=True) as (connection, _):
             connection.fails = ZeroDivisionError()
             await connection.over()
+
+
+class Interrupted(asyncio.Event):
+    """The `reading` of a client that reads again only after a message to it was interrupted."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.requested = asyncio.Event()
+
+    async def wait(self) -> Any:
+        self.requested.set()
+        try:
+            return await super().wait()
+        finally:
+            self.set()
+
+
+async def test_nothing_follows_an_interrupted_event() -> None:
+    """Its client may have a part of it: the closing response would continue that."""
+    suite = suite_of()
+    endpoint = Endpoint(suite)
+
+    async with listening(Client(endpoint), toolsListChanged=True) as (connection, _):
+        connection.reading = reading = Interrupted()
+        suite.add(subtract)
+        await reading.requested.wait()
+        await endpoint.aclose()
+        await connection.over()
+
+    assert (len(connection.messages), connection.complete) == (1, False)
 
 
 async def test_change_costs_no_task_and_no_timer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,7 @@ from genmcp import Channel, Endpoint, Limits, Mux, Suite, tool
 from genmcp._mux.limits import UNSENT_SHARE, UnsentBytes
 from genmcp.core.client_key import ClientKey
 from genmcp.errors import Overloaded
-from tests.support.asgi import PATIENCE, until
+from tests.support.asgi import PATIENCE, Client, serving, until
 from tests.support.serving import serve
 from tests.support.sockets import Connection, called, http, initialize
 
@@ -172,6 +172,32 @@ async def test_client_that_reads_nothing_is_rejected_before_its_call(
             await rest(reader)
             await until(lambda: not app.mux.unsent_bytes.full)
         assert await status(ada) == 200
+
+
+async def test_messages_that_are_not_sent_are_not_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A client that accepts no event stream gets one JSON body, and nothing waits for it before."""
+    monkeypatch.setattr("genmcp._mux.limits.UNSENT_SHARE", 100_000)
+    begun, go = asyncio.Event(), asyncio.Event()
+
+    @tool
+    async def talks(channel: Channel) -> str:
+        """Logs more than its client may leave unread."""
+        await channel.log("error", "x" * 200_000)
+        begun.set()
+        await go.wait()
+        return "done"
+
+    client = await Client.begin(serving(talks, small), "2025-11-25")
+    json = {"accept": "application/json"}
+    async with client.open(client.call("talks"), headers=json) as connection:
+        await begun.wait()
+        other = await client.send(client.call("small", id=2))
+        go.set()
+        await connection.over()
+
+    assert (connection.status, other.status) == (200, 200)
 
 
 @pytest.mark.skipif(not ELSEWHERE, reason="needs several loopback addresses")
