@@ -341,7 +341,7 @@ def write_result(output: OutputWriter, result: CallToolResult) -> None:
 def _is_json_of(value: Any, contents: list[Any]) -> bool:
     try:
         return len(contents) == 1 and bool(msgspec.json.decode(contents[0]) == value)
-    except (msgspec.DecodeError, TypeError):
+    except (msgspec.DecodeError, RecursionError, TypeError):
         return False
 
 
@@ -355,7 +355,7 @@ def _load_arguments(text: str | None) -> Mapping[str, Any]:
                 raise OSError("standard input is closed")
             text = sys.stdin.read()
         return msgspec.json.decode(text, type=dict[str, Any])
-    except (OSError, ValueError) as error:
+    except (OSError, RecursionError, ValueError) as error:
         raise ConfigurationError(f"--arguments: {error}") from None
 
 

@@ -18,10 +18,10 @@ from genmcp.cli.terminal import DeferringHandler, StatusLine
 from genmcp.cli.values import check_arguments, convert_arguments, properties_of
 from genmcp.client.client import Client
 from genmcp.client.errors import ClientError
-from genmcp.client.tasks import TaskHandle
+from genmcp.client.tasks import TaskHandle, progress_of
 from genmcp.errors import ConfigurationError, McpError
 from genmcp.protocol.client_features import ElicitRequest, ElicitResult, InputRequest
-from genmcp.protocol.tasks import PROGRESS, DetailedTask
+from genmcp.protocol.tasks import DetailedTask
 from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import decoder_for
 
@@ -149,20 +149,25 @@ async def _show_silence(handle: TaskHandle, status: StatusLine) -> None:
 
 
 def _progress_text(task: DetailedTask) -> str:
-    match (task.meta or {}).get(PROGRESS):
-        case {"progress": int() | float() as done, **rest}:
-            total = rest.get("total")
-            text = f"{done:g}/{total:g}" if isinstance(total, int | float) else f"{done:g}"
-            return f"{text} {rest.get('message') or ''}".rstrip()
-    return ""
+    if (latest := progress_of(task)) is None:
+        return ""
+    total = "" if latest.total is None else f"/{latest.total:g}"
+    return f"{latest.progress:g}{total} {latest.message or ''}".rstrip()
+
+
+def _has_failed(task: DetailedTask) -> bool:
+    """Return whether the tool has failed; by the specification, its task is completed then."""
+    try:
+        result: CallToolResult = decoder_for(CallToolResult).decode(task.result)
+    except msgspec.MsgspecError:  # `genmcp tasks follow` reports it
+        return False
+    return task.status == "completed" and result.is_error
 
 
 def _fields(task: DetailedTask) -> Iterator[tuple[str, str]]:
     """Yield the names and texts of what is known of *task*."""
     yield "id", task.task_id
-    # By the specification, a task whose tool has failed is completed.
-    failed = task.status == "completed" and msgspec.json.decode(task.result).get("isError")
-    hint = " (the result is an error: `genmcp tasks follow` shows it)" if failed else ""
+    hint = " (the result is an error: `genmcp tasks follow` shows it)" if _has_failed(task) else ""
     yield "state", task.status + hint
     yield "created", task.created_at
     yield "updated", task.last_updated_at

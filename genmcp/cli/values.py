@@ -114,7 +114,7 @@ def convert_value(key: str, schema: Any, text: str, root: Mapping[str, Any] | No
         return _decode_json(key, text, expected)
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         return text
 
 
@@ -240,5 +240,5 @@ def _resolve(reference: str, root: Any) -> Any:
 def _decode_json(key: str, text: str, expected: str = "JSON") -> Any:
     try:
         return msgspec.json.decode(text)
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, RecursionError):
         raise ConfigurationError(f"{key}: {text!r} is not {expected}") from None

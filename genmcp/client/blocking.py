@@ -4,6 +4,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError
 from functools import wraps
 from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
@@ -21,6 +22,9 @@ class BackgroundLoop:
         self._server_name = server_name
         self._runner: asyncio.Runner | None = None
         self._thread: threading.Thread | None = None
+        # Held while work is handed to the loop: it precedes the end of the loop, which cancels it.
+        # Work that came later would never run, and its thread would wait for ever.
+        self._lock = threading.Lock()
         self._process = os.getpid()
 
     def start(self) -> None:
@@ -38,11 +42,13 @@ class BackgroundLoop:
 
     def stop(self) -> None:
         """End the loop and the thread."""
-        if self._runner is not None and self._thread is not None:
+        with self._lock:
             runner, thread, self._runner, self._thread = self._runner, self._thread, None, None
+            if runner is None or thread is None:
+                return
             loop = runner.get_loop()
             loop.call_soon_threadsafe(loop.stop)
-            thread.join()
+        thread.join()
 
     def check(self) -> None:
         """Check that the caller can wait for the loop.
@@ -66,17 +72,33 @@ class BackgroundLoop:
         return self._process == os.getpid()
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run *work* in the loop and wait for it; an interrupt, such as Ctrl-C, cancels it."""
+        """Run *work* in the loop and wait for it; an interrupt, such as Ctrl-C, cancels it.
+
+        Raises:
+            ClientClosed: the loop has ended, or was ended by another thread meanwhile.
+        """
+        begun = False
+
+        async def begin() -> T:
+            nonlocal begun
+            begun = True
+            return await work
+
         try:
             self.check()
-            if self._runner is None:
-                raise ClientClosed(self._server_name)
-            future = asyncio.run_coroutine_threadsafe(work, self._runner.get_loop())
+            with self._lock:
+                if self._runner is None:
+                    raise ClientClosed(self._server_name)
+                future = asyncio.run_coroutine_threadsafe(begin(), self._runner.get_loop())
         except BaseException:
             work.close()
             raise
         try:
             return future.result()
+        except CancelledError:  # by the end of the loop
+            if not begun:
+                work.close()
+            raise ClientClosed(self._server_name, sent=begun) from None
         except BaseException:
             future.cancel()
             raise

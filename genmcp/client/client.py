@@ -17,6 +17,7 @@ from genmcp.client.connection import Connection, Deadline, OnProgress, ProgressR
 from genmcp.client.errors import (
     ClientClosed,
     ClientError,
+    InputFailed,
     ProtocolError,
     RequestTimeout,
     ServerError,
@@ -356,9 +357,10 @@ class Client:
             ServerError: the server responds with an error.
             RequestTimeout: a timeout expired; the call and its task, if it has one, are cancelled.
             TaskCancelled: the task of the call was cancelled by another client or the server.
-            OutcomeUnknown: the connection broke; the call may have been carried out.
+            OutcomeUnknown: the response was lost; the call may have been carried out.
             ProtocolError: the result is invalid, or does not match the tool's `outputSchema`.
-            InputFailed: the handler did not answer an input request.
+            InputFailed: the handler did not answer an input request; the task of the call, if it
+                has one, is cancelled.
         """
         connection = self._connection
         deadline = connection.deadline(timeout, idle_timeout)
@@ -621,10 +623,10 @@ class Client:
         handle = self._handle_of(connection, created.task.task_id, name)
         try:
             return await handle.wait_until(deadline, on_progress)
-        except BaseException as error:
-            # The caller has no handle: a call that was given up cancels its task. A task that
-            # cannot be polled is in the error, and can be resumed.
-            if not (isinstance(error, ClientError) and error.task) and not handle.is_over:
+        except (asyncio.CancelledError, RequestTimeout, InputFailed):
+            # The caller or its handler has given the call up, and has no handle of the task. After
+            # any other error the task may still be worth hours: the error has its id.
+            if not handle.is_over:
                 with suppress(ClientError, TimeoutError):
                     async with asyncio.timeout(_TASK_CANCEL_TIMEOUT):
                         await handle.cancel()

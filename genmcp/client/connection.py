@@ -702,6 +702,7 @@ class Connection:
             case events.RequestFailed():
                 error = self._error_of(outcome.id, outcome.error, outcome.may_have_run)
                 self._settle(outcome.id, error)
+                self._close_response(outcome.id)  # `send` still runs if another one failed
             case events.RequestTimedOut():
                 seconds, silent = outcome.seconds, outcome.silent
                 name = self.server_name

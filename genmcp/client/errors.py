@@ -21,7 +21,7 @@
     ├── ServerError           a JSON-RPC error: the server's code, message and data
     ├── ProcessExited         the server's process has exited
     ├── TaskCancelled         the task of a call was cancelled, by this client or another
-    ├── OutcomeUnknown        the connection broke while a request ran: it may have had effects
+    ├── OutcomeUnknown        the response to a request was lost: it may have had effects
     └── ClientClosed          the client is closed
 
 Each message names the cause, the server, and where possible the remedy. These errors are raised
@@ -38,6 +38,7 @@ from genmcp.core.client.lifecycle import TransportFailure
 from genmcp.errors import GenmcpError, McpError
 
 _EXCERPT = 200  # characters of a response body that an error message contains
+_TRANSIENT: Final = (408, 425, 429)  # HTTP statuses, besides 500 and above
 
 
 class ClientError(GenmcpError):
@@ -45,11 +46,16 @@ class ClientError(GenmcpError):
 
     Cure: match the subclass; if `sent` is False, the request can be repeated.
 
+    A call may take several requests: the first, answers to questions of the server, polls of its
+    task, and the resumption of a broken response. `sent` and `task` are about the whole call.
+
     Attributes:
         server_name: the server, as messages show it: a URL or a command, without secrets.
-        sent: whether the request may have reached the server and been processed. If False, it is
-            safe to repeat the request.
-        task: the id of a task whose state is unknown because of this error. Use
+        sent: whether the server may have processed a part of the call. False only if the first
+            request did not reach the server, or was rejected before it was processed: by HTTP 401
+            or 403, or since its session had ended. Then it is safe to repeat the call.
+        task: the id of the task that the call became, if the server could not be asked for its
+            state. The task may continue: the client has not cancelled it. `sent` is True. Use
             `client.task(error.task)` to wait for it again.
     """
 
@@ -160,7 +166,8 @@ class SessionEnded(NotFound):
 class AuthorizationFailed(ClientError):
     """No access token could be obtained. The message names the option that helps, if there is one.
 
-    The request was not processed, since authorization precedes processing.
+    The request was not processed, since authorization precedes processing. If the server has begun
+    to process the call before, the error is OutcomeUnknown, and this one its `__cause__`.
 
     Cure: follow the message; `genmcp auth URL` shows each step.
 
@@ -377,10 +384,11 @@ class ProcessExited(ClientError):
 
 
 class OutcomeUnknown(ClientError):
-    """The connection broke while a request was pending, which may have been carried out.
+    """The response to a request was lost. The request may have been carried out.
 
     Whether the request can be repeated safely depends on the tool. `__cause__` is the error that
-    broke the connection.
+    lost the response: the connection broke, or the response or the task could not be asked for
+    again, such as for want of an access token.
 
     Cure: look whether it had its effect, or make the tool idempotent by an idempotency key; then
     repeat it.
@@ -412,7 +420,7 @@ def as_client_error(
     """Return the ClientError to raise for *error*.
 
     If the server may have processed the request, the result is an OutcomeUnknown, unless *error* is
-    a response of the server, which is more specific.
+    a response to this request, which is more specific.
 
     Args:
         error: the failure of the transport or the state machine; None: the client was closed.
@@ -420,21 +428,18 @@ def as_client_error(
         server_name: the server.
         may_have_run: whether the server may have processed the request.
     """
+    found: ClientError
     match error:
         case None | ClientClosed():
             return ClientClosed(server_name, sent=may_have_run)
-        case HttpStatusError() | ProtocolError() | ServerError() | OutcomeUnknown():
-            return error
-        case ClientError() if not may_have_run:
-            return error
         case ClientError():
-            return OutcomeUnknown(what, server_name, error)
+            found = error
         case HandshakeTimeout():
-            return RequestTimeout("connecting", server_name, error.seconds)
+            found = RequestTimeout("connecting", server_name, error.seconds)
         case NoCommonRevision():
-            return UnsupportedRevision(str(error), server_name, error.supported)
+            found = UnsupportedRevision(str(error), server_name, error.supported)
         case McpError():
-            return ServerError(
+            found = ServerError(
                 error.code,
                 error.message,
                 error.data,
@@ -442,7 +447,12 @@ def as_client_error(
                 status=error.status,
             )
         case _:
-            return ProtocolError(f"{what}: {error}", server_name)
+            found = ProtocolError(f"{what}: {error}", server_name)
+    specific = isinstance(found, HttpStatusError | ProtocolError | ServerError | OutcomeUnknown)
+    # With `sent` False it is that of another request: of the handshake of a new session.
+    if may_have_run and not (specific and found.sent):
+        return OutcomeUnknown(what, server_name, found)
+    return found
 
 
 def error_after_first_response(error: ClientError, what: str) -> ClientError:
@@ -476,6 +486,22 @@ def as_task_error(error: ClientError, task: str) -> ClientError:
         error = error_after_first_response(error, f"the task {task}")
     error.task = task
     return error
+
+
+def is_transient(error: ClientError) -> bool:
+    """Return whether the same request may succeed later.
+
+    The network, the server or the authorization server had trouble, or a function that returns
+    access tokens has raised an OSError.
+    """
+    if isinstance(error, HttpStatusError | ServerError):
+        return error.status in _TRANSIENT or error.status >= 500
+    if isinstance(error, AuthorizationFailed):
+        cause = error.__cause__
+        return isinstance(cause, OSError) or (
+            isinstance(cause, FlowFailed) and cause.failure is Failure.UNAVAILABLE
+        )
+    return isinstance(error, ConnectionLost | OutcomeUnknown | RequestTimeout | ConnectError)
 
 
 def transport_failure(error: ClientError) -> TransportFailure:

@@ -3,29 +3,25 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, suppress
-from typing import Any, Final, TypeVar
+from typing import Any, Final
 
 import msgspec
 
 from genmcp.client.connection import Connection, Deadline, OnProgress, ProgressReports, Timeout
 from genmcp.client.errors import (
-    ClientClosed,
     ClientError,
-    ConnectError,
-    ConnectionLost,
-    HttpStatusError,
-    OutcomeUnknown,
-    ProcessExited,
+    InputFailed,
     ProtocolError,
-    RequestTimeout,
     ServerError,
     TaskCancelled,
     as_task_error,
+    is_transient,
 )
 from genmcp.client.hooks import ProgressCallback
 from genmcp.client.subscriptions import ChangeStream
 from genmcp.core.backoff import backoff
 from genmcp.core.client.lifecycle import Timeouts
+from genmcp.errors import InvalidParams
 from genmcp.protocol.client_features import InputRequest
 from genmcp.protocol.resources import SubscriptionFilter
 from genmcp.protocol.tasks import PROGRESS, DetailedTask
@@ -33,12 +29,7 @@ from genmcp.protocol.tools import CallToolResult
 from genmcp.protocol.value import Value, decoder_for
 from genmcp.wire.jsonrpc import ErrorBody
 
-R = TypeVar("R")
-
 _ACTIVE: Final = ("working", "input_required")
-#: Errors that tell nothing about the task, besides transient ones.
-_UNREACHABLE: Final = (ClientClosed, HttpStatusError, ProcessExited)
-_TRANSIENT: Final = (408, 425, 429)  # HTTP statuses, besides 500 and above
 #: Seconds to open the stream of notifications about a task; without it the task is polled.
 _STREAM_TIMEOUT: Final = 1.0
 # The most attempts at a poll, and the seconds between them, which double.
@@ -78,7 +69,7 @@ class TaskHandle:
 
     @property
     def is_over(self) -> bool:
-        """Whether the task is known to have ended."""
+        """Whether the task is known to have ended, or the server does not know it."""
         return self._over
 
     async def status(self) -> DetailedTask:
@@ -129,7 +120,7 @@ class TaskHandle:
                 try:
                     self._result = await self._wait(deadline, on_progress)
                 except ClientError as error:
-                    if self._over or not (is_transient(error) or isinstance(error, _UNREACHABLE)):
+                    if self._over or isinstance(error, InputFailed):
                         raise
                     unknown = as_task_error(error, id)
                     raise unknown from unknown.__cause__
@@ -165,8 +156,34 @@ class TaskHandle:
 
     async def _poll(self, deadline: Deadline) -> DetailedTask:
         """Get the state of the task; a transient failure is retried."""
-        task: DetailedTask = await _repeated(lambda: self._send("tasks/get", {}, deadline))
+        try:
+            task: DetailedTask = await self._repeated("tasks/get", {}, deadline)
+        except ServerError as error:
+            # SEP-2663: the error for a task that does not exist, or not any more.
+            self._over = error.code == InvalidParams.code
+            raise
         return task
+
+    async def _repeated(self, method: str, params: Mapping[str, Any], deadline: Deadline) -> Any:
+        """Send a request until it succeeds, or fails for good: one that does no harm twice.
+
+        Raises:
+            ClientError: the last attempt failed, or an error is not transient.
+        """
+        for failures in range(1, _MAX_POLL_FAILURES):
+            try:
+                return await self._send(method, params, deadline)
+            except ClientError as error:
+                if not is_transient(error):
+                    raise
+            await self._pause(backoff(failures, _FIRST_DELAY, _MAX_DELAY))
+        return await self._send(method, params, deadline)
+
+    async def _pause(self, seconds: float) -> None:
+        """Wait, but not beyond the end of the connection, whose error the next request raises."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._connection.ended()
 
     async def _wait(self, deadline: Deadline, on_progress: OnProgress | None) -> CallToolResult:
         id = self.id or ""
@@ -176,7 +193,7 @@ class TaskHandle:
             changes = await self._open_changes(id, stack)
             task = await self._poll(deadline)
             while True:
-                progress = _progress_of(task)
+                progress = progress_of(task)
                 if on_progress is not None and progress is not None and progress != reported:
                     reported = progress
                     on_progress(progress.progress, progress.total, progress.message)
@@ -217,7 +234,7 @@ class TaskHandle:
             # SEP-2663, "Task Update Requests": a server ignores answers that it does not need any
             # more, so that a repetition does no harm.
             sent = {"inputResponses": answers}
-            await _repeated(lambda: self._send("tasks/update", sent, deadline))
+            await self._repeated("tasks/update", sent, deadline)
             self._answered.update(answers)
             self._polls = 0
         elif changes is None or changes.is_over:
@@ -225,7 +242,7 @@ class TaskHandle:
             limit = _POLL_INTERVAL if interval is None else interval / 1000
             self._polls += 1
             # SEP-2663, "Task Polling": never longer than the interval of the server.
-            await asyncio.sleep(backoff(self._polls, _FIRST_POLL, max(limit, _MIN_POLL_INTERVAL)))
+            await self._pause(backoff(self._polls, _FIRST_POLL, max(limit, _MIN_POLL_INTERVAL)))
         else:
             with suppress(ClientError, StopAsyncIteration, TimeoutError):
                 async with asyncio.timeout(_CHECK_INTERVAL):
@@ -259,32 +276,9 @@ class _TaskProgress(Value):
     message: str | None = None
 
 
-def _progress_of(task: DetailedTask) -> _TaskProgress | None:
+def progress_of(task: DetailedTask) -> _TaskProgress | None:
     """Return the latest progress of *task*; None if the task has no valid progress."""
     try:
         return msgspec.convert((task.meta or {}).get(PROGRESS), _TaskProgress)
     except msgspec.ValidationError:
         return None
-
-
-async def _repeated(request: Callable[[], Awaitable[R]]) -> R:
-    """Send a request until it succeeds, or fails for good. Only for requests without side effects.
-
-    Raises:
-        ClientError: the last attempt failed, or an error is not transient.
-    """
-    for failures in range(1, _MAX_POLL_FAILURES):
-        try:
-            return await request()
-        except ClientError as error:
-            if not is_transient(error):
-                raise
-        await asyncio.sleep(backoff(failures, _FIRST_DELAY, _MAX_DELAY))
-    return await request()
-
-
-def is_transient(error: ClientError) -> bool:
-    """Return whether the same request may succeed later: the network or the server had trouble."""
-    if isinstance(error, HttpStatusError | ServerError):
-        return error.status in _TRANSIENT or error.status >= 500
-    return isinstance(error, ConnectionLost | OutcomeUnknown | RequestTimeout | ConnectError)

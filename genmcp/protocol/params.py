@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from genmcp.protocol.capabilities import ClientCapabilities, Implementation
-from genmcp.protocol.value import Value, decoder_for
+from genmcp.protocol.value import Number, Value, decoder_for
 
 __all__ = [
     "CALLER",
@@ -157,8 +157,8 @@ class ProgressNotificationParams(NotificationParams):
     """
 
     progress_token: ProgressToken
-    progress: int | float
-    total: int | float | None = None
+    progress: Number
+    total: Number | None = None
     message: str | None = None
 
 

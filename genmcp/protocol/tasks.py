@@ -6,7 +6,7 @@ from typing import ClassVar, Final, Literal
 import msgspec
 
 from genmcp.protocol.params import RequestParams
-from genmcp.protocol.value import Result
+from genmcp.protocol.value import Integer, Result
 
 __all__ = [
     "PROGRESS",
@@ -55,8 +55,8 @@ class _Standing(Result):
     status: TaskStatus
     created_at: str
     last_updated_at: str
-    ttl_ms: int | None
-    poll_interval_ms: int | None = None
+    ttl_ms: Integer | None
+    poll_interval_ms: Integer | None = None
     status_message: str | None = None
 
 

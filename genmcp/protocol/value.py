@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from functools import cache
-from typing import Any, ClassVar, Literal, dataclass_transform
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias, dataclass_transform
 
 import msgspec
 
@@ -15,6 +15,14 @@ __all__ = [
     "decoder_for",
     "wire_name",
 ]
+
+
+Integer: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+"""An integer of a message. JSON has larger ones, for which arithmetic with floats raises
+OverflowError, and which SQLite does not store."""
+
+Number: TypeAlias = Integer | float
+"""A number of a message."""
 
 
 @cache
@@ -67,7 +75,7 @@ class CacheableResult(Result, kw_only=True):
     `cache_scope` is `"public"` only if the result is the same for every client.
     """
 
-    ttl_ms: int
+    ttl_ms: Integer
     cache_scope: CacheScope
 
 

@@ -9,16 +9,14 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import accumulate
 from math import inf
-from typing import Annotated, Any, Generic, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 import msgspec
 
 from genmcp.errors import InvalidRequest, McpError, ParseError, TooLarge
+from genmcp.protocol.value import Integer
 
 RequestId = int | str
-
-# Stores write the id with the record of a call, and SQLite has no larger integers.
-_Integer = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 P = TypeVar("P")
 T = TypeVar("T")
@@ -45,7 +43,7 @@ class RequestOf(msgspec.Struct, Generic[P], frozen=True):
 
     jsonrpc: Literal["2.0"]
     method: str
-    id: _Integer | str
+    id: Integer | str
     params: P
 
 
@@ -57,7 +55,7 @@ class Message(msgspec.Struct, frozen=True):
 
     jsonrpc: Literal["2.0"]
     method: str | None = None
-    id: _Integer | str | msgspec.UnsetType | None = msgspec.UNSET
+    id: Integer | str | msgspec.UnsetType | None = msgspec.UNSET
     params: msgspec.Raw = msgspec.Raw()
     result: msgspec.Raw = msgspec.Raw()
     error: ErrorBody | None = None
@@ -89,7 +87,7 @@ class _Identified(msgspec.Struct):
 
 
 _id_decoder = msgspec.json.Decoder(_Identified)
-_any_id = msgspec.json.Decoder(_Integer | str)
+_any_id = msgspec.json.Decoder(Integer | str)
 #: The beginning of a message up to its id. Only `jsonrpc` and `method` may come before it, since
 #: `params` could contain another "id".
 _FRONT = re.compile(

@@ -108,6 +108,7 @@ def test_call_takes_arguments_as_an_object(
         monkeypatch.setattr("sys.stdin", given)
         assert run("call", SHOP, "add", "--arguments", "-")[1] == "3\n"
     assert run("call", SHOP, "add", "--arguments", "[1]")[:2] == (2, "")
+    assert run("call", SHOP, "add", "--arguments", '{"a":' + "[" * 100_000)[:2] == (2, "")
     assert run("call", SHOP, "add", "--arguments", "@arguments.json")[:2] == (2, "")
 
 

@@ -114,3 +114,18 @@ def test_progress_has_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
         " 25% on",
         "100% on",
     ]
+
+
+def test_deep_text_beside_structured_content_is_shown(tmp_path: Path) -> None:
+    """A terminal shows text that repeats the structured content once; this cannot be compared."""
+    (tmp_path / "deep.py").write_text(
+        "from genmcp import CallToolResult, Suite, TextContent, tool\n"
+        "@tool\n"
+        "def deep() -> CallToolResult:\n"
+        "    return CallToolResult([TextContent('[' * 5_000)], structured_content={})\n"
+        "suite = Suite('deep', tools=deep)\n"
+    )
+    with at_terminal("call", f"{tmp_path}/deep.py", "deep") as user:
+        status, shown = user.ends()
+
+    assert (status, set(shown.strip())) == (0, {"["})

@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -28,7 +29,10 @@ from genmcp import (
 from genmcp import (
     Run as JobRun,
 )
+from genmcp.protocol.tasks import PROGRESS
 from tests.cli.users import at_terminal
+from tests.client.scripted import served
+from tests.client.test_client_polls import WORKING, Oven
 from tests.support.serving import serve
 
 ROOT = Path(__file__).parents[2]
@@ -216,6 +220,28 @@ async def test_show_tells_that_the_result_is_an_error(run: Run) -> None:
 
     assert (followed[0], followed[1]) == (1, "There is no such part.\n")
     assert re.search(r"^state +completed \(the result is an error: ", shown[1], re.MULTILINE)
+
+
+@pytest.mark.parametrize(
+    ("members", "status", "said"),
+    [
+        ({"_meta": {PROGRESS: {"progress": 10**400}}}, 0, "working"),
+        ({"_meta": {PROGRESS: {"progress": 1, "total": 2}}}, 0, "1/2"),
+        ({"status": "completed", "result": []}, 0, "completed"),
+        ({"status": "completed"}, 0, "completed"),
+        ({"ttlMs": 10**400}, 1, "ttlMs"),
+    ],
+)
+async def test_faulty_task_is_shown_or_refused(
+    members: dict[str, Any], status: int, said: str, run: Run
+) -> None:
+    """A hostile server causes no traceback."""
+    async with served(Oven(WORKING | members)) as url:
+        shown = await asyncio.to_thread(run, "tasks", "show", url, "k")
+
+    assert shown[0] == status
+    assert said in shown[1] + shown[2]
+    assert "Traceback" not in shown[2]
 
 
 async def test_follow_shows_that_no_worker_is_there(tmp_path: Path, run: Run) -> None:

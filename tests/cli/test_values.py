@@ -7,6 +7,7 @@ import pytest
 from genmcp.cli.values import check_arguments, convert_arguments, unknown_keys
 from genmcp.errors import ConfigurationError
 
+DEEP = "[" * 100_000  # deeper than the interpreter's limit
 SCHEMA = {
     "type": "object",
     "properties": {
@@ -58,6 +59,7 @@ SCHEMA = {
         ("any=word", "word"),
         ("unknown=true", True),
         ("text:=5", 5),
+        (f"any={DEEP}", DEEP),
     ],
 )
 def test_arguments_are_read_as_their_schema_wants(given: str, expected: Any) -> None:
@@ -72,6 +74,8 @@ def test_arguments_are_read_as_their_schema_wants(given: str, expected: Any) -> 
     ("given", "why"),
     [
         (["text:=x"], "text: 'x' is not JSON"),
+        ([f"text:={DEEP}"], r"text: '\[.*' is not JSON"),
+        ([f"pairs={DEEP}"], r"pairs: '\[.*' is not array"),
         (["count=x"], "count: 'x' is not a whole number"),
         (["sure=maybe"], "sure: 'maybe' is not yes or no"),
         (["sizes=4,x"], "sizes: 'x' is not a whole number"),

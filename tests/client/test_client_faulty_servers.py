@@ -1,6 +1,7 @@
 """The client with faulty servers, and late responses."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -129,6 +130,38 @@ async def test_client_raises_the_error_of_a_list_that_is_not_kept() -> None:
     ):
         with pytest.raises(ServerError, match="no"):
             await client.tools()
+
+
+async def test_client_refuses_a_number_that_is_too_large() -> None:
+    """Of milliseconds: arithmetic with it would overflow. The largest of 64 bits is for ever."""
+    given = [2**63 - 1, 10**400]
+
+    def answer(method: str, params: dict[str, Any]) -> Any:
+        return page(ttlMs=given.pop(0)) if method == "tools/list" else None
+
+    async with scripted(answer, cache_size=0) as (client, _):
+        assert await client.tools() == []
+        with pytest.raises(ProtocolError, match="ttlMs"):
+            await client.tools()
+
+
+async def test_client_drops_progress_that_is_too_large() -> None:
+    """The call goes on, and its callback gets numbers that it can format."""
+    reports: list[Any] = []
+
+    def answer(method: str, params: dict[str, Any]) -> Any:
+        if method != "tools/call":
+            return None
+        token = params["_meta"]["progressToken"]
+        for progress in (10**400, 1):
+            notification = {"progressToken": token, "progress": progress}
+            said = {"jsonrpc": "2.0", "method": "notifications/progress", "params": notification}
+            server.sink.on_message(json.dumps(said).encode())
+        return ANSWERED
+
+    async with scripted(answer) as (client, server):
+        await client.call("t", progress=lambda *given: reports.append(given))
+    assert reports == [(1, None, None)]
 
 
 async def test_client_keeps_what_a_resource_holds() -> None:
@@ -317,6 +350,7 @@ async def test_client_polls_a_task() -> None:
 @pytest.mark.parametrize(
     ("status", "fault"),
     [
+        ({"status": "working", "pollIntervalMs": 10**400}, "pollIntervalMs"),
         ({"status": "completed"}, "the result of a task"),
         ({"status": "completed", "result": {"content": 1}}, "the result of a task"),
         ({"status": "failed", "error": "oh"}, "the error of a task"),

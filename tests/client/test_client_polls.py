@@ -2,7 +2,9 @@
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -11,16 +13,19 @@ import pytest
 from genmcp import Accepted
 from genmcp.client.client import Client
 from genmcp.client.errors import (
+    AuthorizationFailed,
     ClientClosed,
     ClientError,
     HttpStatusError,
     OutcomeUnknown,
+    ProtocolError,
     RequestTimeout,
     ServerError,
     Unauthorized,
 )
 from genmcp.client.handler import ClientHandler
 from genmcp.client.options import ClientOptions
+from genmcp.client.sync import SyncClient
 from tests.client.scripted import Asked, served
 from tests.support.client_bounds import bounds
 
@@ -82,8 +87,12 @@ class Oven:
         if callable(answer):
             await answer(asked)
         else:
-            id = json.loads(asked.body)["id"]
-            await asked.reply(200, {"jsonrpc": "2.0", "id": id, "result": answer})
+            await answered(asked, answer)
+
+
+async def answered(asked: Asked, result: dict[str, Any]) -> None:
+    id = json.loads(asked.body)["id"]
+    await asked.reply(200, {"jsonrpc": "2.0", "id": id, "result": result})
 
 
 def next_of(answers: list[Answer]) -> Answer:
@@ -124,6 +133,22 @@ async def stranger(asked: Asked) -> None:
     await asked.reply(401, www_authenticate="Bearer")
 
 
+async def maintenance(asked: Asked) -> None:
+    await asked.reply(200, "back soon", content_type="text/html")
+
+
+async def defective(asked: Asked) -> None:
+    await refuse(asked, 200, {"code": -32603, "message": "the store is down"})
+
+
+async def expired(asked: Asked) -> None:
+    """Answer with the result if the token is the new one."""
+    if asked.headers["authorization"] == "Bearer new":
+        await answered(asked, DONE)
+    else:
+        await stranger(asked)
+
+
 class Agreeing(ClientHandler):
     """Accepts, and counts the questions."""
 
@@ -136,11 +161,11 @@ class Agreeing(ClientHandler):
 
 @asynccontextmanager
 async def client_of(oven: Oven, **options: Any) -> AsyncIterator[Client]:
-    handler = options.pop("handler", None)
+    given = {name: options.pop(name, None) for name in ("handler", "auth")}
     async with (
         asyncio.timeout(20),
         served(oven) as url,
-        Client(url, handler=handler, options=ClientOptions(**options)) as client,
+        Client(url, **given, options=ClientOptions(**options)) as client,
     ):
         yield client
 
@@ -227,17 +252,19 @@ async def test_poll_that_fails_is_repeated(failure: Answer) -> None:
 
 
 @pytest.mark.parametrize(
-    ("failure", "kind"),
+    ("failure", "kind", "polls"),
     [
-        (unavailable, HttpStatusError),
-        (busy, ServerError),
-        (cut, OutcomeUnknown),
-        (silent, OutcomeUnknown),
-        (stranger, Unauthorized),
+        (unavailable, HttpStatusError, 2),
+        (busy, ServerError, 2),
+        (cut, OutcomeUnknown, 2),
+        (silent, OutcomeUnknown, 2),
+        (stranger, Unauthorized, 1),
+        (maintenance, ProtocolError, 1),
+        (defective, ServerError, 1),
     ],
 )
 async def test_poll_in_vain_leaves_the_task_to_be_taken_up(
-    failure: Answer, kind: type[ClientError]
+    failure: Answer, kind: type[ClientError], polls: int
 ) -> None:
     """The error has the id of the task, which is not cancelled, and continues."""
     with bounds(max_poll_failures=2):
@@ -248,9 +275,44 @@ async def test_poll_in_vain_leaves_the_task_to_be_taken_up(
             assert found.value.task == "k"
             assert found.value.sent
             assert "tasks/cancel" not in oven.methods
-            assert (1 if failure is stranger else 2) == oven.methods.count("tasks/get")
+            assert polls == oven.methods.count("tasks/get")
             oven.polls = [DONE]
             assert (await client.task(found.value.task or "").wait()).data == "bread"
+
+
+def failing_once_used(*errors: BaseException) -> Callable[[], Awaitable[str]]:
+    """Return a function whose first token expires, and which raises *errors* before a new one."""
+    given: list[str | BaseException] = ["old", *errors, "new"]
+
+    async def token() -> str:
+        found = given.pop(0)
+        if isinstance(found, BaseException):
+            raise found
+        return found
+
+    return token
+
+
+async def test_poll_outlives_a_short_fault_of_the_login() -> None:
+    """A task of hours outlives its access token, and an identity provider that restarts."""
+    oven = Oven(WORKING, expired)
+    token = failing_once_used(OSError("HTTP 503"), TimeoutError("no response"))
+    async with client_of(oven, auth=token) as client:
+        assert (await client.call("bake")).data == "bread"
+    assert "tasks/cancel" not in oven.methods
+
+
+@pytest.mark.parametrize("fault", [ValueError("no such user"), asyncio.CancelledError()])
+async def test_poll_without_a_token_leaves_the_task(fault: BaseException) -> None:
+    """The call may have had effects, and the user can wait for its task after another login."""
+    oven = Oven(WORKING, expired)
+    async with client_of(oven, auth=failing_once_used(fault)) as client:
+        with pytest.raises(OutcomeUnknown, match="authorization") as found:
+            await client.call("bake")
+        assert isinstance(found.value.__cause__, AuthorizationFailed)
+        assert (found.value.sent, found.value.task) == (True, "k")
+        assert "tasks/cancel" not in oven.methods
+        assert (await client.task("k").wait()).data == "bread"
 
 
 async def test_poll_of_a_client_that_is_closed_names_the_task() -> None:
@@ -269,6 +331,31 @@ async def test_poll_of_a_client_that_is_closed_names_the_task() -> None:
         with pytest.raises(ClientClosed) as found:
             await call
         assert (found.value.task, found.value.sent) == ("k", True)
+
+
+async def test_closing_a_client_ends_the_pause_between_polls() -> None:
+    """A call of another thread ends at once, and its error has the task."""
+    polled = threading.Event()
+
+    async def working(asked: Asked) -> None:
+        await answered(asked, slowly(WORKING))
+        if oven.methods.count("tasks/get") == 5:  # the next comes 0.3 s later
+            polled.set()
+
+    def close_during_a_call(url: str) -> ClientClosed:
+        with SyncClient(url) as client, ThreadPoolExecutor(1) as pool:
+            call = pool.submit(client.call, "bake")
+            assert polled.wait(20)
+            client.close()
+            with pytest.raises(ClientClosed) as found:
+                call.result(20)
+        return found.value
+
+    oven = Oven(working)
+    async with served(oven) as url:
+        error = await asyncio.to_thread(close_during_a_call, url)
+    assert (error.task, error.sent) == ("k", True)
+    assert "tasks/cancel" not in oven.methods
 
 
 async def test_poll_is_not_repeated_past_the_time_of_its_call() -> None:
@@ -309,6 +396,7 @@ async def test_poll_that_is_answered_with_an_error_is_over() -> None:
             await client.call("bake")
     assert found.value.task is None
     assert oven.methods.count("tasks/get") == 1
+    assert "tasks/cancel" not in oven.methods
 
 
 async def test_poll_answers_are_sent_again_and_asked_for_once() -> None:

@@ -7,6 +7,7 @@ from typing import Any, Literal
 import pytest
 
 from genmcp import Channel, Resource, Suite, Tool, ToolRequest, prompt, tool
+from genmcp.client.blocking import BackgroundLoop
 from genmcp.client.errors import ClientClosed, ServerError
 from genmcp.client.sync import SyncClient
 from genmcp.protocol.prompts import PromptReference
@@ -177,3 +178,37 @@ def test_sync_client_reports_the_end_of_its_connection() -> None:
         client.close()
         assert waiting.result(20) is None
     assert not client.is_open
+
+
+def test_work_that_has_not_begun_is_not_sent_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread ends the loop before it has come to the work."""
+
+    async def work() -> None:
+        raise AssertionError
+
+    runner, queued = BackgroundLoop("the server"), threading.Semaphore(0)
+    begun, released = threading.Event(), threading.Event()
+    runner.start()
+    assert runner._runner is not None
+    loop = runner._runner.get_loop()
+    call_soon = loop.call_soon_threadsafe
+    call_soon(begun.set)
+    call_soon(released.wait, 20)
+    assert begun.wait(20)
+
+    def counted(*arguments: Any, **context: Any) -> Any:
+        handle = call_soon(*arguments, **context)
+        queued.release()
+        return handle
+
+    monkeypatch.setattr(loop, "call_soon_threadsafe", counted)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(runner.run, work())
+        assert queued.acquire(timeout=20)
+        ending = pool.submit(runner.stop)
+        assert queued.acquire(timeout=20)
+        released.set()
+        ending.result(20)
+        with pytest.raises(ClientClosed) as closed:
+            waiting.result(20)
+    assert not closed.value.sent

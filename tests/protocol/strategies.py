@@ -14,7 +14,7 @@ from genmcp.protocol.content import ResourceContents
 from genmcp.protocol.params import SUBSCRIPTION_ID, LoggingMessageNotificationParams, RequestMeta
 from genmcp.protocol.resources import SubscriptionsListenResult
 from genmcp.protocol.tools import CallToolRequestParams, CallToolResult, ToolDefinition
-from genmcp.protocol.value import Value
+from genmcp.protocol.value import Integer, Value
 
 Strategy = st.SearchStrategy[Any]
 
@@ -127,7 +127,7 @@ def of(annotation: Any) -> Strategy:
 
 PLAIN: Mapping[Any, Strategy] = {
     str: st.text(max_size=5),
-    int: st.integers(0, 1000),
+    **dict.fromkeys((int, Integer), st.integers(0, 1000)),
     float: st.floats(0, 1),
     bool: st.booleans(),
     NoneType: st.none(),

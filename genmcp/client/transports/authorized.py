@@ -8,6 +8,7 @@ from contextlib import contextmanager, suppress
 from typing import ClassVar, Final
 from urllib.parse import SplitResult
 
+from genmcp.cancellation import cancel_requested
 from genmcp.client.auth.base import Auth, Authorization, RejectedRequest, authorization_for
 from genmcp.client.auth.flows import FlowAuthorization
 from genmcp.client.errors import AuthorizationFailed, ClientError, authorization_error
@@ -119,6 +120,11 @@ class AuthorizedRequester(HttpRequester):
             raise
         except FlowFailed as failed:
             raise authorization_error(failed, self.server_name) from failed
+        except asyncio.CancelledError as error:
+            if cancel_requested():
+                raise
+            reason = "it waited for something that was cancelled"
+            raise AuthorizationFailed(self.server_name, reason) from error
         except Exception as error:
             reason = str(error) or type(error).__name__
             raise AuthorizationFailed(self.server_name, reason) from error

@@ -21,6 +21,7 @@ from genmcp.client.errors import (
     ProtocolError,
     SessionEnded,
     Unauthorized,
+    is_transient,
     lost_response_error,
 )
 from genmcp.client.options import mask_url
@@ -47,7 +48,6 @@ from genmcp.client.transports.http_messages import (
 )
 from genmcp.client.transports.sse import (
     RESUME_ATTEMPTS,
-    TRANSIENT,
     NotificationStream,
     SseCursor,
     SseTransport,
@@ -294,11 +294,9 @@ class HttpTransport(Transport):
             try:
                 if await self._follow(message.revision, cursor, message.id):
                     return
-            except (ConnectionLost, ConnectError) as error:
+            except ClientError as error:
                 cause = error
-            except HttpStatusError as error:
-                cause = error
-                if error.status not in TRANSIENT:
+                if not is_transient(error):
                     break
             # A server may close the stream after each event, to save connections. The attempts
             # bound only those that make no progress.

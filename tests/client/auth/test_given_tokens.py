@@ -2,9 +2,10 @@
 
 import asyncio
 import gc
+import json
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import h11
@@ -19,6 +20,7 @@ from genmcp import (
     ConfigurationError,
     Endpoint,
     Hub,
+    OutcomeUnknown,
     ServerConfig,
     SyncClient,
     Unauthorized,
@@ -27,7 +29,7 @@ from genmcp.client.auth import Authorization, OAuth, RejectedRequest
 from genmcp.client.errors import AuthorizationFailed, Forbidden
 from genmcp.client.transports.targets import transport_to
 from tests.client.auth.guarded import Guarded, suite
-from tests.client.scripted import Asked, served
+from tests.client.scripted import NOTE, Asked, event, served
 from tests.client.sinks import Recorder, request
 from tests.support.client_bounds import bounds
 from tests.support.serving import serve
@@ -121,6 +123,112 @@ async def test_error_of_a_token_function_is_an_authorization_failure() -> None:
         with pytest.raises(AuthorizationFailed, match="the vault is sealed") as caught:
             await Client(url, auth=source).open()
     assert isinstance(caught.value.__cause__, OSError)
+
+
+class Paying:
+    """A server of 2025-11-25 whose call breaks, and is resumed with the token `new` only."""
+
+    def __init__(self) -> None:
+        self.calls: list[int] = []
+
+    async def __call__(self, asked: Asked) -> None:
+        message = json.loads(asked.body or b"{}")
+        match asked.method, asked.rpc:
+            case "GET", _ if "last-event-id" not in asked.headers:
+                await asked.reply(405)
+            case "GET", _ if asked.headers["authorization"] == "Bearer new":
+                await asked.stream(event(response(self.calls[0], {"content": []})))
+            case "GET", _:
+                await asked.reply(401)
+            case _, "tools/call":
+                self.calls.append(message["id"])
+                await asked.stream(event(None, id="a", retry=1))
+            case _, "initialize":
+                result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": WHO}
+                await asked.reply(200, response(message["id"], result))
+            case _:
+                await asked.reply(202)
+
+
+def response(id: int, result: dict[str, Any]) -> dict[str, Any]:
+    return {"jsonrpc": "2.0", "id": id, "result": result}
+
+
+def renewed_after(error: Exception) -> Callable[[], str]:
+    """Return a function that raises *error* before its second token."""
+    given: list[str | Exception] = ["old", error, "new"]
+
+    def token() -> str:
+        found = given.pop(0)
+        if isinstance(found, Exception):
+            raise found
+        return found
+
+    return token
+
+
+async def test_call_that_cannot_be_resumed_without_a_token_was_sent() -> None:
+    """The server has carried it out: to repeat the call would pay twice."""
+    paying = Paying()
+    async with (
+        asyncio.timeout(20),
+        served(paying) as url,
+        Client(url, auth=renewed_after(ValueError("no such user")), options=LEGACY) as client,
+    ):
+        with pytest.raises(OutcomeUnknown, match="no such user") as caught:
+            await client.call("pay")
+
+    assert caught.value.sent
+    assert isinstance(caught.value.__cause__, AuthorizationFailed)
+    assert len(paying.calls) == 1
+
+
+async def test_call_is_resumed_after_a_short_fault_of_the_login() -> None:
+    """The token has expired during the call, and the identity provider fails once."""
+    paying = Paying()
+    async with (
+        asyncio.timeout(20),
+        served(paying) as url,
+        Client(url, auth=renewed_after(OSError("HTTP 503")), options=LEGACY) as client,
+    ):
+        assert (await client.call("pay")).content == []
+
+    assert len(paying.calls) == 1
+
+
+async def test_running_call_was_sent_if_a_new_session_is_refused() -> None:
+    """Another request needs a new session, and has no token for it."""
+    begun, ended = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def script(asked: Asked) -> None:
+        if asked.method == "GET":
+            await asked.reply(405)
+        elif asked.rpc == "tools/call":
+            await asked.stream(event(NOTE), more=True)
+            loop.call_soon_threadsafe(begun.set)
+            await asked.receive()
+        elif asked.rpc == "ping":
+            ended.set()
+            await asked.reply(404)
+        elif asked.rpc == "initialize" and ended.is_set():
+            await asked.reply(401)
+        elif asked.rpc == "initialize":
+            id = json.loads(asked.body)["id"]
+            result = {"protocolVersion": "2025-11-25", "capabilities": {}, "serverInfo": WHO}
+            await asked.reply(200, response(id, result), mcp_session_id="s")
+        else:
+            await asked.reply(202)
+
+    async with asyncio.timeout(20), served(script) as url, Client(url, options=LEGACY) as client:
+        call = asyncio.create_task(client.call("pay"))
+        await begun.wait()
+        with pytest.raises(Unauthorized):
+            await client.ping()
+        with pytest.raises(OutcomeUnknown) as caught:
+            await call
+
+    assert caught.value.sent
 
 
 async def test_concurrent_requests_wait_for_no_other_request() -> None:

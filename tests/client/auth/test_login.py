@@ -15,7 +15,9 @@ from genmcp import (
     ConfigurationError,
     Hub,
     ServerConfig,
+    Suite,
     SyncClient,
+    tool,
 )
 from genmcp.client.auth import MemoryTokens, OAuth, RejectedRequest, TokensUnavailable
 from genmcp.client.auth.asking import UserPrompt
@@ -213,6 +215,26 @@ async def test_unavailable_authorization_server_keeps_the_tokens() -> None:
             assert (await client.call("whoami")).data == "nobody"
 
     assert len(place.asked) == 1
+
+
+@tool(task="always")
+async def bake() -> str:
+    """Bake, as a task."""
+    return "bread"
+
+
+async def test_task_outlives_an_unavailable_authorization_server() -> None:
+    """A renewal that fails with HTTP 503 is tried again with the next poll of the task."""
+    suite = Suite(name="parts", version="1", tools=[bake])
+    async with asyncio.timeout(20), guarded_place(suite=suite) as place:
+        auth = OAuth(NAME, ask=place.browse)
+        async with Client(place.url, auth=auth) as client:
+            task = await client.call_task("bake")
+            place.refused.add((await record_of(auth, place.url)).access_token or "")
+            place.issuer.faults.fail("token", 503, times=2)  # for a subscription, and a poll
+            assert (await task.wait()).data == "bread"
+
+    assert place.grants() == ["authorization_code", *["refresh_token"] * 3]
 
 
 async def test_forbidden_operation_leads_to_a_login_with_more_scopes() -> None:
