@@ -197,6 +197,7 @@ class Tool(DescribedComponent, Generic[A]):
 
         The value that this hook returns is dropped. If the call waited for a job, `channel.run_id`
         is the id of that job (its `run.id`). The job is told to stop, but may run a moment longer.
+        If a process dies meanwhile, this hook may be called twice.
         """
 
 

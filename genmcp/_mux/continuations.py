@@ -86,7 +86,10 @@ class Continuations:
         self._server = services.server
         self._store = services.store
         self._state_ttl = services.limits.input_timeout
-        self.tasks = Tasks(services, jobs=jobs, external=external, resume=self.resume)
+        resume, cancelled = self.resume, self.cancelled
+        self.tasks = Tasks(
+            services, jobs=jobs, external=external, resume=resume, cancelled=cancelled
+        )
         level_of, in_thread = services.sessions.level_of, services.threads.run
         self.call_services = CallServices(
             services.changes, level_of, self.tasks.result_of, in_thread, services.owner
@@ -412,14 +415,20 @@ class Continuations:
             TaskNotFound: the task does not exist.
         """
         task = await self.tasks.cancel(id, owner)
-        # The process that a task is bound to cancels its hook, and notifies the tool after that.
-        if task is not None and task.bound_node is None:
-            packed_request = await self.tasks.service.records.call(id)
-            if packed_request is not None:
-                await notify(self._cancelled(task, packed_request))
+        if task is not None and not task.runs_hook:
+            await self.cancelled(task)
+
+    async def cancelled(self, task: Task) -> None:
+        """Notify the tool of *task* that it was cancelled. No hook of it runs. An error is logged.
+
+        Raises:
+            StoreError: the store failed, before the tool was notified.
+        """
+        packed_request = await self.tasks.service.records.call(task.id)
+        if packed_request is not None:
+            await notify(self._cancelled(task, packed_request))
 
     async def _cancelled(self, task: Task, packed_request: bytes) -> None:
-        """Notify the tool of *task* that it was cancelled."""
         assigns = Continuation.unpack(task.continuation).assigns if task.continuation else {}
         channel = self._channel(task, packed_request, assigns)
         with suppress(McpError):  # the tool may be hidden from its client now: notify it anyway
@@ -427,21 +436,24 @@ class Continuations:
         await self._server.cancelled(channel)
 
     async def _stopped(self, task: Task, channel: Channel) -> None:
-        """Notify the tool of a task that was cancelled while its step ran in this process.
+        """Notify the tool of *task*, if that was cancelled while its step ran in this process.
 
-        The process that has cancelled the task does not notify the tool, because `on_cancel` must
-        run after the end of the hook, which only this process knows.
+        The process that has cancelled the task does not notify the tool (`Task.runs_hook`), because
+        `on_cancel` must run after the end of the hook, which only this process knows. The hook may
+        also have been stopped because another process has taken the task over.
         """
         channel.context.advance(CancelTask())  # without its action: the hook has ended
-        if task.bound_node is not None or channel.context.continuation is not None:
-            stored = None
-            with suppress(StoreError):  # the record of a cancelled task was written before
-                stored = await self.tasks.service.records.find(task.id)
-            # The token differs if the key of the cancelled call is in use again.
-            if stored is not None and (
-                stored.task.end == "cancelled" or stored.task.fencing_token != task.fencing_token
-            ):
-                await self._server.cancelled(channel)
+        records, stored = self.tasks.service.records, None
+        with suppress(StoreError):  # the record of a cancelled task was written before
+            stored = await records.find(task.id)
+        if stored is None:
+            return
+        now = stored.task
+        cancelled = now.end == "cancelled" and now.fencing_token == task.fencing_token
+        is_replaced = now.created != task.created  # the key of the cancelled call is in use again
+        if cancelled or is_replaced:
+            await notify(self._server.cancelled(channel))
+            await records.notified(task)
 
     def _channel(self, task: Task, packed_request: bytes, own: Mapping[str, Any]) -> Channel:
         """Return a channel for the stored request of *task*, with the assigns *own* of its hooks.
