@@ -334,13 +334,13 @@ class Continuations:
         except (ConfigurationError, msgspec.MsgspecError) as error:
             unknown = f"a continuation of {task.tool} was stored by another release: {error}"
             raise NotRunnableHere(unknown, _NO_CODE) from error
-        with self._services.observers.resuming(channel, continuation.tag, task.trace) as report:
+        with self._services.observers.resuming(channel, continuation.tag, task.trace) as on_step:
             return await self._step(
                 task,
                 channel,
                 lambda: self._server.resume(continuation, outcome, channel),
                 continuation,
-                report,
+                on_step,
             )
 
     async def begin(self, task: Task, request_channel: Channel) -> Suspended | Finished:
@@ -354,11 +354,11 @@ class Continuations:
         context.restore(request_channel.context.own_assigns)
         channel = Channel(request_channel.request, context, request_channel.access)
 
-        def report(*_: object) -> None:
+        def on_step(*_: object) -> None:
             """Do nothing: the request that waits for the result reports it to the telemetry."""
 
         finished = await self._step(
-            task, channel, lambda: self._server.handle(channel.request, channel), None, report
+            task, channel, lambda: self._server.handle(channel.request, channel), None, on_step
         )
         if cancel_requested():  # the hook has a result nevertheless
             await self._stopped(task, channel)
@@ -370,7 +370,7 @@ class Continuations:
         channel: Channel,
         hook: Callable[[], Awaitable[Result | Continue]],
         continuation: Continuation | None,
-        report: OnStep,
+        on_step: OnStep,
     ) -> Suspended | Finished:
         """Run *hook*, and what follows in this process; *continuation* is None for `call`."""
         raised: BaseException | None = None
@@ -381,20 +381,20 @@ class Continuations:
             raise
         except BaseException as error:  # any exception of a hook ends only its own call
             if isinstance(error, asyncio.CancelledError) and cancel_requested():
-                report(None, error)
+                on_step(None, error)
                 await self._stopped(task, channel)
                 raise
             latest = channel.context.continuation or continuation
             release = self._server.info.version
             if isinstance(error, UnknownTag) and latest and latest.release != release:
-                report(None, error)
+                on_step(None, error)
                 unknown = f"{error} (of a call of release {latest.release!r})"
                 raise NotRunnableHere(unknown, _NO_CODE) from error
             result, raised = self._responses.result_of(channel.request, error), error
         finally:
             await flush(channel)
         if isinstance(result, Suspended):
-            report(result)
+            on_step(result)
             return result
         finished = to_finished(result, raised)
         if continuation is None and isinstance(raised, InvalidArguments):  # `call` did not begin
@@ -404,7 +404,7 @@ class Continuations:
             raised = limits.too_large()
             result = self._responses.result_of(channel.request, raised)
             finished = to_finished(result)
-        report(result, raised)
+        on_step(result, raised)
         del raised  # its traceback refers to this frame: a reference cycle
         return finished
 

@@ -82,7 +82,7 @@ class Pipe:
         """Send a *message*."""
         raise NotImplementedError
 
-    async def report(self, request: Request, message: bytes) -> None:
+    async def send_progress(self, request: Request, message: bytes) -> None:
         """Send a *message* with the progress of *request*; later progress may replace it."""
         await self.send(message)
 
@@ -162,7 +162,7 @@ class PipedCall(RunningCall[Pipe], eq=False):
         pipe = self.caller
         message = pipe.mux.encoder.notification(request.revision, method, params)
         if isinstance(params, ProgressNotificationParams):
-            await pipe.report(self.request, message)
+            await pipe.send_progress(self.request, message)
         else:
             if isinstance(params, LoggingMessageNotificationParams):
                 self._logs = self._logs or RateLimiter(pipe.mux.limits.logs_per_second)
@@ -321,7 +321,7 @@ class PipeConnection(Pipe):
         """Send *message* now."""
         self._outlet.put(message)
 
-    async def report(self, request: Request, message: bytes) -> None:
+    async def send_progress(self, request: Request, message: bytes) -> None:
         """Send the latest progress of *request*, once there is room and the rate permits it."""
         self._progress.offer(request, message, room=not self._outlet.full)
 

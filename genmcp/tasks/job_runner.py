@@ -83,9 +83,9 @@ class JobRunner:
                 job = replace(job, timeout=min(job.timeout or inf, left))
             if task.schedule is not None:
                 await self._retry(partial(self.schedules.begin, held, task))
-            with self._environment.observer.job_attempt(task) as report:
+            with self._environment.observer.job_attempt(task) as on_end:
                 result = await self._run(held, task, work, job)
-                report(result.outcome)
+                on_end(result.outcome)
             return await self._writer.settle(held, partial(_after_attempt, result))
         finally:
             # If the store fails, the jobs that wait find out by themselves. An exception must
