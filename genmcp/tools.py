@@ -288,7 +288,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         if self.validates or channel.request is not request:
             if self.arguments.bound:
                 await self._check_bound(request, channel)
-            request = await self.begin(request, channel)
+            request = await self.prepare_on(request, channel)
         else:
             # The decoded arguments are set on a copy: the transport, telemetry and middleware keep
             # the request as it was received.

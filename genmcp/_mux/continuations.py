@@ -151,7 +151,7 @@ class Continuations:
         # A promotion waits from here on, because it could write a second record of the call.
         await report(channel, AccessRecord(id))
         context.sink.watch_client()
-        task = await self.tasks.begin(channel, id, suspension_of(continuation, work))
+        task = await self.tasks.create(channel, id, suspension_of(continuation, work))
         if gets_handle(request):
             return create_task_result(task, self._store.now())
         return await self.followed(task.id, channel, known=task)
@@ -343,7 +343,7 @@ class Continuations:
                 on_step,
             )
 
-    async def begin(self, task: Task, request_channel: Channel) -> Suspended | Finished:
+    async def run_keyed(self, task: Task, request_channel: Channel) -> Suspended | Finished:
         """Run `call` for the request of *request_channel*, which is *task* from its beginning.
 
         Raises:

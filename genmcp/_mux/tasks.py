@@ -125,7 +125,7 @@ class Tasks:
         step, key_id = str(continuation.step), continuation.key_id
         return self._services.seal.mark(Purpose.TASK, continuation.id, step, key_id=key_id)
 
-    async def begin(self, channel: Channel, id: str, suspended: Suspended | None = None) -> Task:
+    async def create(self, channel: Channel, id: str, suspended: Suspended | None = None) -> Task:
         """Store the call as the task *id*, start its work, and return the task.
 
         If the call is stored already, return its task, and start nothing. *suspended* is its state;

@@ -82,7 +82,7 @@ class JobRunner:
                     return await self._writer.settle(held, settlement(expired_outcome(work)))
                 job = replace(job, timeout=min(job.timeout or inf, left))
             if task.schedule is not None:
-                await self._retry(partial(self.schedules.begin, held, task))
+                await self._retry(partial(self.schedules.check_due, held, task))
             with self._environment.observer.job_attempt(task) as on_end:
                 result = await self._run(held, task, work, job)
                 on_end(result.outcome)
