@@ -24,7 +24,6 @@ not count as a crash.
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
 from functools import partial
 from secrets import token_hex
 from typing import Any, Final, TypeAlias
@@ -225,9 +224,6 @@ class TaskRunner:
             if node is not None or self._is_stopping() or not claimed:
                 still_runs = isinstance(error, StillRuns)
                 await self._hand_over(held, stored.task, node, still_runs=still_runs)
-            else:
-                with suppress(StoreError):
-                    await self._notify_tool(await self._records.find(held.id), held.token)
             raise
 
     async def _work(self, held: HeldTask, task: Task) -> Task:

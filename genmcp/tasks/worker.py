@@ -49,7 +49,7 @@ class WorkerState(Enum):
     STOPPING = auto()
     """It claims no more steps. Running steps have their grace period."""
     RELEASED = auto()
-    """Its last user has released it, and only `start_serving` starts it again: calls that end during a
+    """Its last user has released it. Only `start_serving` starts it again: calls that end during a
     shutdown must not."""
     CLOSED = auto()
     """It was closed; the next `start` starts it again."""
