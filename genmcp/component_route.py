@@ -258,7 +258,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
             f"{self.owner}, which any process finds by its name: {remedy}"
         )
 
-    async def begin(self, request: Request, channel: Channel) -> Request:
+    async def prepare_on(self, request: Request, channel: Channel) -> Request:
         """Prepare *request* and return it; set the arguments of the request of *channel*, too.
 
         Both are the same request, unless a middleware has replaced the name or the arguments. The
@@ -274,7 +274,7 @@ class ComponentRoute(Route, frozen=True, kw_only=True):
     async def set_arguments(self, channel: Channel) -> None:
         """Decode the arguments of the request of *channel*, unless that was already done."""
         if channel.request.arguments is None:
-            await self.begin(channel.request, channel)
+            await self.prepare_on(channel.request, channel)
 
     def hook_name(self, hook: str) -> str:
         """Return the name of a *hook* in errors."""

@@ -247,7 +247,10 @@ class Server(ABC):
         raise ContractError(f"{type(self).__name__} answers with Continue, and has no resume")
 
     async def cancelled(self, channel: Channel) -> None:
-        """Clean up after the request of *channel* was cancelled. None of its hooks still runs."""
+        """Clean up after the request of *channel* was cancelled.
+
+        None of its hooks still runs, unless one takes longer than `JobOptions.lease` to end.
+        """
         return
 
     @abstractmethod

@@ -197,6 +197,7 @@ class Tool(DescribedComponent, Generic[A]):
 
         The value that this hook returns is dropped. If the call waited for a job, `channel.run_id`
         is the id of that job (its `run.id`). The job is told to stop, but may run a moment longer.
+        If a process dies meanwhile, this hook may be called twice.
         """
 
 
@@ -287,7 +288,7 @@ class ToolRoute(ComponentRoute, frozen=True, kw_only=True):
         if self.validates or channel.request is not request:
             if self.arguments.bound:
                 await self._check_bound(request, channel)
-            request = await self.begin(request, channel)
+            request = await self.prepare_on(request, channel)
         else:
             # The decoded arguments are set on a copy: the transport, telemetry and middleware keep
             # the request as it was received.

@@ -56,7 +56,7 @@ LAYERS = [
 # Each module of the mux imports those before it: what a client has open, what is sent between
 # processes, the waits of a call, its record, and the methods.
 MUX = [
-    *("threads", "limits", "telemetry"),
+    *("threads", "multimap", "limits", "telemetry"),
     *("bus", "changes", "sessions", "session_streams", "replay"),
     *("scopes", "responses", "performing", "services"),
     *("stored_request", "task_results", "task_sink", "tasks"),

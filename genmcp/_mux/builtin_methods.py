@@ -106,16 +106,14 @@ class BuiltinMethods(msgspec.Struct, eq=False):
         return Result()
 
     async def _scopes_of(self, task: str) -> Sequence[str]:
-        """Return the scopes of the component that *task* runs, as far as they are known here."""
+        """Return the scopes that the call of *task* needed when it began."""
         packed = await self._continuations.tasks.service.records.call(task)
         if packed is None:  # it has just ended
             return ()
         try:
-            request = StoredRequest.unpack(packed).request()
+            return StoredRequest.unpack(packed).scopes
         except NotRunnableHere:
             return ()
-        route = self._mux.server.find(request.method, request.key)
-        return () if route is None else route.scopes
 
     async def honored(self, request: Request, access: Access | None) -> SubscriptionFilter:
         """Return the part of the filter of *request*, a listen request, that the server honors.

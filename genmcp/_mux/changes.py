@@ -17,7 +17,7 @@ import msgspec
 
 from genmcp._mux.bus import LogFollower
 from genmcp._mux.limits import Limits
-from genmcp._mux.threads import Multimap
+from genmcp._mux.multimap import Multimap
 from genmcp.cancellation import cancel_and_wait
 from genmcp.channel import Listener
 from genmcp.core.subscription import EVERYTHING, ServerChange

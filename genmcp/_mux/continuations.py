@@ -86,7 +86,10 @@ class Continuations:
         self._server = services.server
         self._store = services.store
         self._state_ttl = services.limits.input_timeout
-        self.tasks = Tasks(services, jobs=jobs, external=external, resume=self.resume)
+        resume, cancelled = self.resume, self.cancelled
+        self.tasks = Tasks(
+            services, jobs=jobs, external=external, resume=resume, cancelled=cancelled
+        )
         level_of, in_thread = services.sessions.level_of, services.threads.run
         self.call_services = CallServices(
             services.changes, level_of, self.tasks.result_of, in_thread, services.owner
@@ -148,7 +151,7 @@ class Continuations:
         # A promotion waits from here on, because it could write a second record of the call.
         await report(channel, AccessRecord(id))
         context.sink.watch_client()
-        task = await self.tasks.begin(channel, id, suspension_of(continuation, work))
+        task = await self.tasks.create(channel, id, suspension_of(continuation, work))
         if gets_handle(request):
             return create_task_result(task, self._store.now())
         return await self.followed(task.id, channel, known=task)
@@ -331,16 +334,16 @@ class Continuations:
         except (ConfigurationError, msgspec.MsgspecError) as error:
             unknown = f"a continuation of {task.tool} was stored by another release: {error}"
             raise NotRunnableHere(unknown, _NO_CODE) from error
-        with self._services.observers.resuming(channel, continuation.tag, task.trace) as report:
+        with self._services.observers.resuming(channel, continuation.tag, task.trace) as on_step:
             return await self._step(
                 task,
                 channel,
                 lambda: self._server.resume(continuation, outcome, channel),
                 continuation,
-                report,
+                on_step,
             )
 
-    async def begin(self, task: Task, request_channel: Channel) -> Suspended | Finished:
+    async def run_keyed(self, task: Task, request_channel: Channel) -> Suspended | Finished:
         """Run `call` for the request of *request_channel*, which is *task* from its beginning.
 
         Raises:
@@ -352,11 +355,11 @@ class Continuations:
         context.restore(request_channel.context.own_assigns)
         channel = Channel(request_channel.request, context, request_channel.access)
 
-        def report(*_: object) -> None:
+        def on_step(*_: object) -> None:
             """Do nothing: the request that waits for the result reports it to the telemetry."""
 
         finished = await self._step(
-            task, channel, lambda: self._server.handle(channel.request, channel), None, report
+            task, channel, lambda: self._server.handle(channel.request, channel), None, on_step
         )
         if cancel_requested():  # the hook has a result nevertheless
             await self._stopped(task, channel)
@@ -368,7 +371,7 @@ class Continuations:
         channel: Channel,
         hook: Callable[[], Awaitable[Result | Continue]],
         continuation: Continuation | None,
-        report: OnStep,
+        on_step: OnStep,
     ) -> Suspended | Finished:
         """Run *hook*, and what follows in this process; *continuation* is None for `call`."""
         raised: BaseException | None = None
@@ -379,20 +382,20 @@ class Continuations:
             raise
         except BaseException as error:  # any exception of a hook ends only its own call
             if isinstance(error, asyncio.CancelledError) and cancel_requested():
-                report(None, error)
+                on_step(None, error)
                 await self._stopped(task, channel)
                 raise
             latest = channel.context.continuation or continuation
             release = self._server.info.version
             if isinstance(error, UnknownTag) and latest and latest.release != release:
-                report(None, error)
+                on_step(None, error)
                 unknown = f"{error} (of a call of release {latest.release!r})"
                 raise NotRunnableHere(unknown, _NO_CODE) from error
             result, raised = self._responses.result_of(channel.request, error), error
         finally:
             await flush(channel)
         if isinstance(result, Suspended):
-            report(result)
+            on_step(result)
             return result
         finished = to_finished(result, raised)
         if continuation is None and isinstance(raised, InvalidArguments):  # `call` did not begin
@@ -402,7 +405,7 @@ class Continuations:
             raised = limits.too_large()
             result = self._responses.result_of(channel.request, raised)
             finished = to_finished(result)
-        report(result, raised)
+        on_step(result, raised)
         del raised  # its traceback refers to this frame: a reference cycle
         return finished
 
@@ -413,14 +416,20 @@ class Continuations:
             TaskNotFound: the task does not exist.
         """
         task = await self.tasks.cancel(id, owner)
-        # The process that a task is bound to cancels its hook, and notifies the tool after that.
-        if task is not None and task.bound_node is None:
-            packed_request = await self.tasks.service.records.call(id)
-            if packed_request is not None:
-                await notify(self._cancelled(task, packed_request))
+        if task is not None and not task.runs_hook:
+            await self.cancelled(task)
+
+    async def cancelled(self, task: Task) -> None:
+        """Notify the tool of *task* that it was cancelled. No hook of it runs. An error is logged.
+
+        Raises:
+            StoreError: the store failed, before the tool was notified.
+        """
+        packed_request = await self.tasks.service.records.call(task.id)
+        if packed_request is not None:
+            await notify(self._cancelled(task, packed_request))
 
     async def _cancelled(self, task: Task, packed_request: bytes) -> None:
-        """Notify the tool of *task* that it was cancelled."""
         assigns = Continuation.unpack(task.continuation).assigns if task.continuation else {}
         channel = self._channel(task, packed_request, assigns)
         with suppress(McpError):  # the tool may be hidden from its client now: notify it anyway
@@ -428,21 +437,24 @@ class Continuations:
         await self._server.cancelled(channel)
 
     async def _stopped(self, task: Task, channel: Channel) -> None:
-        """Notify the tool of a task that was cancelled while its step ran in this process.
+        """Notify the tool of *task*, if that was cancelled while its step ran in this process.
 
-        The process that has cancelled the task does not notify the tool, because `on_cancel` must
-        run after the end of the hook, which only this process knows.
+        The process that has cancelled the task does not notify the tool (`Task.runs_hook`), because
+        `on_cancel` must run after the end of the hook, which only this process knows. The hook may
+        also have been stopped because another process has taken the task over.
         """
         channel.context.advance(CancelTask())  # without its action: the hook has ended
-        if task.bound_node is not None or channel.context.continuation is not None:
-            stored = None
-            with suppress(StoreError):  # the record of a cancelled task was written before
-                stored = await self.tasks.service.records.find(task.id)
-            # The token differs if the key of the cancelled call is in use again.
-            if stored is not None and (
-                stored.task.end == "cancelled" or stored.task.fencing_token != task.fencing_token
-            ):
-                await self._server.cancelled(channel)
+        records, stored = self.tasks.service.records, None
+        with suppress(StoreError):  # the record of a cancelled task was written before
+            stored = await records.find(task.id)
+        if stored is None:
+            return
+        now = stored.task
+        cancelled = now.end == "cancelled" and now.fencing_token == task.fencing_token
+        is_replaced = now.created != task.created  # the key of the cancelled call is in use again
+        if cancelled or is_replaced:
+            await notify(self._server.cancelled(channel))
+            await records.notified(task)
 
     def _channel(self, task: Task, packed_request: bytes, own: Mapping[str, Any]) -> Channel:
         """Return a channel for the stored request of *task*, with the assigns *own* of its hooks.

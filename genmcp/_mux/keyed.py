@@ -101,7 +101,7 @@ class KeyedCalls:
         while True:
             stored = await self._find(ids)
             if stored is None or stored.task.frees_key:
-                new = await self._begin(channel, stored, ids[0], arguments)
+                new = await self._start(channel, stored, ids[0], arguments)
                 if new is not None:
                     return await self._continuations.followed(new.id, channel, known=new)
                 continue  # a copy was faster
@@ -120,7 +120,7 @@ class KeyedCalls:
                 return stored
         return None
 
-    async def _begin(
+    async def _start(
         self, channel: Channel, free: Stored | None, id: str, arguments: bytes
     ) -> Task | None:
         """Create the task of a call, in place of *free*, and start its hook.
@@ -137,24 +137,24 @@ class KeyedCalls:
         if free is not None:
             task = replace_task(task, free.task)
         packed_request = StoredRequest.of(channel).pack()
-        began = False
+        created = False
 
-        async def begin() -> None:
-            nonlocal began
+        async def create() -> None:
+            nonlocal created
             self._service.writer.retry.check()
             self._services.bus.open()
             await self._service.start()  # others would consider the call lost without a heartbeat
             try:
-                began = await self._service.writer.create(task, packed_request, replaces=free)
+                created = await self._service.writer.create(task, packed_request, replaces=free)
             except StoreError:  # it may have been written
                 self._service.withdraw(task, _NOT_BEGUN)
                 raise
-            if began:
+            if created:
                 self._service.worker.run_call(self._run(task, channel))
 
         # The client may leave meanwhile, which must not separate the record from its hook.
-        await run_to_completion(begin())
-        return task if began else None
+        await run_to_completion(create())
+        return task if created else None
 
     async def _run(self, task: Task, channel: Channel) -> None:
         """Run the hook of *task*, and write its result."""
@@ -164,7 +164,7 @@ class KeyedCalls:
         waiting_calls = self._services.waiting_calls
         slots = waiting_calls.acquire(channel.context.caller.client_key)
         try:
-            step = partial(self._continuations.begin, task, channel)
+            step = partial(self._continuations.run_keyed, task, channel)
             await self._service.runner.run_call(task, step)
         finally:
             waiting_calls.release(slots)

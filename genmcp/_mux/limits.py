@@ -47,7 +47,9 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
             of them.
         max_thread_queue: a total: the number of `def` hooks that wait for a thread. Threads are
             assigned to the waiting clients in rotation.
-        max_waiting_calls: a total: the number of calls that wait for something at once.
+        max_waiting_calls: a total: the number of calls that wait for something at once. A call with
+            an idempotency key counts twice while its hook runs: for the request that waits, and for
+            the hook, which runs on without it.
         max_streams: a total: the number of open streams of sessions and subscriptions.
         max_subscriptions: the maximum number of resources that one stream, or one session, is
             subscribed to.

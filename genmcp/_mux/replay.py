@@ -14,7 +14,7 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from genmcp._mux.limits import Limits, replayed
-from genmcp._mux.threads import Multimap
+from genmcp._mux.multimap import Multimap
 from genmcp.cancellation import cancel_and_wait
 from genmcp.core.exchange import ExchangeAction, StreamRecord
 from genmcp.core.request import Request

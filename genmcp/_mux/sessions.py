@@ -17,7 +17,7 @@ import msgspec
 
 from genmcp._mux.bus import EVERYBODY, LogFollower, MessageBus
 from genmcp._mux.limits import ConcurrencyLimit, Limits, Slots
-from genmcp._mux.threads import Multimap
+from genmcp._mux.multimap import Multimap
 from genmcp.core.call import CallEvent, Cancel
 from genmcp.core.client_key import ClientKey
 from genmcp.core.request import Request

@@ -23,7 +23,9 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     from the host's request whose keys are in the endpoint's `keep_assigns`. gone: the keys of the
     other copied assigns, which are not stored. address: the peer address that an anonymous request
     counts towards. access: that of the client, without its claims, which may be private, and its
-    time of expiry: a call that was authorized when it began continues after that.
+    time of expiry: a call that was authorized when it began continues after that. scopes: those
+    that the call needed, and that an answer to one of its questions needs (`tasks/update`). They
+    are stored, because `Server.find` does not know those of a provider's component.
     """
 
     id: RequestId
@@ -38,6 +40,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
     address: str | None
     access: Access | None
     whole: bool
+    scopes: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, channel: Channel) -> "StoredRequest":
@@ -61,6 +64,7 @@ class StoredRequest(msgspec.Struct, frozen=True, array_like=True):
             address=caller.client_key.address,
             access=access,
             whole=isinstance(raw, bytes),
+            scopes=() if request.route is None else request.route.scopes,
         )
 
     def pack(self) -> bytes:

@@ -59,7 +59,7 @@ class TaskSink(msgspec.Struct, eq=False):
         the notification is lost, and the call continues.
         """
         if isinstance(params, ProgressNotificationParams):
-            return self._report(params)
+            return self._write_progress(params)
         encoded = b"" if params is None else msgspec.json.encode(params)
         try:
             stored = msgspec.msgpack.encode(StoredNotification(method, encoded))
@@ -68,14 +68,14 @@ class TaskSink(msgspec.Struct, eq=False):
             return False
         return True
 
-    def _report(self, params: ProgressNotificationParams) -> bool:
+    def _write_progress(self, params: ProgressNotificationParams) -> bool:
         """Schedule the write of progress; return False if the task has ended or was taken over."""
         writer = self._progress_writer
         if writer is None:
             writer = self._progress_writer = ProgressWriter(self._write)
         if writer.rejected:
             return False
-        writer.report(params.progress, params.total, params.message)
+        writer.write_soon(params.progress, params.total, params.message)
         return True
 
     async def flush(self) -> None:

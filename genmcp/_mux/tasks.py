@@ -8,7 +8,7 @@ and its messages go to the record.
 
 import logging
 import secrets
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from functools import partial
 from math import inf
@@ -74,7 +74,7 @@ class Tasks:
     """The calls of one mux that are tasks, and the worker of their steps. Owned by the mux.
 
     running: the tasks with a hook that runs in this process. resume: continues a call after its
-    wait.
+    wait. cancelled: notifies the tool of a cancelled call.
     """
 
     def __init__(
@@ -84,6 +84,7 @@ class Tasks:
         jobs: JobOptions,
         external: Sequence[ExternalQueue],
         resume: Resume,
+        cancelled: Callable[[Task], Awaitable[None]],
     ) -> None:
         self._services = services
         # Not the threads of hooks: jobs may run for hours, and would let no hook run.
@@ -99,6 +100,7 @@ class Tasks:
                 in_thread=self._in_thread,
                 observer=services.observers,
                 owner=lambda task: services.owner(task.owner, client_of(task.owner, task.address)),
+                cancelled=cancelled,
             ),
             namespace=services.audience,
         )
@@ -123,7 +125,7 @@ class Tasks:
         step, key_id = str(continuation.step), continuation.key_id
         return self._services.seal.mark(Purpose.TASK, continuation.id, step, key_id=key_id)
 
-    async def begin(self, channel: Channel, id: str, suspended: Suspended | None = None) -> Task:
+    async def create(self, channel: Channel, id: str, suspended: Suspended | None = None) -> Task:
         """Store the call as the task *id*, start its work, and return the task.
 
         If the call is stored already, return its task, and start nothing. *suspended* is its state;
@@ -189,7 +191,7 @@ class Tasks:
                 await self._cancel_work(channel)
             case CallAction.NOTIFY_TOOL:
                 # The call of an idempotency key continues without its client.
-                if context.follows in (None, context.task):
+                if context.follows in (None, context.task) and not context.runs_elsewhere:
                     await notify(self._services.server.cancelled(channel))
 
     async def park(self, channel: Channel, suspended: Suspended) -> None:
@@ -226,7 +228,8 @@ class Tasks:
         if id is not None:
             try:
                 was = await self.cancel(id, channel.principal, wait=False)
-                await report(channel, WorkCancelled(None if was is None else run_id(was)))
+                if was is not None:
+                    await report(channel, WorkCancelled(run_id(was), was.runs_hook))
             except TaskNotFound:  # it has expired
                 pass
             except StoreError as error:  # its tool is notified nevertheless

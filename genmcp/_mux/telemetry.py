@@ -402,14 +402,14 @@ class Observers(StepObserver):
         )
         error: BaseException | None = None
 
-        def report(outcome: bytes) -> None:
+        def on_end(outcome: bytes) -> None:
             nonlocal error
             ended = unpack(outcome)
             error = ended.error if isinstance(ended, Failed) else None
 
         marks = [(each, _call(each.job_began, job)) for each in self.all]
         try:
-            yield report
+            yield on_end
         except BaseException as raised:
             error = raised
             raise

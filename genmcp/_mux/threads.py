@@ -1,4 +1,4 @@
-"""Threads: the pools for `def` hooks and jobs, shared fairly between clients, and a table."""
+"""Threads: the pools for `def` hooks and jobs, shared fairly between clients."""
 
 import asyncio
 from collections import Counter, OrderedDict
@@ -7,7 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -199,35 +199,3 @@ def _run(function: Callable[..., Any], *arguments: Any) -> Any:
     except StopIteration as error:
         # A future cannot hold a StopIteration: a caller that awaits it would wait for ever.
         raise RuntimeError("StopIteration left a function that ran in a thread") from error
-
-
-K = TypeVar("K")
-V = TypeVar("V")
-
-
-class Multimap(Generic[K, V]):
-    """A table with several values for a key. A key without values is not in it."""
-
-    def __init__(self) -> None:
-        self._values: dict[K, dict[V, None]] = {}
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __contains__(self, key: K) -> bool:
-        return key in self._values
-
-    def of(self, key: K) -> list[V]:
-        """Return the values of *key*, in the order in which they were added."""
-        return [*self._values.get(key, ())]
-
-    def add(self, key: K, value: V) -> None:
-        """Add *value* to the values of *key*."""
-        self._values.setdefault(key, {})[value] = None
-
-    def discard(self, key: K, value: V) -> None:
-        """Remove *value* from the values of *key*, if it is among them."""
-        values = self._values.get(key, {})
-        values.pop(value, None)
-        if not values:
-            self._values.pop(key, None)

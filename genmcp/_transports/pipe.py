@@ -16,10 +16,10 @@ from typing import Any, Protocol
 
 from genmcp._mux.mux import Mux
 from genmcp._mux.responses import EncodedResponse, error_of
+from genmcp._transports.batch import BatchLimits
 from genmcp._transports.body import decode
 from genmcp._transports.listening import closing_response, open_subscription, without_params
 from genmcp._transports.request import reject
-from genmcp._transports.responder import BatchLimits
 from genmcp._transports.running_call import NO_RESPONSE, RunningCall
 from genmcp._transports.shutdown import LAST_WORDS
 from genmcp._transports.timers import LatestProgress, RateLimiter
@@ -53,8 +53,6 @@ from genmcp.wire.lines import OversizedMessage
 
 logger = logging.getLogger("genmcp")
 
-Task = asyncio.Task[None]
-
 
 class Pipe:
     """The connection of one client. Sending waits while the client reads slowly."""
@@ -82,7 +80,7 @@ class Pipe:
         """Send a *message*."""
         raise NotImplementedError
 
-    async def report(self, request: Request, message: bytes) -> None:
+    async def send_progress(self, request: Request, message: bytes) -> None:
         """Send a *message* with the progress of *request*; later progress may replace it."""
         await self.send(message)
 
@@ -162,7 +160,7 @@ class PipedCall(RunningCall[Pipe], eq=False):
         pipe = self.caller
         message = pipe.mux.encoder.notification(request.revision, method, params)
         if isinstance(params, ProgressNotificationParams):
-            await pipe.report(self.request, message)
+            await pipe.send_progress(self.request, message)
         else:
             if isinstance(params, LoggingMessageNotificationParams):
                 self._logs = self._logs or RateLimiter(pipe.mux.limits.logs_per_second)
@@ -212,9 +210,11 @@ class PipeConnection(Pipe):
         self._server = ServerConnection(mux, session)
         self._opened: Session | None = None
         self._calls: set[PipedCall] = set()
-        self._tasks: set[Task] = set()
-        self._subscriptions: dict[Task, Request] = {}  # those of `subscriptions/listen`
-        self._relay: Task | None = None  # sends the notifications of the session
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._subscriptions: dict[
+            asyncio.Task[None], Request
+        ] = {}  # those of `subscriptions/listen`
+        self._relay: asyncio.Task[None] | None = None  # sends the notifications of the session
         if mux.tasks.worker.dormant:
             mux.tasks.worker.wake()
 
@@ -321,7 +321,7 @@ class PipeConnection(Pipe):
         """Send *message* now."""
         self._outlet.put(message)
 
-    async def report(self, request: Request, message: bytes) -> None:
+    async def send_progress(self, request: Request, message: bytes) -> None:
         """Send the latest progress of *request*, once there is room and the rate permits it."""
         self._progress.offer(request, message, room=not self._outlet.full)
 
@@ -336,7 +336,7 @@ class PipeConnection(Pipe):
 
     # The calls of the client.
 
-    def _run(self, call: PipedCall, run: Callable[[], Awaitable[None]]) -> Task:
+    def _run(self, call: PipedCall, run: Callable[[], Awaitable[None]]) -> "asyncio.Task[None]":
         self._calls.add(call)
         return self._start(self._ran(call, run))
 
@@ -352,7 +352,7 @@ class PipeConnection(Pipe):
         finally:
             self._calls.discard(call)
 
-    def _start(self, work: Coroutine[Any, Any, None]) -> Task:
+    def _start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Run *work* in an asyncio.Task, which ends with the connection at the latest."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
@@ -456,7 +456,7 @@ class PipedBatch:
         if not self._pending:
             self._complete.set()
 
-    async def finish(self, calls: Sequence[Task]) -> None:
+    async def finish(self, calls: Sequence["asyncio.Task[None]"]) -> None:
         """Send all responses, if any, once they are ready or the *calls* have ended.
 
         A call with a handle runs on after its response.
@@ -470,6 +470,6 @@ class PipedBatch:
             await self._connection.send(jsonrpc.encode_batch(self._responses))
 
 
-async def _wait(tasks: Collection[Task], seconds: float) -> None:
+async def _wait(tasks: Collection["asyncio.Task[None]"], seconds: float) -> None:
     if tasks:
         await asyncio.wait(set(tasks), timeout=seconds)

@@ -24,13 +24,13 @@ The state of one response, from the call to the bytes:
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
 from threading import get_ident
 from typing import Any, Final
 
-from genmcp._mux.mux import Mux
 from genmcp._mux.responses import EncodedResponse
+from genmcp._transports.batch import BatchLimits
 from genmcp._transports.listening import listen
 from genmcp._transports.request import ClientLeft, Headers, HttpRequest, as_headers, reject
 from genmcp._transports.running_call import NO_RESPONSE, RunningCall, unfinished
@@ -42,7 +42,7 @@ from genmcp.channel import Channel
 from genmcp.core.exchange import Exchange, ExchangeAction
 from genmcp.core.request import Request
 from genmcp.core.server import LISTEN, Reject
-from genmcp.errors import CapabilityMissing, Overloaded, TooLarge
+from genmcp.errors import CapabilityMissing, Overloaded
 from genmcp.protocol.params import (
     LoggingMessageNotificationParams,
     ProgressNotificationParams,
@@ -53,10 +53,6 @@ _TURN: Final = 0.001
 """Seconds for which a hook may send messages before other asyncio.Tasks run."""
 
 
-_BATCH_CONCURRENCY: Final = 10
-"""Requests of a batch that run at once."""
-
-
 class Responder(RunningCall[HttpRequest], eq=False):
     """A call that a POST request makes. Owned by the POST.
 
@@ -65,7 +61,7 @@ class Responder(RunningCall[HttpRequest], eq=False):
     """
 
     open_response: OpenResponse | None = None
-    batch_limits: "BatchLimits | None" = None
+    batch_limits: BatchLimits | None = None
     _timers: TimerTable | None = None
     _turn: float = 0.0
 
@@ -344,7 +340,7 @@ async def serve_batch(
             await response.end(promotions)
 
 
-async def _serve_member(call: Responder, response: OpenResponse, limits: "BatchLimits") -> None:
+async def _serve_member(call: Responder, response: OpenResponse, limits: BatchLimits) -> None:
     """Run *call*, a member of a batch, which holds one of the turns in *limits*.
 
     It is not started if the *response* or the session has ended, if the server is shutting down
@@ -363,38 +359,3 @@ async def _serve_member(call: Responder, response: OpenResponse, limits: "BatchL
         await asyncio.sleep(0)  # let requests of other clients run between two members
     finally:
         limits.turns.release()
-
-
-class BatchLimits:
-    """The limits on the requests and responses of one batch. Owned by the response to the batch.
-
-    rejections: the errors of members that are not valid requests; they count towards
-    `Limits.max_result_bytes`. turns: the semaphore (`_BATCH_CONCURRENCY`) that each running
-    request holds.
-    """
-
-    def __init__(self, mux: Mux, rejections: Iterable[bytes] = ()) -> None:
-        self.turns = asyncio.Semaphore(_BATCH_CONCURRENCY)
-        self._mux = mux
-        self._left = mux.limits.max_result_bytes - sum(map(len, rejections))
-
-    @property
-    def full(self) -> bool:
-        """Whether the response has reached `Limits.max_result_bytes`."""
-        return self._left <= 0
-
-    def overflow(self) -> TooLarge:
-        """Return the error for a request with a response that does not fit."""
-        most = self._mux.limits.max_result_bytes
-        return TooLarge(
-            f"The responses of this batch are larger than {most} bytes (limit: max_result_bytes)"
-        )
-
-    def bounded(self, request: Request, response: EncodedResponse) -> EncodedResponse:
-        """Return *response*, or an error if it does not fit; after that nothing fits any more."""
-        size = len(response.body or b"")
-        if size > self._left:
-            self._left = 0
-            return self._mux.responses.encode(request, self.overflow())
-        self._left -= size
-        return response

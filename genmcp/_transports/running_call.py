@@ -498,7 +498,7 @@ class Promotion(msgspec.Struct, eq=False):
         # A repeated write may find the record as the first one has written it, with another step.
         self._written = None if id == self._record else context.continuation
         self._record = id
-        task = await tasks.begin(self._channel, id)
+        task = await tasks.create(self._channel, id)
         # An earlier attempt wrote it, although the store reported a failure, and another process
         # has ended the task as lost in the meantime. The next attempt uses a new id.
         if task.ended:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import Final
 from urllib.parse import parse_qs, quote
 
-from genmcp._mux.threads import Multimap
+from genmcp._mux.multimap import Multimap
 from genmcp._transports.body import decode, read_body
 from genmcp._transports.listening import EventStream
 from genmcp._transports.pipe import Pipe, PipedCall

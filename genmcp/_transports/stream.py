@@ -80,7 +80,7 @@ class OpenResponse(OpenConnection, eq=False):
             self.open(self._watch_client())
             self.wake()
 
-    def report(self, event: CallEvent) -> None:
+    def report_to_calls(self, event: CallEvent) -> None:
         """Report *event* to the running calls."""
         for call in self.calls:
             call.report(event)
@@ -94,7 +94,7 @@ class OpenResponse(OpenConnection, eq=False):
         self.http.hasten()
         if self.http.mux.store.durable and all(map(_follows_task, self.calls)):
             self._hand_on()
-        self.report(StopServer())
+        self.report_to_calls(StopServer())
 
     def comment(self) -> list[ExchangeAction]:
         """Return the actions of a heartbeat, which begins the stream of a response without one."""
@@ -107,7 +107,7 @@ class OpenResponse(OpenConnection, eq=False):
         except Exception:
             # A defect of the host, which `check` raises again in the task of the POST. Nothing can
             # be sent, whatever the exchange would decide for a disconnect: the calls are cancelled.
-            self.report(Leave())
+            self.report_to_calls(Leave())
             raise
         self.leave()
 
@@ -119,7 +119,7 @@ class OpenResponse(OpenConnection, eq=False):
         # A provider's tool may be resolved after the exchange was made: read `on_disconnect` again.
         cancels = any(cancels_on_disconnect(call.route) for call in self.calls)
         if self.exchange.leave(cancels=cancels):
-            self.report(Leave())
+            self.report_to_calls(Leave())
 
     async def finish(self) -> None:
         """Send all messages that wait, and return when they are sent.

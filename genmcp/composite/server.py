@@ -314,9 +314,12 @@ class CompositeServer(Server):
             return await only.member.at(channel).handle(only.request(request), channel)
 
         async def attempt(each: Alternative[Member]) -> Result | Continue:
+            member = each.member.at(channel)
+            # Pending: a provider of this member may have it. Only the first route was resolved.
+            each = each._replace(route=await each.route.resolve(channel))
             if each.route.scopes:
                 channel.context.caller.require_scopes(each.route.scopes)
-            return await each.member.at(channel).handle(each.request(request), channel)
+            return await member.handle(each.request(request), channel)
 
         return await first_result(alternatives, attempt)
 

@@ -174,6 +174,7 @@ class WorkCancelled(CallEvent, frozen=True):
     """The record of the stored call was cancelled; *run* is the id of the job it waited for."""
 
     run: str | None
+    runs_elsewhere: bool
 
 
 class RecordDeleted(CallEvent, frozen=True):
@@ -234,7 +235,7 @@ class CallAction(IntEnum):
     CANCEL_WORK = 19
     """Cancel the stored call that is followed, with its job; report `WorkCancelled`."""
     NOTIFY_TOOL = 20
-    """Call `on_cancel` of the tool."""
+    """Call `on_cancel` of the tool, unless a hook *runs_elsewhere*."""
 
 
 class Transition(msgspec.Struct, frozen=True):
@@ -390,6 +391,8 @@ class CallState(msgspec.Struct, eq=False):
             sent. Cleared when the record is known to be written, and when it is deleted.
         handle: the response that was sent instead of the result.
         result: the result or error of the call, if its response was held.
+        runs_elsewhere: whether a hook of the cancelled call runs without its request. The tool is
+            notified there, after the end of that hook.
     """
 
     phase: CallPhase = CallPhase.RUNNING
@@ -401,6 +404,7 @@ class CallState(msgspec.Struct, eq=False):
     unconfirmed: str | None = None
     handle: Result | None = None
     result: Result | McpError | None = None
+    runs_elsewhere: bool = False
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.phase.name}>"

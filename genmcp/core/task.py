@@ -116,7 +116,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     join its trace. parent: the wait for several jobs that this is a part of (`core/gathering.py`).
     schedule: the name and the time of a periodic job (`tasks/schedules.py`). Neither of these
     two has a call. failed: the step in which it has failed. retries: the id of the failed task
-    that this one repeats.
+    that this one repeats. stopped: the id of the job that the call continued after (empty: none),
+    if a worker ran that step when the task was cancelled, and its tool is not notified yet.
     """
 
     id: str
@@ -158,6 +159,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
     schedule: str | None = None
     failed: FailedStep | None = None
     retries: str | None = None
+    stopped: str | None = None
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Task":
@@ -208,6 +210,19 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
         if isinstance(self.work, Running | Awaiting) and self.outcome is None:
             return self.work.node
         return None
+
+    @property
+    def resumes(self) -> bool:
+        """Whether a worker has claimed it, and runs the step that continues its call."""
+        return self.outcome is not None and self.held_delivery is not None and not self.private
+
+    @property
+    def runs_hook(self) -> bool:
+        """Whether a hook of its call runs in a process, or the call waits there.
+
+        If it is cancelled, that process calls `on_cancel`, once the hook has ended.
+        """
+        return self.resumes or self.bound_node is not None
 
     @property
     def queued_id(self) -> str:
@@ -347,7 +362,20 @@ class Task(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename
 
     def cancel(self, now: float) -> "Task":
         """Return the task cancelled. Later output of its work is rejected."""
-        return self._end("cancelled", now, Finished(frees_key=True))
+        cancelled = self._end("cancelled", now, Finished(frees_key=True))
+        if not self.resumes:
+            return cancelled
+        # What `on_cancel` is given, in case that the worker dies before it calls that.
+        return replace(cancelled, continuation=self.continuation, stopped=run_id(self) or "")
+
+    def notified(self, fencing_token: int) -> "Task":
+        """Return the cancelled task after the call of `on_cancel`.
+
+        It is unchanged if it has another token, because its idempotency key is in use again.
+        """
+        if self.stopped is None or self.fencing_token != fencing_token:
+            return self
+        return replace(self, continuation=b"", stopped=None)
 
     def _lose(self, now: float) -> "Task":
         lost = Finished(error=LOST, raised=True, frees_key=self.on_lost == "rerun")
@@ -470,6 +498,8 @@ def run_id(task: Task) -> str | None:
 
     It contains the step, since one call may have several jobs, one after another.
     """
+    if task.stopped:
+        return task.stopped
     return f"{task.id}.{task.step}" if isinstance(task.work, Working) else None
 
 

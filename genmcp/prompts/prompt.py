@@ -210,7 +210,7 @@ class PromptRoute(ComponentRoute, frozen=True, kw_only=True):
 
     async def handle(self, request: Request, channel: Channel) -> GetPromptResult | Continue:
         """Run `get` for the arguments of *request*, and return the messages or a wait."""
-        request = await self.begin(request, channel)
+        request = await self.prepare_on(request, channel)
         value = await self.get(channel, *self.inputs(request), channel)
         if type(value) is Continue:
             return self.waiting("get", value)

@@ -343,7 +343,7 @@ class ResourceRoute(ComponentRoute, frozen=True, kw_only=True):
             return self.fixed
         assert self.reader is not None
         try:
-            request = await self.begin(request, channel)
+            request = await self.prepare_on(request, channel)
             value = await self.reader(channel, self.first_of(request), channel)
         except ResourceNotFound as error:
             raise _not_found(request) from error

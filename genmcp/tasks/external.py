@@ -169,7 +169,7 @@ class ExternalJobs:
                         raise IllegalTransition("progress", "ended, or taken over")
                     if status != reported:
                         reported = status
-                        progress.report(status.progress, status.total, status.message)
+                        progress.write_soon(status.progress, status.total, status.message)
                     await asyncio.sleep(queue.poll_interval)
                 return pack_status(ref, status), 0.0
         except IllegalTransition:

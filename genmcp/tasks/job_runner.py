@@ -82,10 +82,10 @@ class JobRunner:
                     return await self._writer.settle(held, settlement(expired_outcome(work)))
                 job = replace(job, timeout=min(job.timeout or inf, left))
             if task.schedule is not None:
-                await self._retry(partial(self.schedules.begin, held, task))
-            with self._environment.observer.job_attempt(task) as report:
+                await self._retry(partial(self.schedules.check_due, held, task))
+            with self._environment.observer.job_attempt(task) as on_end:
                 result = await self._run(held, task, job, running)
-                report(result.outcome)
+                on_end(result.outcome)
             return await self._writer.settle(held, partial(_after_attempt, result))
 
     async def _run(

@@ -141,7 +141,7 @@ class Run(msgspec.Struct, Generic[S], frozen=True, eq=False):
             asyncio.CancelledError: the call was cancelled, or another attempt has taken over.
             TypeError, ValueError: *done* or *total* is not a number.
         """
-        self._progress.report(done, total, message)
+        self._progress.write_soon(done, total, message)
         await asyncio.sleep(0)
 
     @property

@@ -1,7 +1,7 @@
 """The options of background jobs, and what their service gets from the mux."""
 
 import asyncio
-from collections.abc import Callable, Collection, Coroutine, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
@@ -118,14 +118,20 @@ class StepObserver:
         """Handle the takeover of *task*: its previous worker has died, or was suspended."""
 
 
+async def _no_tool(task: Task) -> None:
+    """Notify no tool: there is none."""
+
+
 class JobEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """The parts of a mux that the jobs of its service use.
 
     assigns: returns the `Run.assigns` of a job. in_thread: runs a blocking function. observer: is
-    notified of attempts at jobs and of lost leases. owner: returns the client of a job.
+    notified of attempts at jobs and of lost leases. owner: returns the client of a job. cancelled:
+    calls `on_cancel` for a cancelled call.
     """
 
     assigns: Callable[[Task], Mapping[str, Any]] = lambda task: {}
     in_thread: Callable[..., Coroutine[Any, Any, Any]] = asyncio.to_thread
     observer: StepObserver = StepObserver()
     owner: Callable[[Task], Owner] = no_owner
+    cancelled: Callable[[Task], Awaitable[None]] = _no_tool

@@ -67,10 +67,10 @@ class ProgressWriter:
         self._latest: JobProgress | None = None  # None: all progress is written
         self._writing: asyncio.Task[None] | None = None
 
-    def report(
+    def write_soon(
         self, progress: float | None, total: float | None = None, message: str | None = None
     ) -> None:
-        """Schedule a write. Infinite numbers and NaN are ignored.
+        """Schedule a write of this progress. Infinite numbers and NaN are ignored.
 
         Raises:
             asyncio.CancelledError: the writer was closed.

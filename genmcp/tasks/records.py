@@ -411,6 +411,14 @@ class TaskRecords:
                 continue
             return task
 
+    async def notified(self, task: Task) -> None:
+        """Write that `on_cancel` was called for the cancelled *task*, best effort.
+
+        If this fails, another process calls it again.
+        """
+        with suppress(StoreError, TaskNotFound):
+            await self.change(task.id, lambda found, now: found.notified(task.fencing_token))
+
     async def log_message(self, id: str, data: bytes) -> None:
         """Append a message to the log of the task.
 

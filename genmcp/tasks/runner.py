@@ -13,6 +13,8 @@ If a process dies, its work continues as follows:
 - A step that was written and not submitted: the next reader of the record submits it
   (`TaskWriter.recover`), or a process that examines the queued tasks (`TaskReconciler`).
 - An external job does not depend on the process: another process follows it again.
+- A step that was cancelled calls `on_cancel` of its tool when it has ended. Another process does
+  so if it has not after a lease (`Task.stopped`, `TaskWriter.cancel`).
 - A call that is not a task ends with its connection.
 
 A process that stops in an orderly way hands its steps to other processes (`_hand_over`). That does
@@ -111,6 +113,7 @@ class TaskRunner:
         self.jobs = JobRunner(writer, self.parts, options, environment)
         self._options = options
         self._observer = environment.observer
+        self._cancelled = environment.cancelled
         self._is_stopping = is_stopping
         self._touch_interval = min(_HOUR, options.retention / 3)
         self._touch_due = 0.0  # by the clock `steady`
@@ -128,9 +131,12 @@ class TaskRunner:
             logger.error("a queue delivered %r, which does not identify a step", queued_id)
             return
         stored = await self._records.find(id)
-        if stored is None or stored.task.end is not None:
+        if stored is None:
             return
         task = stored.task
+        if task.end is not None:
+            await self._notify_tool(stored, task.fencing_token)
+            return
         if task.bound_node is not None:
             if delivery == task.delivery_id:
                 await self._check_node(task, task.bound_node, liveness_checks + 1)
@@ -207,6 +213,7 @@ class TaskRunner:
             now = await self._records.find(held.id)
             if now is not None and now.task.needs_delivery and engine_node is None:
                 await self._writer.submit(now.task)
+            await self._notify_tool(now, held.token)
             return None
         except asyncio.CancelledError as error:
             # There are three reasons: this process stops, the task was cancelled, or its lease was
@@ -305,6 +312,18 @@ class TaskRunner:
         except StoreError as error:
             logger.warning("the record of task %s may expire too early: %s", task.id, error)
             self._touch_due = 0.0  # repeated at the next check
+
+    async def _notify_tool(self, stored: Stored | None, fencing_token: int) -> None:
+        """Call `on_cancel`, if the step with *fencing_token* was cancelled, and has not done so.
+
+        The step has ended, its process has died, or it takes longer than a lease to clean up there.
+        """
+        task = None if stored is None else stored.task
+        if task is None or task.stopped is None or task.fencing_token != fencing_token:
+            return
+        if (task.id, fencing_token) not in self._steps:
+            await self._cancelled(task)
+            await self._records.notified(task)
 
     async def cancel_work(self, task: Task) -> None:
         """Cancel the work of *task* that its own delivery does not cancel."""

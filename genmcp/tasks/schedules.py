@@ -84,7 +84,7 @@ class ScheduledJobs:
         )
         return await self._writer.create_once(task)
 
-    async def begin(self, held: HeldTask, task: Task) -> None:
+    async def check_due(self, held: HeldTask, task: Task) -> None:
         """Check that the occurrence *task*, which a worker has claimed, is to run.
 
         Raises:

@@ -49,7 +49,7 @@ class WorkerState(Enum):
     STOPPING = auto()
     """It claims no more steps. Running steps have their grace period."""
     RELEASED = auto()
-    """Its last user has released it, and only `begin` starts it again: calls that end during a
+    """Its last user has released it. Only `start_serving` starts it again: calls that end during a
     shutdown must not."""
     CLOSED = auto()
     """It was closed; the next `start` starts it again."""
@@ -183,7 +183,7 @@ class TaskWorker:
         serving = self._serving
         return None if serving is None or serving.over else serving.loop
 
-    def begin(self) -> "Future[None]":
+    def start_serving(self) -> "Future[None]":
         """Start to serve on the running loop, unless this serves already.
 
         Return a future that is done once it serves. It is one of `concurrent.futures`, because any
@@ -202,7 +202,7 @@ class TaskWorker:
 
     def wake(self) -> None:
         """Start to serve, and return without waiting until this does. An error is logged."""
-        self.begin().add_done_callback(_log_failed_start)
+        self.start_serving().add_done_callback(_log_failed_start)
 
     async def start(self) -> None:
         """Start to serve, unless this does already; return once it does.
@@ -217,7 +217,7 @@ class TaskWorker:
             return
         if state in (WorkerState.STOPPING, WorkerState.RELEASED):
             return
-        ready = self.begin()
+        ready = self.start_serving()
         if not ready.done():
             await asyncio.shield(asyncio.wrap_future(ready))
         ready.result()

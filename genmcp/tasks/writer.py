@@ -380,6 +380,10 @@ class TaskWriter:
             # has cancelled the task may have died before it cancelled the step.
             await self.cancel_step(before)
             await cancel_work(before)
+            if before.resumes:
+                # The process of the step notifies the tool, once the step has ended. This delivery
+                # reminds another one of that, in case that the process has died.
+                await self.check_later(before, 0)
             return None if before.ended else before
 
         if wait:

@@ -12,7 +12,10 @@ from genmcp import (
     Mux,
     Prompt,
     PromptRequest,
+    Provider,
+    Registry,
     Resource,
+    Server,
     Suite,
     Tool,
     ToolRequest,
@@ -130,21 +133,50 @@ def price_list() -> str:
     return "1"
 
 
+TOOLS: list[Any] = [Reorder, look, audit]
+PROMPTS: list[Any] = [Quote, Letters]
+RESOURCES: list[Any] = [Parts, Resource("price://list", price_list, name="prices", scopes=WRITE)]
+
+
 def suite(*tools: Any, **more: Any) -> Suite:
     """Return the server, with further components."""
-    return Suite(
-        name="test",
-        version="1",
-        tools=[Reorder, look, audit, *tools],
-        prompts=[Quote, Letters],
-        resources=[Parts, Resource("price://list", price_list, name="prices", scopes=WRITE)],
-        **more,
-    )
+    components: Any = {"tools": [*TOOLS, *tools], "prompts": PROMPTS, "resources": RESOURCES}
+    return Suite(name="test", version="1", **components, **more)
+
+
+class Given(Provider):
+    """Has the components of the server, and further tools, for every client."""
+
+    def __init__(self, *tools: Any) -> None:
+        self._tools = [*TOOLS, *tools]
+
+    def tools(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
+        return self._tools
+
+    def prompts(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
+        return PROMPTS
+
+    def resources(self, access: Access | None, assigns: Mapping[str, Any]) -> Any:
+        return RESOURCES
 
 
 def endpoint(*tools: Any, **options: Any) -> Endpoint:
     """Return an endpoint in a host application that authenticates its clients."""
-    OPEN.append(Mux(suite(*tools)))
+    return _serving(suite(*tools), **options)
+
+
+def provided(*tools: Any) -> Endpoint:
+    """Return an endpoint of the same components, which a provider has."""
+    return _serving(Suite(name="test", version="1", providers=[Given(*tools)]))
+
+
+def registered(*tools: Any) -> Endpoint:
+    """Return an endpoint of a registry with that server, whose tools begin with `test/`."""
+    return _serving(Registry([Suite(name="test", version="1", providers=[Given(*tools)])]).server())
+
+
+def _serving(server: Server, **options: Any) -> Endpoint:
+    OPEN.append(Mux(server))
     return Endpoint(OPEN[-1], **options)
 
 

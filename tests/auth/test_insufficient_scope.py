@@ -40,7 +40,18 @@ from genmcp.client.errors import ClientError
 from genmcp.registry.registry import Registry
 from genmcp.server import Route
 from genmcp.testing import connect
-from tests.auth.scoped import RAN, Parts, Reorder, close, endpoint, granted, look, suite
+from tests.auth.scoped import (
+    RAN,
+    Parts,
+    Reorder,
+    close,
+    endpoint,
+    granted,
+    look,
+    provided,
+    registered,
+    suite,
+)
 from tests.support.asgi import ALL, LEGACIES, MODERN, PATIENCE, TASKS, Client, until
 from tests.support.asking import YES, AnsweringClient
 from tests.support.pipes import piped_mux
@@ -211,10 +222,17 @@ async def test_scope_missing_after_an_answer_is_an_error_result() -> None:
     assert "parts:bulk" in answer.json["result"]["content"][0]["text"]
 
 
-async def test_answer_with_a_narrower_token_is_403() -> None:
+SERVED = pytest.mark.parametrize(
+    ("served", "prefix"), [(endpoint, ""), (provided, ""), (registered, "test/")]
+)
+"""The server has the tool itself, or a provider has it, or that of a member of a registry."""
+
+
+@SERVED
+async def test_answer_with_a_narrower_token_is_403(served: Any, prefix: str) -> None:
     """The token is checked anew with each request; then the same answer is accepted."""
-    client = await AnsweringClient.begin(endpoint(Waits), user=granted("parts:write"))
-    asked = await client.send(client.call("waits", {"ask": True}))
+    client = await AnsweringClient.begin(served(Waits), user=granted("parts:write"))
+    asked = await client.send(client.call(f"{prefix}waits", {"ask": True}))
     (question,) = asked.json["result"]["inputRequests"]
     client.scope["user"] = granted("parts:read")
     refused = await client.send(client.retry(asked, **{question: YES}))
@@ -242,11 +260,14 @@ class Works(Tool):
         return "worked"
 
 
-async def test_answer_to_a_task_with_a_narrower_token_is_403() -> None:
+ABLE = {**TASKS, "elicitation": {"form": {}}}
+
+
+@SERVED
+async def test_answer_to_a_task_with_a_narrower_token_is_403(served: Any, prefix: str) -> None:
     """Another client of the user must not accept a call that it could not begin."""
-    able = {**TASKS, "elicitation": {"form": {}}}
-    client = Client(endpoint(Works), capabilities=able, user=granted("parts:write"))
-    id = (await client.send(client.call("works"))).json["result"]["taskId"]
+    client = Client(served(Works), capabilities=ABLE, user=granted("parts:write"))
+    id = (await client.send(client.call(f"{prefix}works"))).json["result"]["taskId"]
     get = client.request("tasks/get", {"taskId": id})
     async with asyncio.timeout(PATIENCE):
         while not (asked := (await client.send(get)).json["result"].get("inputRequests")):
@@ -267,6 +288,20 @@ async def test_answer_to_a_task_with_a_narrower_token_is_403() -> None:
     assert seen["status"] == "input_required"
     assert accepted.status == 200
     assert task["result"]["content"][0]["text"] == "worked"
+
+
+@SERVED
+async def test_task_is_read_and_cancelled_without_its_scopes(served: Any, prefix: str) -> None:
+    """The id and the identity are enough: the work was authorized when it began."""
+    client = Client(served(Works), capabilities=ABLE, user=granted("parts:write"))
+    id = (await client.send(client.call(f"{prefix}works"))).json["result"]["taskId"]
+    client.scope["user"] = granted("parts:read")
+    read = await client.send(client.request("tasks/get", {"taskId": id}))
+    cancelled = await client.send(client.request("tasks/cancel", {"taskId": id}))
+    after = await client.send(client.request("tasks/get", {"taskId": id}))
+
+    assert (read.status, cancelled.status) == (200, 200)
+    assert after.json["result"]["status"] == "cancelled"
 
 
 # Transports.
@@ -370,6 +405,27 @@ async def test_resource_that_two_members_may_have_needs_scopes_of_each() -> None
     answer = await client.send(client.request("resources/read", {"uri": "note://a"}))
 
     assert (opened.status, refused.status) == (200, 403)
+    assert answer.json["result"]["contents"][0]["text"] == "a"
+
+
+async def test_resource_of_a_later_provider_needs_its_scopes() -> None:
+    """An earlier member may have the resource as well, and only that one was asked at first."""
+
+    class Later(Provider):
+        def resources(self, access: Access | None, assigns: Any) -> Any:
+            return [Resource("overflow://a", "a", name="a", scopes=["notes"])]
+
+    members = [
+        Suite(name="one", version="1", overflow=1000),
+        Suite(name="two", version="1", providers=[Later]),
+    ]
+    client = Client(Endpoint(Registry(members).server()), user=granted())
+    refused = await client.send(client.request("resources/read", {"uri": "overflow://a"}))
+    unknown = await client.send(client.request("resources/read", {"uri": "overflow://b"}))
+    client.scope["user"] = granted("notes")
+    answer = await client.send(client.request("resources/read", {"uri": "overflow://a"}))
+
+    assert (refused.status, unknown.json["error"]["code"]) == (403, -32602)
     assert answer.json["result"]["contents"][0]["text"] == "a"
 
 

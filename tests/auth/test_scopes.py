@@ -22,7 +22,17 @@ from genmcp import (
 from genmcp.prompts import PromptRepo
 from genmcp.resources import ResourceRepo
 from genmcp.server import Route
-from tests.auth.scoped import RAN, WRITE, Letters, Parts, close, endpoint, granted, suite
+from tests.auth.scoped import (
+    RAN,
+    WRITE,
+    Letters,
+    Parts,
+    close,
+    endpoint,
+    granted,
+    provided,
+    suite,
+)
 from tests.support.asgi import ALL, LEGACIES, MODERN, TASKS, Client, Connection
 
 PROMPT = {"type": "ref/prompt", "name": "quote"}
@@ -136,7 +146,8 @@ def _run(cls: type[Tool]) -> type[Tool]:
     return cls
 
 
-async def test_call_that_is_to_be_a_task_gets_403() -> None:
+@pytest.mark.parametrize("served", [endpoint, provided])
+async def test_call_that_is_to_be_a_task_gets_403(served: Any) -> None:
     """No task is made: a task was authorized when it began."""
 
     @tool(scopes=WRITE, task="always")
@@ -144,7 +155,7 @@ async def test_call_that_is_to_be_a_task_gets_403() -> None:
         RAN.append("long")
         return ""
 
-    client = Client(endpoint(long), capabilities=TASKS, user=granted())
+    client = Client(served(long), capabilities=TASKS, user=granted())
     refused = await client.send(client.call("long"))
     assert (refused.status, RAN) == (403, [])
 
@@ -153,9 +164,10 @@ async def test_call_that_is_to_be_a_task_gets_403() -> None:
     assert made.json["result"]["resultType"] == "task"
 
 
-async def test_result_of_an_idempotency_key_needs_the_scopes() -> None:
+@pytest.mark.parametrize("served", [endpoint, provided])
+async def test_result_of_an_idempotency_key_needs_the_scopes(served: Any) -> None:
     """A narrower token of the same user does not get the result of a wider one."""
-    client = Client(endpoint(), user=granted("parts:write"))
+    client = Client(served(), user=granted("parts:write"))
     meta: dict[str, Any] = {"io.genmcp/idempotencyKey": "k"}
     call = client.call("reorder", **meta)
     first = await client.send(call)
@@ -325,6 +337,44 @@ async def test_component_of_a_provider_needs_its_scopes(version: str, kind: str)
     client.scope["user"] = granted("staff", "parts:write")
     answer = await client.send(client.request(method, params))
     assert answer.status == 200
+
+
+@pytest.mark.parametrize("kind", OPERATIONS)
+async def test_operation_on_a_provider_needs_the_same_scopes(kind: str) -> None:
+    """Whichever kind of component it is, and whether it is read or completed."""
+    client = Client(provided(), user=granted("parts:read"))
+    method, params = OPERATIONS[kind]
+    refused = await client.send(client.request(method, params))
+    assert (refused.status, challenge_of(refused), RAN) == (403, NEEDS_WRITE, [])
+
+    client.scope["user"] = granted("parts:write")
+    assert "result" in (await client.send(client.request(method, params))).json
+
+
+async def test_member_of_a_batch_in_a_provider_gets_its_error() -> None:
+    """Its scopes are found with its route, when the other members run already."""
+    client = await Client.begin(provided(), "2025-03-26", user=granted())
+    answer = await client.send([client.call("look", id=1), client.call("reorder", id=2)])
+    results = {each["id"]: each["result"] for each in answer.json}
+
+    assert answer.status == 200
+    assert results[1]["content"][0]["text"] == "seen"
+    assert results[2]["isError"]
+    assert "parts:write" in results[2]["content"][0]["text"]
+    assert RAN == []
+
+
+async def test_resource_of_a_provider_is_checked_when_it_is_read() -> None:
+    """A subscription discloses only that it changes; which scopes it needs is not known yet."""
+    client = Client(provided(), user=granted())
+    wanted = {"notifications": {"resourceSubscriptions": ["price://list"]}}
+    async with client.open(client.request("subscriptions/listen", wanted)) as stream:
+        acknowledged = await stream.message()
+    refused = await client.send(client.request("resources/read", {"uri": "price://list"}))
+
+    honored = acknowledged["params"]["notifications"]
+    assert honored["resourceSubscriptions"] == ["price://list"]
+    assert (refused.status, challenge_of(refused)) == (403, NEEDS_WRITE)
 
 
 # What a server author sees.

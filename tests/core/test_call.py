@@ -176,7 +176,13 @@ EVENTS: tuple[CallEvent, ...] = (
     *(Follow("followed", "own"), Promote("promoted")),
     *(Written("task", 7, HANDLE), Found(HANDLE), StoreFailed("promoted"), Refused()),
     *(Cancel(), CancelTask(), Leave(), StopServer()),
-    *(Returned(RESULT), StepStored(), Interrupted(), WorkCancelled("run"), RecordDeleted()),
+    *(
+        Returned(RESULT),
+        StepStored(),
+        Interrupted(),
+        WorkCancelled("run", runs_elsewhere=False),
+        RecordDeleted(),
+    ),
 )
 """One event of each kind."""
 

@@ -228,6 +228,29 @@ def test_only_a_running_job_saves_state() -> None:
         save_state(made(Working(JOB)).cancel(2.0), b"1", 3.0)
 
 
+def test_cancelled_step_is_known_until_its_tool_is_notified() -> None:
+    """`on_cancel` runs after the step, which may be in a process that dies: see `Task.stopped`."""
+    claimed = made(Working(JOB), step=2, continuation=b"c").claim(2.0, max_crashes=3)
+    cancelled = claimed.settle(DONE, 3.0).cancel(4.0)
+
+    assert (cancelled.continuation, run_id(cancelled)) == (b"c", "a:b.2")
+    assert cancelled.notified(claimed.fencing_token + 1) is cancelled
+    notified = cancelled.notified(claimed.fencing_token)
+    assert (notified.continuation, notified.stopped) == (b"", None)
+    assert notified.notified(claimed.fencing_token) is notified
+
+
+def test_cancelled_wait_is_not_kept() -> None:
+    """No step runs, so that the process that has cancelled it notifies the tool at once."""
+    waiting = made(Working(JOB), continuation=b"c")
+    working = waiting.claim(2.0, max_crashes=3)
+    settled = waiting.settle(DONE, 3.0)
+
+    for task in (waiting, working, settled):
+        assert not task.runs_hook
+        assert task.cancel(4.0).continuation == b""
+
+
 def test_job_has_one_run_id_per_step() -> None:
     """One call may have several jobs; the id remains while the call continues after its job."""
     task = made(Working(JOB), step=2)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -157,31 +158,128 @@ async def test_resumed_call_of_a_tool_that_is_gone_fails() -> None:
     assert (task["status"], task["error"]["code"]) == ("failed", -32603)
 
 
-async def test_resumed_call_that_awaits_is_cancelled_where_it_runs() -> None:
-    """`tasks/cancel` cancels the wait of `continue_`, and `on_cancel` runs once."""
-    waits = asyncio.Event()
+BY = pytest.mark.parametrize("by", ["its client", "a disconnect"])
+
+
+@asynccontextmanager
+async def cancelled(tool: Tool, by: str, running: asyncio.Event) -> AsyncIterator[None]:
+    """Call *tool*, and cancel the call once it is *running* in a worker."""
+    client = Client(serving(tool), capabilities=TASKS if by == "its client" else {})
+    Stage.go.set()
+    async with client.open(client.call("goes")) as connection:
+        async with asyncio.timeout(PATIENCE):
+            await running.wait()
+        if by == "its client":
+            id = connection.json["result"]["taskId"]
+            await client.send(client.request("tasks/cancel", {"taskId": id}, id=2))
+        else:
+            connection.disconnect()
+            await connection.over()
+        yield
+    if by == "its client":
+        assert (await over(client, id))["status"] == "cancelled"
+
+
+@BY
+async def test_resumed_call_that_awaits_is_cancelled_where_it_runs(by: str) -> None:
+    """The wait of `continue_` is cancelled, and `on_cancel` runs once, after that."""
+    waits, cleaned = asyncio.Event(), asyncio.Event()
 
     async def endless() -> None:
         waits.set()
         try:
             await asyncio.Event().wait()
         finally:
+            await cleaned.wait()
             Stage.saw.append("stopped")
 
     class Awaits(Goes):
         def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Continue:
             return Continue("waited", endless())
 
+    async with cancelled(Awaits(), by, waits):
+        cleaned.set()
+        await until(lambda: len(Stage.saw) == 2, pause=0.001)
+
+    assert Stage.saw == ["stopped", "cancelled"]
+
+
+async def test_step_that_was_taken_over_is_no_cancelled_call() -> None:
+    """Others have considered this process dead: `continue_` decides, and `on_cancel` never runs."""
+    waits = asyncio.Event()
+
+    async def endless() -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    class Awaits(Goes):
+        def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Any:
+            return type(outcome).__name__ if tag == "waited" else Continue("waited", endless())
+
     client = Client(serving(Awaits()), capabilities=TASKS)
     Stage.go.set()
     id = await begun(client)
     async with asyncio.timeout(PATIENCE):
         await waits.wait()
-    await client.send(client.request("tasks/cancel", {"taskId": id}, id=2))
-    await until(lambda: len(Stage.saw) == 2, pause=0.001)
+    service = OPEN[-1].tasks.service
+    await service.writer.take_from_dead(await service.records.get(id))
+    await service.runner.check()
+    task = await over(client, id)
 
-    assert Stage.saw == ["stopped", "cancelled"]
-    assert (await over(client, id))["status"] == "cancelled"
+    assert task["result"]["content"][0]["text"] == "Failed"
+    assert Stage.saw == []
+
+
+class Cleans(Goes):
+    """Continues until it is cancelled, and then cleans up until *cleaned*."""
+
+    def __init__(self) -> None:
+        self.continues, self.cleaned = asyncio.Event(), asyncio.Event()
+
+    async def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> str:
+        channel.assigns["left"] = "a file"
+        self.continues.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await self.cleaned.wait()
+            Stage.saw.append("stopped")
+        return "never"
+
+    def on_cancel(self, channel: Channel) -> None:
+        Stage.saw.append(channel.assigns["left"])
+
+
+@BY
+async def test_on_cancel_runs_after_the_method_has_ended(by: str) -> None:
+    """A method that continues a call after its job runs in a worker. It may clean up for long."""
+    tool = Cleans()
+    async with cancelled(tool, by, tool.continues):
+        tool.cleaned.set()
+        await until(lambda: len(Stage.saw) == 2, pause=0.001)
+
+    assert Stage.saw == ["stopped", "a file"]
+
+
+async def test_error_of_on_cancel_is_logged_as_such(caplog: pytest.LogCaptureFixture) -> None:
+    """The log does not state that the hook has failed, which was cancelled."""
+    waits = asyncio.Event()
+
+    async def endless() -> None:
+        waits.set()
+        await asyncio.Event().wait()
+
+    class Fails(Goes):
+        def continue_(self, tag: str, outcome: Outcome, channel: Channel) -> Continue:
+            return Continue("waited", endless())
+
+        def on_cancel(self, channel: Channel) -> None:
+            raise ValueError("in on_cancel")
+
+    async with cancelled(Fails(), "its client", waits):
+        await until(lambda: caplog.records, pause=0.001)
+
+    assert [each.getMessage() for each in caplog.records] == ["on_cancel failed"]
 
 
 class Knows(Goes):
@@ -207,7 +305,7 @@ async def tells_its_id(run: Run) -> None:
     await Stage.go.wait()
 
 
-@pytest.mark.parametrize("by", ["its client", "a disconnect"])
+@BY
 async def test_cancelled_tool_is_given_the_id_of_its_job(by: str) -> None:
     """With it, `on_cancel` finds the job's work elsewhere."""
     client = Client(serving(Knows()), capabilities=TASKS if by == "its client" else {})

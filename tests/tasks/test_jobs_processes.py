@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from genmcp.core.task import Task
+from genmcp.core.task import Task, run_id
 from genmcp.core.waiting import Job, Working
 from genmcp.tasks.service import TaskService
 from tests.tasks.bench import BOUND, Bench, ended, made, opened, until
@@ -257,6 +257,23 @@ async def test_killed_continuation_does_not_rerun_its_job(bench: Bench, start: S
 
     await second.says("continued hang")
     assert (await over(jobs)).result == b'"attempt 1"'
+
+
+async def test_tool_is_notified_although_the_worker_has_died(bench: Bench, start: Start) -> None:
+    """Its worker would have called `on_cancel` after the step: another process does that."""
+    worker = await start("w1")
+    await submitted(bench, until=1, call=b"hang", step=1, continuation=b"step")
+    await worker.says("continued hang")
+    notified = asyncio.Queue[Task]()
+    jobs = bench.jobs("client", queues=["none"], lease=LEASE, cancelled=notified.put)
+
+    worker.signal(signal.SIGKILL)
+    await jobs.cancel("t1", None)
+    await jobs.start()
+
+    async with asyncio.timeout(BOUND):
+        task = await notified.get()
+    assert (task.status, run_id(task), task.continuation) == ("cancelled", "t1.1", b"step")
 
 
 async def test_job_in_another_process_can_be_cancelled(bench: Bench, start: Start) -> None:

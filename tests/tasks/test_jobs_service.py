@@ -328,13 +328,13 @@ async def test_progress_is_refused_when_the_work_is_over() -> None:
         written.append(progress)
 
     reporter = ProgressWriter(write)
-    reporter.report(1.0, float("inf"), None)
+    reporter.write_soon(1.0, float("inf"), None)
     await reporter.close()
 
     with pytest.raises(asyncio.CancelledError):
-        reporter.report(2.0)
+        reporter.write_soon(2.0)
     with pytest.raises(ValueError, match="many"):
-        ProgressWriter(write).report("many")  # type: ignore[arg-type]
+        ProgressWriter(write).write_soon("many")  # type: ignore[arg-type]
 
 
 async def test_progress_is_written_again_after_a_silence() -> None:
@@ -344,7 +344,7 @@ async def test_progress_is_written_again_after_a_silence() -> None:
 
     async with asyncio.timeout(BOUND):
         for number in (1.0, 2.0):
-            reporter.report(number)
+            reporter.write_soon(number)
             assert JobProgress(number) == await written.get()
     await reporter.close()
 
@@ -357,7 +357,7 @@ async def test_progress_needs_no_writer_in_a_silence() -> None:
 
     async with asyncio.timeout(BOUND):
         for number in (1.0, 2.0):
-            reporter.report(number)
+            reporter.write_soon(number)
             (writer,) = asyncio.all_tasks() - before
             await asyncio.wait({writer})
             assert JobProgress(number) == await written.get()

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from genmcp.core.waiting import OnLost, Working
+from genmcp.core.outcome import Outcome
+from genmcp.core.task import Task, run_id
+from genmcp.core.waiting import Finished, OnLost, Working
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.deliveries import Backlog
 from genmcp.stores.memory import MemoryStore
@@ -24,6 +26,11 @@ async def work(run: Run) -> str:
         runs.put_nowait(f"cancelled {run.attempt}")
         raise
     return f"attempt {run.attempt}"
+
+
+@job(name="taken.quick")
+async def quick(run: Run) -> None:
+    pass
 
 
 @pytest.mark.parametrize(
@@ -127,3 +134,59 @@ async def test_cancelled_job_ends_without_a_message(
             assert await runs.get() == "begun 1"
             await jobs.cancel("t1", None)
             assert await runs.get() == "cancelled 1"
+
+
+async def test_tool_is_notified_of_a_step_that_has_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The step returns after the task was cancelled, and before its worker learns of that."""
+    notified = asyncio.Queue[Task]()
+
+    async def resume(task: Task, call: bytes, outcome: Outcome) -> Finished:
+        await jobs.cancel("t1", None)
+        return Finished(result=b'"too late"')
+
+    async def lost(node: str, ids: object) -> list[str]:
+        return []
+
+    async with opened("memory", tmp_path) as bench:
+        jobs = bench.jobs(resume=resume, cancelled=notified.put)
+        monkeypatch.setattr(jobs.records.store.deliveries, "lost", lost)
+        await jobs.create(made(Working(quick.job()), step=1, continuation=b"step"), b"")
+        async with asyncio.timeout(BOUND):
+            task = await notified.get()
+
+        assert (task.status, run_id(task), task.continuation) == ("cancelled", "t1.1", b"step")
+        assert (await ended(jobs)).result is None
+
+
+async def test_tool_is_not_notified_before_its_step_ends(tmp_path: Path) -> None:
+    """Also if the step cleans up for longer than a lease; and it is notified once."""
+    notified, continues, cleaned = asyncio.Queue[Task](), asyncio.Event(), asyncio.Event()
+
+    async def resume(task: Task, call: bytes, outcome: Outcome) -> Finished:
+        continues.set()
+        try:
+            return await asyncio.Event().wait()  # type: ignore[return-value]
+        finally:
+            await cleaned.wait()
+
+    async with opened("memory", tmp_path) as bench:
+        jobs = bench.jobs(resume=resume, cancelled=notified.put)
+        await jobs.create(made(Working(quick.job()), step=1, continuation=b"step"), b"")
+        async with asyncio.timeout(BOUND):
+            await continues.wait()
+            task = await jobs.records.get("t1")
+            await jobs.cancel("t1", None)
+            # What is delivered after a lease, in case that the process of the step has died.
+            reminder = f"{task.queued_id}.0"
+            await jobs.runner.handle(reminder)
+            assert notified.empty()
+            cleaned.set()
+            while notified.empty():
+                await asyncio.sleep(0)
+                await jobs.runner.handle(reminder)
+        await jobs.runner.handle(reminder)
+
+        assert (await notified.get()).status == "cancelled"
+        assert notified.empty()
