@@ -27,8 +27,8 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # Folders, and their lines of code. A module counts for the first row that its path begins with; the
 # leading underscore of a folder is left out.
 BUDGETS = {
-    "auth/ client/auth/ core/auth/": 3_879,
-    "client/ core/client/": 5_551,
+    "auth/ client/auth/ core/auth/": 3_862,
+    "client/ core/client/": 5_550,
     "tasks/": 3_817,
     "stores/": 3_222,
     "mux/": 3_217,
@@ -44,7 +44,7 @@ BUDGETS = {
     "handles binding": 330,
     "openapi": 616,
     "overflow": 337,
-    "": 3_090,  # the modules at the top, and the console
+    "": 3_098,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from genmcp._mux.limits import ConcurrencyLimit
-from genmcp.cancellation import cancel_and_wait, run_to_completion
+from genmcp.cancellation import cancel_and_wait, run_to_completion, shielded
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.client.client import Client
 from genmcp.client.connection import Timeout
@@ -220,8 +220,7 @@ class HubMember(Member):
         """
         if self._connection is not None and not self._connection.client.is_open:
             self._replace(self._connection)
-        # Shielded: a request that is cancelled must not cancel the future that all others wait for.
-        return await asyncio.shield(self._connected)
+        return await shielded(self._connected)  # other requests wait for it as well
 
     async def send(
         self, request: Callable[[Client, Timeout], Awaitable[R]], timeout: Timeout = UNSET

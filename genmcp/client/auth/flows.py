@@ -10,7 +10,7 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from inspect import isawaitable
 from typing import Any, Final, TypeVar
 
@@ -97,7 +97,7 @@ class FlowRunner:
                 return await self._tokens.load(self._key)
             case step_types.Locked():
                 async with self._tokens.lock(self._key):
-                    return await _uncancelled(self._run_in_time(step.steps))
+                    return await run_to_completion(self._run_in_time(step.steps))
             case step_types.Save():
                 await self._tokens.save(self._key, step.record)
             case step_types.Listen():
@@ -128,22 +128,6 @@ class FlowRunner:
         if self._prompt is not None:
             await self._prompt.close()
         await self._fetcher.close()
-
-
-async def _uncancelled(work: Coroutine[Any, Any, T]) -> T:
-    """Run *work* to its end, and return its result. A cancellation is raised after that."""
-    task = asyncio.get_running_loop().create_task(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        with suppress(Exception):
-            task.result()  # retrieved, or asyncio logs "exception was never retrieved"
-        raise asyncio.CancelledError
-    return task.result()
 
 
 class SharedFlows:
