@@ -36,7 +36,7 @@ BUDGETS = {
     "cli/": 3_360,
     "extensions/": 980,
     "testing/": 400,
-    "hub/ composite/ registry/ discovery": 2_804,
+    "hub/ composite/ registry/ discovery": 2_806,
     "schema/": 1_595,
     "protocol/ wire/ core/": 4_438,
     "prompts/ resources/ question/ suite/ telemetry/": 2_670,
