@@ -19,7 +19,8 @@ The rules, and the helper for each:
    with `Task.uncancel()`, and swallows the error only if no other request remains: `CancelScope`.
    `RunningCall` in `genmcp._transports` counts its requests in the same way.
 3. Code that owns a child task cancels it and waits for its end: `cancel_and_wait`.
-4. Cleanup that must not stop half-way delays a cancellation until it is done: `run_to_completion`.
+4. Cleanup that must not stop half-way delays cancellations until it is done: `run_to_completion`.
+5. Code that waits for a future which others need as well does not cancel it: `shielded`.
 
 A test searches the mux and the transports for functions that cancel a task and wait for it without
 the helper. Code that must not wait, such as a callback, only cancels: the owner of the task waits
@@ -28,6 +29,7 @@ for it later.
 
 import asyncio
 from collections.abc import Coroutine
+from contextlib import suppress
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -62,20 +64,35 @@ async def cancel_and_wait(*tasks: "asyncio.Task[Any]", timeout: float | None = N
 async def run_to_completion(work: Coroutine[Any, Any, T]) -> T:
     """Run *work* to its end, and return its result.
 
-    A cancellation of the current task is raised after that.
+    Cancellations of the current task are delayed until then, however many there are: *work* must
+    have a bound of its own. The end of the event loop cancels *work* itself.
     """
     task = asyncio.get_running_loop().create_task(work)
     try:
-        # Not `asyncio.shield`, which since Python 3.14 logs an error after a cancellation.
-        await asyncio.wait((task,))
-        return task.result()
+        return await shielded(task)
     except asyncio.CancelledError:
-        await asyncio.wait((task,))
+        # There may be several: of a timeout, a client that leaves, and a shutdown. The first one
+        # is raised, since an `anyio.CancelScope` knows its own by the message.
+        while not task.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait((task,))
         if not task.cancelled():
             task.exception()  # retrieved, as in `cancel_and_wait`
         raise
     finally:
         del task  # its error has this frame in its traceback: a reference cycle
+
+
+async def shielded(future: "asyncio.Future[T]") -> T:
+    """Return the result of *future*, which is not cancelled with the current task.
+
+    Unlike `asyncio.shield`, which since Python 3.14 logs an error of *future* after that.
+    """
+    try:
+        await asyncio.wait((future,))
+        return future.result()
+    finally:
+        del future  # a reference cycle, as in `run_to_completion`
 
 
 class CancelScope:

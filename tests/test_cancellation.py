@@ -4,6 +4,7 @@ import ast
 import asyncio
 from pathlib import Path
 
+import anyio
 import pytest
 
 import genmcp
@@ -12,6 +13,7 @@ from genmcp.cancellation import (
     cancel_and_wait,
     cancel_requested,
     run_to_completion,
+    shielded,
 )
 
 
@@ -123,22 +125,112 @@ async def test_cancel_and_wait_drops_errors() -> None:
     assert task.done()
 
 
-async def test_cleanup_completes_despite_cancellation() -> None:
-    """`run_to_completion` finishes the work first, and raises the cancellation afterwards."""
-    started, proceed, done = asyncio.Event(), asyncio.Event(), asyncio.Event()
+class Cleanup:
+    """Work that ends once it `may`."""
 
-    async def cleanup() -> None:
-        started.set()
-        await proceed.wait()
-        done.set()
+    def __init__(self) -> None:
+        self.started, self.may, self.done = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
-    task = asyncio.create_task(run_to_completion(cleanup()))
-    await started.wait()
-    task.cancel()
-    proceed.set()
+    async def run(self) -> None:
+        """Wait."""
+        self.started.set()
+        await self.may.wait()
+        self.done.set()
+
+
+async def turns() -> None:
+    """Let the event loop run everything that is ready."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3])
+async def test_cleanup_completes_despite_cancellations(times: int) -> None:
+    """A timeout, a client that leaves and a shutdown: the caller ends after the work."""
+    cleanup = Cleanup()
+    task = asyncio.create_task(run_to_completion(cleanup.run()))
+    await cleanup.started.wait()
+    for _ in range(times):
+        task.cancel()
+        await turns()
+
+    assert not task.done()
+    cleanup.may.set()
     with pytest.raises(asyncio.CancelledError):
         await task
-    assert done.is_set()
+    assert cleanup.done.is_set()
+    assert task.cancelling() == times
+
+
+@pytest.mark.parametrize("left", [True, False])
+async def test_timeout_is_raised_after_cleanup(left: bool) -> None:
+    """`asyncio.timeout` takes its own request back, and no other one."""
+    cleanup, expired = Cleanup(), asyncio.Event()
+
+    async def limited() -> None:
+        asyncio.get_running_loop().call_soon(expired.set)
+        async with asyncio.timeout(0):
+            await run_to_completion(cleanup.run())
+
+    task = asyncio.create_task(limited())
+    await cleanup.started.wait()
+    await expired.wait()
+    await turns()
+    if left:
+        task.cancel()
+        await turns()
+    assert not task.done()
+    cleanup.may.set()
+    with pytest.raises(asyncio.CancelledError if left else TimeoutError):
+        await task
+    assert cleanup.done.is_set()
+    assert task.cancelling() == left
+
+
+async def test_scope_of_anyio_ends_after_cleanup() -> None:
+    """It cancels its task in each iteration of the event loop: hosts such as Starlette use it."""
+    cleanup = Cleanup()
+
+    async def scoped() -> bool:
+        with anyio.CancelScope() as scope:
+            asyncio.get_running_loop().call_soon(scope.cancel)
+            await run_to_completion(cleanup.run())
+        return scope.cancelled_caught
+
+    task = asyncio.create_task(scoped())
+    await cleanup.started.wait()
+    await turns()
+    assert not task.done()
+    cleanup.may.set()
+    assert await task
+    assert cleanup.done.is_set()
+
+
+async def test_error_of_cleanup_is_raised() -> None:
+    """Without a cancellation; after one it is dropped, as by `cancel_and_wait`."""
+
+    async def failing() -> None:
+        raise ValueError("broken")
+
+    with pytest.raises(ValueError, match="broken"):
+        await run_to_completion(failing())
+    task = asyncio.create_task(run_to_completion(failing()))
+    asyncio.get_running_loop().call_soon(task.cancel)
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
+async def test_shared_future_outlives_a_waiter() -> None:
+    """One of two that wait for it is cancelled: the other one gets its result."""
+    future = asyncio.get_running_loop().create_future()
+    first, second = (asyncio.create_task(shielded(future)) for _ in range(2))
+    await turns()
+    first.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    future.set_result("value")
+
+    assert await second == "value"
 
 
 FOLDERS = [Path(genmcp.__file__).parent / name for name in ("_mux", "_transports")]

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Callable, Coroutine, Hashable
 from typing import Any, Generic, TypeVar
 
+from genmcp.cancellation import shielded
+
 T = TypeVar("T")
 
 
@@ -41,7 +43,7 @@ class SingleFlight(Generic[T]):
             flight = self._flights[key] = _Flight(loop.create_task(work()))
         flight.waiting += 1
         try:
-            await asyncio.wait((flight.task,))  # does not cancel it
+            return await shielded(flight.task)
         finally:
             flight.waiting -= 1
             # Once it is done, or has no more use: a task that comes now begins anew.
@@ -52,12 +54,7 @@ class SingleFlight(Generic[T]):
                 self._ending.add(flight.task)
                 flight.task.add_done_callback(self._ended)
                 flight.task.cancel()
-        task = flight.task
-        del flight
-        try:
-            return task.result()
-        finally:
-            del task  # refers to its error, which refers to this frame: a reference cycle
+            del flight  # its task refers to its error, and that to this frame: a reference cycle
 
     async def ended(self, timeout: float) -> None:
         """Wait for the end of cancelled work in this event loop, for *timeout* seconds at most."""

@@ -18,7 +18,7 @@ from typing import Any, Final, TypeAlias
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from genmcp.cancellation import CancelScope
+from genmcp.cancellation import CancelScope, shielded
 from genmcp.client.cache import ResultCache
 from genmcp.client.errors import (
     ClientClosed,
@@ -402,9 +402,7 @@ class Connection:
         # A loop: each wait may end with another state, such as a new session.
         while (connected := self._connected) is not None:
             if not connected.done():
-                # Not `asyncio.shield`, which since Python 3.14 logs an error after a cancellation.
-                await asyncio.wait((connected,))
-                connected.result()
+                await shielded(connected)  # other requests wait for it as well
             elif (reason := self._machine.reason) is not None:
                 connected.result()
                 raise self.error(reason)

@@ -12,7 +12,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from genmcp._mux.limits import ConcurrencyLimit
-from genmcp.cancellation import cancel_and_wait, run_to_completion
+from genmcp.cancellation import cancel_and_wait, run_to_completion, shielded
 from genmcp.channel import ChangeNotifier, Channel
 from genmcp.client.client import Client
 from genmcp.client.connection import Timeout
@@ -120,9 +120,9 @@ class MemberConnection(msgspec.Struct, eq=False):
 
     changes: the stream of list changes, None if the server has none or it could not be opened.
     requests: for each request without a response, the forwarded call that it belongs to, None for a
-    request of the application itself. cancelled: the callers of cancelled calls, None for a caller
-    that is not known; see `cancelled_by`. stale: whether to close the connection when no request is
-    running.
+    request of the application itself. cancelled: the callers of cancelled calls that the server may
+    still be running, None for a caller that is not known; see `forget_answered`. stale: whether to
+    close the connection when no request is running.
     """
 
     client: Client
@@ -132,11 +132,10 @@ class MemberConnection(msgspec.Struct, eq=False):
     cancelled: set[Hashable] = set()
     stale: bool = False
 
-    def cancelled_by(self) -> Collection[Hashable]:
-        """Return the callers of the cancelled calls that the server may still be running."""
+    def forget_answered(self) -> None:
+        """Forget the callers of cancelled calls once the server has responded to all of them."""
         if not self.client.abandoned_calls:
-            self.cancelled.clear()  # the server has responded to all of them
-        return self.cancelled
+            self.cancelled.clear()
 
     def gave_up(self, caller: Hashable) -> None:
         """Note that a call of *caller* was cancelled, if the server may still be running it."""
@@ -220,8 +219,7 @@ class HubMember(Member):
         """
         if self._connection is not None and not self._connection.client.is_open:
             self._replace(self._connection)
-        # Shielded: a request that is cancelled must not cancel the future that all others wait for.
-        return await asyncio.shield(self._connected)
+        return await shielded(self._connected)  # other requests wait for it as well
 
     async def send(
         self, request: Callable[[Client, Timeout], Awaitable[R]], timeout: Timeout = UNSET
@@ -266,7 +264,7 @@ class HubMember(Member):
     async def _sent(self, connection: MemberConnection, response: Awaitable[R]) -> R:
         """Wait for *response*, and count the request meanwhile."""
         call = current_call()
-        connection.cancelled_by()
+        connection.forget_answered()
         connection.requests.append(call)
         try:
             return await response
@@ -280,7 +278,10 @@ class HubMember(Member):
     def _work_of_server(self) -> tuple[Sequence[ForwardedCall | None], Collection[Hashable]]:
         """Return the calls of running requests, and the callers of those that were cancelled."""
         connection = self._connection
-        return ((), ()) if connection is None else (connection.requests, connection.cancelled_by())
+        if connection is None:
+            return (), ()
+        connection.forget_answered()
+        return connection.requests, connection.cancelled
 
     def _renew(self) -> None:
         """Reconnect once no request is running, so that cancelled calls send no more questions."""
@@ -366,7 +367,8 @@ class HubMember(Member):
             await run_to_completion(stack.aclose())
             if not isinstance(error, Exception):
                 raise
-            # Every exception is converted: the `init` of a handler runs here, and may raise any.
+            # Every exception is converted: `config.target` may be a transport of the user's own,
+            # which may raise any.
             raise ConnectError(self.name, str(error)) from error
         connection = MemberConnection(client, changes, stack)
         # Cleared before requests get the connection: the first one may set the event again.

@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from genmcp.cancellation import shielded
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.outages import Outages
 
@@ -98,10 +99,8 @@ class Lane:
                 request = self._same.get((kind, item))
                 if request is None:
                     request = self._same[kind, item] = self._add(kind, item, cost)
-                # A caller that is cancelled must not cancel a read that others share. Not by
-                # `asyncio.shield`, which since Python 3.14 logs an error after a cancellation.
-                await asyncio.wait((request.future,))
-                response = request.future.result()
+                # A caller that is cancelled must not cancel a read that others share.
+                response = await shielded(request.future)
         except Exception as error:
             if str(error) != CLOSED:  # the end of an event loop is no outage
                 self._outages.record(error, write=self._writes)

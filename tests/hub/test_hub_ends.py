@@ -11,7 +11,7 @@ from genmcp.composite.errors import UnknownServer
 from genmcp.core.client.events import SendMessage
 from genmcp.hub.config import Retry, ServerConfig
 from genmcp.hub.hub import Hub
-from tests.hub.far import OLD, TIME, Far
+from tests.hub.far import OLD, TIME, Far, gate
 
 OPTIONS = ClientOptions(revision=OLD)
 
@@ -58,6 +58,25 @@ async def test_cancelled_add_leaves_nothing() -> None:
         assert coming.cancelled()
         assert hub.servers() == []
         assert far.closed
+
+
+async def test_add_ends_after_closing_despite_cancellations() -> None:
+    """It could be added again: two processes of a server would write to the same files."""
+    far, closed = Slow(), []
+    listing, _, far.answers["tools/list"] = gate()
+    async with asyncio.timeout(TIME), Hub(options=OPTIONS) as hub:
+        coming = asyncio.ensure_future(hub.add(ServerConfig("far", target=far)))
+        coming.add_done_callback(lambda _: closed.append(far.closed))
+        await listing.wait()
+        coming.cancel()
+        await far.closing.wait()
+        for _ in range(10):
+            coming.cancel()
+            await asyncio.sleep(0)
+        far.may.set()
+        await asyncio.wait((coming,))
+        assert coming.cancelled()
+    assert closed == [1]
 
 
 async def test_add_fails_while_the_hub_closes() -> None:

@@ -100,10 +100,9 @@ class _ProvenHeaders(SentHeaders):
 
 
 class DpopKeys:
-    """The keys of one client for one server, and the proofs that it has them: a `Prover`.
+    """Makes the keys of one client for one server, and the proofs that it has them: a `Prover`.
 
-    A key belongs to the record of the tokens that are bound to it. `key` is that of the next token;
-    the first one is made when it is needed.
+    A key belongs to the record of the tokens that are bound to it.
 
     Args:
         now: returns the Unix time.
@@ -111,29 +110,22 @@ class DpopKeys:
 
     def __init__(self, *, now: Callable[[], float] = time.time) -> None:
         self._now = now
-        self._present: jose.Key | None = None
         self._known: dict[str, jose.Key] = {}
         # By origin (RFC 9449, 8.2 and 9): that of the server, and of its authorization server.
         self._nonces: dict[str, str] = {}
 
-    @property
-    def key(self) -> str:
-        """The private key of the next token, as JWK in JSON."""
-        return msgspec.json.encode(self._next.private_jwk).decode()
+    def new_key(self) -> str:
+        """Return a new private key, as JWK in JSON."""
+        key = jose.generate_key()  # ES256, which every server with DPoP knows
+        return msgspec.json.encode(key.private_jwk).decode()
 
-    @property
-    def thumbprint(self) -> str:
-        """The thumbprint of that key (RFC 7638)."""
-        return self._next.thumbprint
+    def thumbprint(self, key: str) -> str:
+        """Return the thumbprint of a private key (RFC 7638)."""
+        return self._read(key).thumbprint
 
-    def use(self, key: str | None) -> None:
-        """Use the private key of a record for the next token; None: the present one."""
-        if key is not None:
-            self._present = self._read(key)
-
-    def prove(self, request: Fetch) -> Fetch:
-        """Return a request to a token endpoint with a proof."""
-        proof = self._proof(self._next, request.method, request.url)
+    def prove(self, request: Fetch, key: str) -> Fetch:
+        """Return a request to a token endpoint with a proof by a private key."""
+        proof = self._proof(self._read(key), request.method, request.url)
         return replace(request, headers=[*request.headers, ("DPoP", proof)])
 
     def challenged(self, request: Fetch, response: Fetched) -> bool:
@@ -159,15 +151,9 @@ class DpopKeys:
         self._nonces[origin] = nonce
         return True
 
-    @property
-    def _next(self) -> jose.Key:
-        if self._present is None:
-            self._present = jose.generate_key()  # ES256, which every server with DPoP knows
-        return self._present
-
     def _read(self, key: str) -> jose.Key:
         if key not in self._known:
-            # At most the key of the record before, and that of the present one.
+            # One at a time: a second one is in use only while a login is under way.
             self._known = {key: jose.read_key(key)}
         return self._known[key]
 

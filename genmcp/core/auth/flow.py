@@ -74,14 +74,14 @@ class RejectedAttempt(msgspec.Struct, frozen=True, kw_only=True):
         headers: the headers.
         used: the record of the token that the request had, None if it had no token.
         attempt: how often this request was rejected so far, 1 for the first time.
-        interactive: whether a login may begin.
+        may_log_in: whether a login may begin, which asks the user unless there is a grant.
     """
 
     status: int
     headers: Headers = ()
     used: Record | None = None
     attempt: int = 1
-    interactive: bool = True
+    may_log_in: bool = True
 
     @property
     def challenge(self) -> Challenge | None:
@@ -189,8 +189,6 @@ def _renewed(
         return None
     if options.grant is None and stored.refresh_token is None:
         return None
-    if options.prover is not None:
-        options.prover.use(stored.dpop_key)
     try:
         record = yield from _granted(options, stored, granted)
     except FlowFailed as problem:
@@ -221,6 +219,7 @@ def _granted(
     else:
         params = {**granted, "scope": " ".join(record.requested)}
     params["resource"] = record.resource or ""
+    record = _with_key(options, record)
     response = yield from request_token(options, record, params)
     if granted is not None:
         # A refresh token would be one more secret, and saves nothing (RFC 6749, 4.4.3).
@@ -258,7 +257,7 @@ def rejected(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record |
         if renewed is not None:
             return renewed
         stored = yield from _stored(options)  # without the tokens that were refused
-    if not _may_log_in(options, rejection):
+    if not rejection.may_log_in:
         return None
     return (yield from _login(options, found, challenge, stored))
 
@@ -280,15 +279,11 @@ def _step_up(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record |
     if stored is not None and is_newer(options, stored, used) and {*needed} <= {*stored.scopes}:
         return stored  # another process has asked for them
     asked = (*used.requested, *used.scopes) if used else ()
-    if {*needed} <= {*asked} or not _may_log_in(options, rejection):
+    if {*needed} <= {*asked} or not rejection.may_log_in:
         return None
     found = yield from discover(options, challenge)
     widen = (*asked, *needed)
     return (yield from _login(options, found, challenge, stored, widen=widen))
-
-
-def _may_log_in(options: FlowOptions, rejection: RejectedAttempt) -> bool:
-    return rejection.interactive or options.grant is not None
 
 
 def report_challenge(options: FlowOptions, rejection: RejectedAttempt) -> None:
@@ -380,8 +375,9 @@ def _consented(
     redirect_uri: str,
 ) -> Steps[Record]:
     """Ask the user, redeem the code, and store the tokens."""
+    record = _with_key(options, record)
     scopes = scope_parameter(options, found, record.requested)
-    request = authorization_request(options, found, record.client, redirect_uri, scopes)
+    request = authorization_request(options, found, record, redirect_uri, scopes)
     options.report("authorization", "the user is asked", found.server.authorization_endpoint or "")
     redirected: str = yield Ask(request.url, redirect_uri)
     params = {
@@ -448,16 +444,24 @@ def scope_parameter(
 def authorization_request(
     options: FlowOptions,
     found: DiscoveredServer,
-    client: RegisteredClient,
+    record: Record,
     redirect_uri: str,
     scopes: tuple[str, ...],
 ) -> AuthorizationRequest:
-    """Return the request to open in a browser (RFC 6749, 4.1.1; RFC 7636; RFC 8707)."""
+    """Return the request to open in a browser (RFC 6749, 4.1.1; RFC 7636; RFC 8707).
+
+    Args:
+        options: the options of the client.
+        found: the authorization server.
+        record: the client, and the key that the code and the tokens are to be bound to.
+        redirect_uri: the redirect URI.
+        scopes: the scopes to request.
+    """
     verifier, state = options.random(), options.random()
     digest = sha256(verifier.encode()).digest()
     params = {
         "response_type": "code",
-        "client_id": client.id,
+        "client_id": record.client.id,
         "redirect_uri": redirect_uri,
         "state": state,
         "code_challenge": urlsafe_b64encode(digest).rstrip(b"=").decode(),
@@ -466,8 +470,9 @@ def authorization_request(
         "scope": " ".join(scopes),
         # OpenID Connect Core 1.0, 11: `offline_access` is ignored otherwise.
         "prompt": "consent" if _OFFLINE in scopes else "",
-        "dpop_jkt": options.prover.thumbprint if options.prover else "",  # RFC 9449, 10
     }
+    if options.prover is not None and record.dpop_key is not None:
+        params["dpop_jkt"] = options.prover.thumbprint(record.dpop_key)  # RFC 9449, 10
     query = urlencode({name: value for name, value in params.items() if value})
     endpoint = found.server.authorization_endpoint or ""
     separator = "&" if "?" in endpoint else "?"
@@ -633,6 +638,17 @@ def _new_record(
         requested=scopes,
         revocation_endpoint=found.server.revocation_endpoint,
     )
+
+
+def _with_key(options: FlowOptions, record: Record) -> Record:
+    """Return *record* with the key of its next tokens: its own one, or else a new one.
+
+    The key belongs to the record, not to the connection: while the user is asked for minutes,
+    another flow may renew the tokens of before, which are bound to another key.
+    """
+    if options.prover is None or record.dpop_key is not None:
+        return record
+    return msgspec.structs.replace(record, dpop_key=options.prover.new_key())
 
 
 def _save(record: Record, *, replace: bool = True) -> Steps[None]:

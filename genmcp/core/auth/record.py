@@ -56,7 +56,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         requested: the requested scopes, without `offline_access`.
         renewals: how often the token was renewed since the login; 0: it is that of the login.
         revocation_endpoint: the URL at which the tokens are revoked (RFC 7009), None without one.
-        dpop_key: the private key that the tokens are bound to, as JWK, None for bearer tokens.
+        dpop_key: the private key that the tokens are bound to, or will be, as JWK; None for bearer
+            tokens.
     """
 
     issuer: str

@@ -176,21 +176,19 @@ class FlowFailed(GenmcpError):
 
 
 class Prover(Protocol):
-    """The key that the tokens of a client are bound to (RFC 9449): `genmcp.client.auth.dpop`."""
+    """Makes keys that tokens are bound to, and proofs (RFC 9449): `genmcp.client.auth.dpop`.
 
-    @property
-    def key(self) -> str:
-        """The private key as a JWK in JSON, for the record."""
+    It keeps no key: each is in the record of its tokens, or of the flow that is to obtain them.
+    """
 
-    @property
-    def thumbprint(self) -> str:
-        """The thumbprint of the key (RFC 7638)."""
+    def new_key(self) -> str:
+        """Return a new private key, as a JWK in JSON."""
 
-    def use(self, key: str | None) -> None:
-        """Use the private key of a record; None: the present one."""
+    def thumbprint(self, key: str) -> str:
+        """Return the thumbprint of a private key (RFC 7638)."""
 
-    def prove(self, request: Fetch) -> Fetch:
-        """Return a request to the token endpoint with a proof."""
+    def prove(self, request: Fetch, key: str) -> Fetch:
+        """Return a request to the token endpoint with a proof by a private key."""
 
     def challenged(self, request: Fetch, response: Fetched) -> bool:
         """Return whether *response* demands another proof for the same request."""
@@ -220,7 +218,7 @@ class FlowOptions(msgspec.Struct, frozen=True, kw_only=True):
         public_only: whether URLs that a server names must not have a private address. Those of the
             authorization server *issuer* may.
         grant: the grant of a client without a user; None: a user logs in.
-        prover: the key that tokens are bound to; None: they are bound to none.
+        prover: makes the keys that tokens are bound to; None: they are bound to none.
         on_event: is called with each event.
     """
 

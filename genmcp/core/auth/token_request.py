@@ -59,7 +59,7 @@ def request_token(
 
     Args:
         options: the options of the client.
-        record: the client, and the token endpoint.
+        record: the client, the token endpoint, and the key that the tokens are to be bound to.
         params: the parameters of the grant. Those that are empty are left out.
 
     Raises:
@@ -69,8 +69,8 @@ def request_token(
         headers, form = authenticated(options, record, params)
         body = urlencode(form).encode()
         request = post(options, record.token_endpoint, "token_endpoint", headers, body)
-        if options.prover is not None:
-            request = options.prover.prove(request)
+        if options.prover is not None and record.dpop_key is not None:
+            request = options.prover.prove(request, record.dpop_key)
         response: Fetched = yield request
         if options.prover is None or not options.prover.challenged(request, response):
             break
@@ -105,8 +105,7 @@ def with_tokens(options: FlowOptions, record: Record, response: TokenResponse) -
     kind = response.token_type.lower()
     if kind not in (("bearer", "dpop") if options.prover else ("bearer",)):
         raise FlowFailed(f"the token_type is {response.token_type[:50]!a}, not Bearer")
-    prover = options.prover if kind == "dpop" else None
-    if options.prover is not None and prover is None:
+    if options.prover is not None and kind != "dpop":
         text = "not bound to a key: the authorization server does not support DPoP"
         options.report("token", text, record.token_endpoint, ok=False)
     lifetime = _lifetime(response.expires_in)
@@ -123,12 +122,12 @@ def with_tokens(options: FlowOptions, record: Record, response: TokenResponse) -
     return msgspec.structs.replace(
         record,
         access_token=response.access_token,
-        token_type="Bearer" if prover is None else "DPoP",
+        token_type="DPoP" if kind == "dpop" else "Bearer",
         expires=None if lifetime is None else options.now() + lifetime,
         lifetime=lifetime,
         refresh_token=refresh_token,
         scopes=scopes,
-        dpop_key=None if prover is None else prover.key,
+        dpop_key=record.dpop_key if kind == "dpop" else None,
     )
 
 

@@ -1,8 +1,11 @@
 """A client with tokens that are bound to its key, at an issuer and a server of this package."""
 
+import asyncio
 import json
+import time
 from base64 import urlsafe_b64decode
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -127,6 +130,35 @@ async def test_code_is_bound_to_the_key() -> None:
     (request,) = place.issuer.received("authorize")
     key = ECKey.import_key(part(place.proofs[0], 0)["jwk"])
     assert request.params["dpop_jkt"] == key.thumbprint()
+
+
+async def test_renewal_keeps_the_key_of_a_login_under_way(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """RFC 9449, 10: with another key than that of the authorization request, the login is lost."""
+    asked, release, passed = asyncio.Event(), asyncio.Event(), 0.0
+    clock = SimpleNamespace(time=lambda: time.time() + passed)
+    monkeypatch.setattr("genmcp.client.auth.oauth.time", clock)
+    async with guarded_place(verify=Dpop(required=True)) as place:
+        tokens = MemoryTokens()
+        await called(place, person(place, tokens))
+        place.demands["order"] = "parts:write"
+
+        async def ask(url: str) -> str:
+            asked.set()
+            await release.wait()
+            return await place.browse(url)
+
+        later = DpopAuth(OAuth("Parts agent", ask=ask, tokens=tokens))
+        async with Client(place.url, auth=later) as client:
+            ordering = asyncio.create_task(client.call("order", {"part": "bolt"}))
+            await asked.wait()
+            passed = 1e5  # the token expires meanwhile, and another call renews it
+            assert (await client.call("whoami")).text == "nobody"
+            release.set()
+            assert (await ordering).text == "bolt"
+
+    assert place.grants() == ["authorization_code", "refresh_token", "authorization_code"]
 
 
 async def test_server_without_dpop_gets_bearer_tokens() -> None:

@@ -13,6 +13,7 @@ from genmcp.errors import ConfigurationError
 
 URL = "https://mcp.example.com/mcp"
 NOW = 1_700_000_000.0
+KEY = DpopKeys().new_key()
 
 
 def read(proof: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -24,17 +25,17 @@ def read(proof: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 def proof(keys: DpopKeys, method: str, url: str) -> str:
     """Return the proof of a request to a token endpoint."""
-    return dict(keys.prove(Fetch(url=url, method=method)).headers)["DPoP"]
+    return dict(keys.prove(Fetch(url=url, method=method), KEY).headers)["DPoP"]
 
 
 def test_proof_is_signed_with_the_key_in_its_header() -> None:
     """RFC 9449, 4.2: the type, the public key, and nothing private."""
-    key = DpopKeys(now=lambda: NOW)
-    header, claims = read(key.headers("POST", URL + "?a=b", "token", key.key)["DPoP"])
+    keys = DpopKeys(now=lambda: NOW)
+    header, claims = read(keys.headers("POST", URL + "?a=b", "token", KEY)["DPoP"])
 
     assert header["typ"] == "dpop+jwt"
     assert sorted(header["jwk"]) == ["crv", "kty", "x", "y"]
-    assert ECKey.import_key(header["jwk"]).thumbprint() == key.thumbprint
+    assert ECKey.import_key(header["jwk"]).thumbprint() == keys.thumbprint(KEY)
     assert (claims["htm"], claims["htu"], claims["iat"]) == ("POST", URL, int(NOW))
     assert claims["ath"] == "PEaenWxYddN6Q_NT1PiOYfz4EsZu7jRXRlpAsNpBU-A"
     assert "nonce" not in claims
@@ -49,31 +50,21 @@ def test_each_proof_has_an_id_of_its_own() -> None:
     assert len(ids) == 50
 
 
-def test_key_of_a_record_is_used() -> None:
-    """A token outlives the process, and is bound to its key."""
-    stored, other = DpopKeys(), DpopKeys()
-    before = other.thumbprint
-    other.use(None)
-    assert other.thumbprint == before
+def test_each_proof_is_by_the_key_of_its_record() -> None:
+    """A login is under way with a new key, and a request has the token of before."""
+    keys = DpopKeys()
+    new = keys.new_key()
+    sent = keys.headers("POST", URL, "token", KEY)["DPoP"]
+    redeemed = dict(keys.prove(Fetch(url=URL, method="POST"), new).headers)["DPoP"]
 
-    other.use(stored.key)
-
-    assert other.thumbprint == stored.thumbprint != before
-    assert other.key == stored.key
-
-
-def test_request_and_next_token_may_have_different_keys() -> None:
-    """A login is under way, and a request is sent with the token of before."""
-    old, keys = DpopKeys(), DpopKeys()
-    sent = keys.headers("POST", URL, "token", old.key)["DPoP"]
-
-    assert ECKey.import_key(read(sent)[0]["jwk"]).thumbprint() == old.thumbprint
-    assert keys.thumbprint != old.thumbprint
+    signers = [ECKey.import_key(read(each)[0]["jwk"]).thumbprint() for each in (sent, redeemed)]
+    assert signers == [keys.thumbprint(KEY), keys.thumbprint(new)]
+    assert signers[0] != signers[1]
 
 
 def test_public_key_is_refused() -> None:
     """It cannot sign."""
-    public = {name: value for name, value in json.loads(DpopKeys().key).items() if name != "d"}
+    public = {name: value for name, value in json.loads(KEY).items() if name != "d"}
 
     with pytest.raises(ConfigurationError, match="cannot sign"):
         DpopKeys().headers("POST", URL, "token", json.dumps(public))
@@ -111,8 +102,7 @@ def test_nonce_of_any_length_is_not_kept() -> None:
 
 def test_request_has_token_and_proof() -> None:
     """RFC 9449, 7.1: the scheme DPoP."""
-    keys = DpopKeys()
-    headers = keys.headers("POST", URL, "token", keys.key)
+    headers = DpopKeys().headers("POST", URL, "token", KEY)
 
     assert headers["Authorization"] == "DPoP token"
     assert "ath" in read(headers["DPoP"])[1]

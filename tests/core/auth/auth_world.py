@@ -63,21 +63,22 @@ def challenge(text: str = "Bearer", status: int = 401, **more: Any) -> RejectedA
 
 
 class Prover:
-    """Stands in for a key."""
-
-    key = "the-private-key"
-    thumbprint = "the-thumbprint"
+    """Makes the keys key-1, key-2 and so on, and proofs that one can read."""
 
     def __init__(self) -> None:
         self.nonces: list[str | None] = []
-        self.used: list[str | None] = []
+        self.keys = 0
 
-    def use(self, key: str | None) -> None:
-        self.used.append(key)
+    def new_key(self) -> str:
+        self.keys += 1
+        return f"key-{self.keys}"
 
-    def prove(self, request: Fetch) -> Fetch:
+    def thumbprint(self, key: str) -> str:
+        return f"thumbprint of {key}"
+
+    def prove(self, request: Fetch, key: str) -> Fetch:
         nonce = self.nonces[-1] if self.nonces else "no nonce"
-        proof = f"{request.method} {request.url} {nonce}"
+        proof = f"{key} {request.method} {request.url} {nonce}"
         return replace(request, headers=[*request.headers, ("DPoP", proof)])
 
     def challenged(self, request: Fetch, response: Fetched) -> bool:

@@ -18,11 +18,11 @@ from genmcp.core.auth.flow import (
     select_scopes,
 )
 from genmcp.core.auth.metadata import ServerMetadata
-from genmcp.core.auth.record import RegisteredClient
+from genmcp.core.auth.record import Record, RegisteredClient
 from genmcp.core.auth.steps import Failure, FlowFailed
-from tests.core.auth.auth_world import CODE, ISSUER, REDIRECT, URL, World
+from tests.core.auth.auth_world import CODE, ISSUER, REDIRECT, TOKEN, URL, World
 
-CLIENT = RegisteredClient(id="client-1")
+RECORD = Record(issuer=ISSUER, token_endpoint=TOKEN, client=RegisteredClient(id="client-1"))
 EVIL = "https://evil.example.com"
 MANY = [f"p{number}" for number in range(100)]
 STATE, VERIFIER = "the-state", "the-verifier"
@@ -123,7 +123,7 @@ def test_request_has_the_specified_parameters() -> None:
     """RFC 6749, 4.1.1; RFC 7636, 4.2; RFC 8707, 2."""
     world = World()
 
-    request = authorization_request(world.options, found(), CLIENT, REDIRECT, ("a", "b"))
+    request = authorization_request(world.options, found(), RECORD, REDIRECT, ("a", "b"))
 
     digest = sha256(request.verifier.encode()).digest()
     assert query(request) == {
@@ -145,7 +145,7 @@ def test_request_leaves_out_empty_parameters() -> None:
     """An empty scope or resource would be an invalid one."""
     world = World()
 
-    params = query(authorization_request(world.options, found(None), CLIENT, REDIRECT, ()))
+    params = query(authorization_request(world.options, found(None), RECORD, REDIRECT, ()))
 
     assert params.keys() & {"scope", "resource", "prompt", "dpop_jkt"} == set()
 
@@ -153,7 +153,7 @@ def test_request_leaves_out_empty_parameters() -> None:
 def test_each_request_is_unguessable() -> None:
     """State and verifier are used once."""
     world = World()
-    made = [authorization_request(world.options, found(), CLIENT, REDIRECT, ()) for _ in range(2)]
+    made = [authorization_request(world.options, found(), RECORD, REDIRECT, ()) for _ in range(2)]
 
     assert len({text for request in made for text in (request.state, request.verifier)}) == 4
 
@@ -162,7 +162,7 @@ def test_offline_access_asks_for_consent() -> None:
     """OpenID Connect Core 1.0, 11: it is ignored otherwise."""
     world = World()
 
-    request = authorization_request(world.options, found(), CLIENT, REDIRECT, ("offline_access",))
+    request = authorization_request(world.options, found(), RECORD, REDIRECT, ("offline_access",))
 
     assert query(request)["prompt"] == "consent"
 
@@ -172,7 +172,7 @@ def test_query_of_the_endpoint_is_kept() -> None:
     world = World()
     server = found(authorization_endpoint=f"{ISSUER}/authorize?tenant=1")
 
-    request = authorization_request(world.options, server, CLIENT, REDIRECT, ())
+    request = authorization_request(world.options, server, RECORD, REDIRECT, ())
 
     assert request.url.startswith(f"{ISSUER}/authorize?tenant=1&response_type=code&")
 

@@ -232,14 +232,14 @@ def test_login_in_place_of_the_record_of_other_options() -> None:
 
 def test_bound_token_is_renewed_with_its_key() -> None:
     """RFC 9449, 5: the refresh token of a public client is bound, too."""
-    prover = Prover()
-    world = World(prover=prover)
+    world = World(prover=Prover())
     world.token["token_type"] = "DPoP"
     world.run(authorize(world.options, challenge()))
 
     world.run(renew(world.options, record_of(world)))
 
-    assert prover.used == [prover.key]
+    assert [dict(fetch.headers)["DPoP"].split()[0] for fetch in world.to("/token")] == ["key-1"] * 2
+    assert record_of(world).dpop_key == "key-1"
 
 
 def test_record_of_a_document_client_is_used() -> None:

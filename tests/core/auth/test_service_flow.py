@@ -10,8 +10,18 @@ from genmcp.client.auth.identities import ID_JAG, by_assertion, by_exchange
 from genmcp.client.auth.oauth import by_credentials
 from genmcp.core.auth.flow import rejected, usable
 from genmcp.core.auth.record import Record
-from genmcp.core.auth.steps import Failure, Fetch, Fetched, FlowFailed, FlowOptions, Grant
-from tests.core.auth.auth_world import ACCESS, ISSUER, URL, World, challenge, form_of, page, raw
+from genmcp.core.auth.steps import Failure, FlowFailed, FlowOptions, Grant
+from tests.core.auth.auth_world import (
+    ACCESS,
+    ISSUER,
+    URL,
+    Prover,
+    World,
+    challenge,
+    form_of,
+    page,
+    raw,
+)
 
 ID_TOKEN = "urn:ietf:params:oauth:token-type:id_token"
 IDP = "https://idp.example.com"
@@ -433,46 +443,22 @@ def test_employee_trusts_no_other_authorization_server() -> None:
     assert world.to("/token") == []
 
 
-class Key:
-    """A prover that counts."""
-
-    key, thumbprint = "private", "thumb"
-
-    def __init__(self) -> None:
-        self.used: list[str | None] = []
-
-    def use(self, key: str | None) -> None:
-        """Keep *key*."""
-        self.used.append(key)
-
-    def prove(self, request: Fetch) -> Fetch:
-        """A text."""
-        proof = f"proof of {request.method} {request.url}"
-        return replace(request, headers=[*request.headers, ("DPoP", proof)])
-
-    def challenged(self, request: Fetch, response: Fetched) -> bool:
-        """No nonce."""
-        return False
-
-
 def test_service_binds_its_token_to_a_key() -> None:
     """DPoP: a proof at the token endpoint, and later one with the same key."""
-    key = Key()
-    world = service(prover=key)
+    world = service(prover=Prover())
     world.token["token_type"] = "DPoP"
     record = had(world)
     world.time += 3570
     world.run(usable(world.options, record))
 
-    assert (record.token_type, record.dpop_key) == ("DPoP", "private")
-    assert key.used == ["private"]
-    proofs = [dict(fetch.headers)["DPoP"] for fetch in world.to("/token")]
-    assert proofs == [f"proof of POST {ISSUER}/token"] * 2
+    assert (record.token_type, record.dpop_key) == ("DPoP", "key-1")
+    proofs = [dict(fetch.headers)["DPoP"].split() for fetch in world.to("/token")]
+    assert [(key, url) for key, _, url, *_ in proofs] == [("key-1", f"{ISSUER}/token")] * 2
 
 
 def test_token_without_the_key_is_reported() -> None:
     """An authorization server without DPoP ignores the proof, and the token can be stolen."""
-    world = service(prover=Key())
+    world = service(prover=Prover())
 
     assert had(world).dpop_key is None
     assert any("does not support DPoP" in each.text for each in world.events if not each.ok)
@@ -480,7 +466,7 @@ def test_token_without_the_key_is_reported() -> None:
 
 def test_employee_sends_no_proof_to_the_provider() -> None:
     """An ID-JAG is bound to no key."""
-    world = service(issuer=ISSUER, prover=Key())
+    world = service(issuer=ISSUER, prover=Prover())
     had(world, exchange(world))
 
     at_provider, at_issuer = world.to("/token")

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from genmcp.core.auth.discovery import DiscoveredServer
 from genmcp.core.auth.flow import authorization_request
@@ -303,26 +304,28 @@ def test_representation_of_a_response_has_no_token() -> None:
 # DPoP
 
 
+BOUND = replace(record(), dpop_key="the-key")
+
+
 def test_bound_token_is_kept_with_its_key() -> None:
     """RFC 9449, 5: a proof at the token endpoint; the key is needed after a restart."""
-    prover = Prover()
-    world = World(prover=prover)
+    world = World(prover=Prover())
     world.token["token_type"] = "dpop"
 
-    response = world.run(request_token(world.options, record(), PARAMS))
-    made = with_tokens(world.options, record(), response)
+    response = world.run(request_token(world.options, BOUND, PARAMS))
+    made = with_tokens(world.options, BOUND, response)
 
-    assert dict(world.fetches[0].headers)["DPoP"] == f"POST {TOKEN} no nonce"
-    assert (made.token_type, made.dpop_key) == ("DPoP", "the-private-key")
+    assert dict(world.fetches[0].headers)["DPoP"] == f"the-key POST {TOKEN} no nonce"
+    assert (made.token_type, made.dpop_key) == ("DPoP", "the-key")
 
 
 def test_server_without_dpop_gives_a_bearer_token() -> None:
     """RFC 9449, 5: it ignores the proof."""
     world = World(prover=Prover())
 
-    response = world.run(request_token(world.options, record(), PARAMS))
+    response = world.run(request_token(world.options, BOUND, PARAMS))
 
-    made = with_tokens(world.options, record(), response)
+    made = with_tokens(world.options, BOUND, response)
     assert (made.token_type, made.dpop_key) == ("Bearer", None)
 
 
@@ -336,12 +339,12 @@ def test_nonce_of_the_token_endpoint_is_used_once() -> None:
         return Fetched(400, [("DPoP-Nonce", "n1")], b'{"error": "use_dpop_nonce"}')
 
     world.pages[TOKEN] = tokens
-    assert world.run(request_token(world.options, record(), PARAMS)).access_token == ACCESS
+    assert world.run(request_token(world.options, BOUND, PARAMS)).access_token == ACCESS
     assert len(world.fetches) == 2
 
     world.pages[TOKEN] = page({"error": "use_dpop_nonce"}, 400)
     with pytest.raises(FlowFailed, match="use_dpop_nonce"):
-        world.run(request_token(world.options, record(), PARAMS))
+        world.run(request_token(world.options, BOUND, PARAMS))
     assert len(world.fetches) == 4
 
 
@@ -353,9 +356,9 @@ def test_authorization_request_names_the_key() -> None:
     request = authorization_request(
         world.options,
         DiscoveredServer(server=server),
-        RegisteredClient(id="c"),
+        BOUND,
         REDIRECT,
         (),
     )
 
-    assert "dpop_jkt=the-thumbprint" in request.url
+    assert "dpop_jkt=thumbprint+of+the-key" in request.url
