@@ -27,24 +27,24 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # Folders, and their lines of code. A module counts for the first row that its path begins with; the
 # leading underscore of a folder is left out.
 BUDGETS = {
-    "auth/ client/auth/ core/auth/": 3_879,
-    "client/ core/client/": 5_579,
-    "tasks/": 3_843,
-    "stores/": 3_235,
-    "mux/": 3_229,
-    "transports/": 3_301,
-    "cli/": 3_360,
+    "auth/ client/auth/ core/auth/": 3_845,
+    "client/ core/client/": 5_578,
+    "tasks/": 3_919,
+    "stores/": 3_246,
+    "mux/": 3_231,
+    "transports/": 3_285,
+    "cli/": 3_349,
     "extensions/": 980,
     "testing/": 400,
-    "hub/ composite/ registry/ discovery": 2_806,
+    "hub/ composite/ registry/ discovery": 2_808,
     "schema/": 1_687,
-    "protocol/ wire/ core/": 4_456,
-    "prompts/ resources/ question/ suite/ telemetry/": 2_670,
+    "protocol/ wire/ core/": 4_462,
+    "prompts/ resources/ question/ suite/ telemetry/": 2_668,
     "catalogue": 216,
-    "handles binding": 330,
+    "handles binding": 327,
     "openapi": 616,
-    "overflow": 337,
-    "": 3_098,  # the modules at the top, and the console
+    "overflow": 336,
+    "": 3_134,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {

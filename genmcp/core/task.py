@@ -486,8 +486,8 @@ def add_progress(
 def replace_task(task: Task, ended: Task) -> Task:
     """Return *task*, a call whose idempotency key *ended* has freed, as its successor.
 
-    Both have the same id: an engine rejects an id of a step that it has seen, followers wait for the
-    next number of a change, and ids of jobs contain that of the step.
+    Both have the same id: an engine rejects an id of a step that it has seen, followers wait for
+    the next number of a change, and ids of jobs contain that of the step.
     """
     changes, delivery = ended.changes + 1, ended.delivery_id + 1
     return replace(task, changes=changes, delivery_id=delivery, step=ended.step)
