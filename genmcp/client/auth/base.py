@@ -60,11 +60,12 @@ class Authorization(ABC):
     sends one itself.
 
     Attributes:
-        interactive: whether all that `headers` and `rejected` wait for is a person: the timeouts of
-            a request are paused meanwhile. Otherwise `RejectedRequest.on_wait` pauses them.
+        pauses_timeouts: whether the timeouts of a request are paused during `headers` and
+            `rejected`, since all that these wait for is a person. Otherwise
+            `RejectedRequest.on_wait` pauses them.
     """
 
-    interactive: bool = False
+    pauses_timeouts: bool = False
 
     @abstractmethod
     async def headers(self, method: str, url: str) -> Mapping[str, str]:

@@ -281,7 +281,7 @@ class FlowAuthorization(Authorization):
             headers=request.headers,
             used=used,
             attempt=request.attempt,
-            interactive=asks,
+            may_log_in=asks or self.options.grant is not None,
         )
         decisive = tuple(
             (scheme, *(params.get(name) for name in _DECISIVE))

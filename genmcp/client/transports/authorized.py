@@ -55,7 +55,7 @@ class AuthorizedRequester(HttpRequester):
         self._origin = f"{url.scheme}://{url.netloc}"
         self._requester = requester
         self._authorization = authorization
-        self._interactive = authorization.interactive
+        self._pauses_timeouts = authorization.pauses_timeouts
 
     async def request(
         self,
@@ -77,7 +77,7 @@ class AuthorizedRequester(HttpRequester):
         """
         url, given = self._origin + path, [*headers]
         authorization = self._authorization
-        pause = on_wait if self._interactive else None
+        pause = on_wait if self._pauses_timeouts else None
         for attempt in range(1, _MAX_ATTEMPTS + 1):
             with _waiting(pause), self._as_client_error():
                 sent = await authorization.headers(method, url)

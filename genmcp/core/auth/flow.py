@@ -74,14 +74,14 @@ class RejectedAttempt(msgspec.Struct, frozen=True, kw_only=True):
         headers: the headers.
         used: the record of the token that the request had, None if it had no token.
         attempt: how often this request was rejected so far, 1 for the first time.
-        interactive: whether a login may begin.
+        may_log_in: whether a login may begin, which asks the user unless there is a grant.
     """
 
     status: int
     headers: Headers = ()
     used: Record | None = None
     attempt: int = 1
-    interactive: bool = True
+    may_log_in: bool = True
 
     @property
     def challenge(self) -> Challenge | None:
@@ -257,7 +257,7 @@ def rejected(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record |
         if renewed is not None:
             return renewed
         stored = yield from _stored(options)  # without the tokens that were refused
-    if not _may_log_in(options, rejection):
+    if not rejection.may_log_in:
         return None
     return (yield from _login(options, found, challenge, stored))
 
@@ -279,15 +279,11 @@ def _step_up(options: FlowOptions, rejection: RejectedAttempt) -> Steps[Record |
     if stored is not None and is_newer(options, stored, used) and {*needed} <= {*stored.scopes}:
         return stored  # another process has asked for them
     asked = (*used.requested, *used.scopes) if used else ()
-    if {*needed} <= {*asked} or not _may_log_in(options, rejection):
+    if {*needed} <= {*asked} or not rejection.may_log_in:
         return None
     found = yield from discover(options, challenge)
     widen = (*asked, *needed)
     return (yield from _login(options, found, challenge, stored, widen=widen))
-
-
-def _may_log_in(options: FlowOptions, rejection: RejectedAttempt) -> bool:
-    return rejection.interactive or options.grant is not None
 
 
 def report_challenge(options: FlowOptions, rejection: RejectedAttempt) -> None:

@@ -219,7 +219,7 @@ async def test_hub_authorizes_each_server() -> None:
 class Patient(Authorization):
     """Waits for *event*, as for a user, and then sends a token."""
 
-    interactive = True
+    pauses_timeouts = True
 
     def __init__(self) -> None:
         self.waiting, self.event = asyncio.Event(), asyncio.Event()

@@ -9,7 +9,7 @@ import pytest
 from joserfc.jwk import ECKey
 
 from genmcp import Channel, Endpoint, Suite, tool
-from genmcp.client.auth import ClientCredentials
+from genmcp.client.auth import ClientCredentials, RejectedRequest
 from genmcp.client.auth.identities import Enterprise, Workload
 from genmcp.client.client import Client
 from genmcp.client.errors import AuthorizationFailed, IssuerMismatch, Unauthorized
@@ -68,6 +68,19 @@ async def test_services_share_one_token() -> None:
         auth = service(place)
         await called(place, auth)
         await called(place, auth)
+
+    assert place.grants() == ["client_credentials"]
+
+
+async def test_service_gets_a_token_in_the_background() -> None:
+    """Nobody is asked, so that a stream for notifications may request one at any time."""
+    async with guarded_place() as place:
+        authorization = service(place).authorization(place.url)
+        challenge = [("www-authenticate", "Bearer")]
+        rejection = RejectedRequest(
+            method="GET", url=place.url, sent={}, status=401, headers=challenge, foreground=False
+        )
+        assert await authorization.rejected(rejection)
 
     assert place.grants() == ["client_credentials"]
 

@@ -93,7 +93,7 @@ def test_user_is_not_asked_in_the_background(status: int) -> None:
     text = STEP_UP if status == 403 else "Bearer"
 
     answer = rejected(
-        world.options, challenge(text, status, used=record_of(world), interactive=False)
+        world.options, challenge(text, status, used=record_of(world), may_log_in=False)
     )
 
     assert world.run(answer) is None
