@@ -27,7 +27,7 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # Folders, and their lines of code. A module counts for the first row that its path begins with; the
 # leading underscore of a folder is left out.
 BUDGETS = {
-    "auth/ client/auth/ core/auth/": 3_851,
+    "auth/ client/auth/ core/auth/": 3_855,
     "client/ core/client/": 5_550,
     "tasks/": 3_817,
     "stores/": 3_222,

@@ -76,7 +76,8 @@ class UserPrompt:
         timeout: seconds for the user to log in.
         turn: returns a block that other prompts wait for: two windows at once would confuse.
             Default: none waits.
-        asking: returns a block that is entered while the user is asked. Default: nothing happens.
+        asking: returns a block that is entered while this prompt waits for others, and while the
+            user is asked. Default: nothing happens.
     """
 
     def __init__(
@@ -103,7 +104,8 @@ class UserPrompt:
             FlowFailed: the port is in use.
         """
         await self.close()
-        await self._exits.enter_async_context(self._turn())
+        with self._asking():  # those before it ask the user as well
+            await self._exits.enter_async_context(self._turn())
         redirect_uri = self._redirect_uri + step.segment
         if self._ask is not None:
             return redirect_uri

@@ -12,7 +12,7 @@ from collections.abc import (
 )
 from contextlib import asynccontextmanager, contextmanager
 from inspect import isawaitable
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from genmcp.auth.fetcher import Fetcher
 from genmcp.auth.single_flight import SingleFlight
@@ -29,6 +29,7 @@ from genmcp.core.auth.record import Record
 from genmcp.core.auth.steps import Failure, FlowFailed, FlowOptions, Step, Steps
 
 T = TypeVar("T")
+_Place: TypeAlias = tuple[asyncio.AbstractEventLoop, str]  # the second one is the URL of a server
 
 _DECISIVE: Final = ("error", "scope", "resource_metadata")
 """The parameters of a challenge that a flow depends on. Others may differ for each request."""
@@ -136,8 +137,8 @@ class SharedFlows:
     def __init__(self) -> None:
         self._flights: SingleFlight[Any] = SingleFlight()
         self._queues: dict[Hashable, list[asyncio.Lock]] = {}
-        self._asking: set[asyncio.AbstractEventLoop] = set()  # those in which the user is asked
-        self._waiting: list[tuple[asyncio.AbstractEventLoop, OnWait]] = []
+        self._asking: set[_Place] = set()  # those whose login asks the user
+        self._waiting: list[tuple[_Place, OnWait]] = []
 
     async def run(
         self,
@@ -182,38 +183,38 @@ class SharedFlows:
                 del self._queues[key]
 
     @contextmanager
-    def asking(self) -> Iterator[None]:
+    def asking(self, server: str) -> Iterator[None]:
         """Pause the timeouts of the requests that wait, in this event loop, during the block.
 
-        Of all of them: those that do not wait for this login wait for their turn to ask.
+        Only of those at *server*: they wait for this login, or for their turn after it.
         """
-        loop = asyncio.get_running_loop()
-        self._asking.add(loop)
-        self._report(loop, waiting=True)
+        place = (asyncio.get_running_loop(), server)
+        self._asking.add(place)
+        self._report(place, waiting=True)
         try:
             yield
         finally:
-            self._asking.discard(loop)
-            self._report(loop, waiting=False)
+            self._asking.discard(place)
+            self._report(place, waiting=False)
 
     @contextmanager
-    def paused(self, on_wait: OnWait) -> Iterator[None]:
-        """Call *on_wait* whenever the user begins or ends to be asked during the block."""
-        loop = asyncio.get_running_loop()
-        entry = (loop, on_wait)
+    def paused(self, server: str, on_wait: OnWait) -> Iterator[None]:
+        """Call *on_wait* whenever the login at *server* begins or ends to ask during the block."""
+        place = (asyncio.get_running_loop(), server)
+        entry = (place, on_wait)
         self._waiting.append(entry)
         try:
-            if loop in self._asking:
+            if place in self._asking:
                 on_wait(True)
             yield
         finally:
             self._waiting.remove(entry)
-            if loop in self._asking:
+            if place in self._asking:
                 on_wait(False)
 
-    def _report(self, loop: asyncio.AbstractEventLoop, *, waiting: bool) -> None:
+    def _report(self, place: _Place, *, waiting: bool) -> None:
         for each, on_wait in [*self._waiting]:
-            if each is loop:
+            if each == place:
                 on_wait(waiting)
 
     async def ended(self) -> None:
@@ -289,7 +290,7 @@ class FlowAuthorization(Authorization):
         )
         # One flow for all requests that were rejected for the same reason.
         kind = (self.options.url, request.status, used, request.attempt > 1, asks, decisive)
-        with self.shared.paused(request.on_wait):
+        with self.shared.paused(self.options.url, request.on_wait):
             record = await self.shared.run(
                 kind,
                 lambda: self.run(rejected(self.options, rejection), asks=asks),

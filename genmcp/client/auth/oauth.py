@@ -6,6 +6,7 @@ import ssl
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final
 from urllib.parse import urlsplit
 
@@ -131,7 +132,8 @@ class OAuth:
         def runner(asks: bool) -> FlowRunner:
             shared, prompt = self._shared, None
             if asks:
-                prompt = UserPrompt(redirect_uri, self.ask, turn=shared.turn, asking=shared.asking)
+                asking = partial(shared.asking, url)
+                prompt = UserPrompt(redirect_uri, self.ask, turn=shared.turn, asking=asking)
             return FlowRunner(key, self.tokens, _fetcher(tls), prompt)
 
         return FlowAuthorization(options, runner, self._shared)

@@ -149,23 +149,42 @@ async def test_one_prompt_at_a_time_asks_the_user() -> None:
 def test_timeouts_of_all_that_wait_are_paused() -> None:
     """They wait for this login, or for their turn; those in another event loop do not."""
     shared = SharedFlows()
-    heard: dict[str, list[bool]] = {"first": [], "second": [], "elsewhere": []}
+    heard: dict[str, list[bool]] = {"first": [], "second": [], "other": [], "elsewhere": []}
 
     async def elsewhere() -> None:
-        with shared.paused(heard["elsewhere"].append):
+        with shared.paused("server", heard["elsewhere"].append):
             await asyncio.to_thread(asyncio.run, here())
 
     async def here() -> None:
-        with shared.paused(heard["first"].append):
-            with shared.asking():
+        with (
+            shared.paused("server", heard["first"].append),
+            shared.paused("other", heard["other"].append),
+        ):
+            with shared.asking("server"):
                 assert heard["first"] == [True]
-                with shared.paused(heard["second"].append):
+                with shared.paused("server", heard["second"].append):
                     assert heard["second"] == [True]
                 assert heard["second"] == [True, False]
             assert heard["first"] == [True, False]
 
     asyncio.run(elsewhere())
-    assert heard == {"first": [True, False], "second": [True, False], "elsewhere": []}
+    assert heard.pop("other") == heard.pop("elsewhere") == []
+    assert heard == {"first": [True, False], "second": [True, False]}
+
+
+async def test_timeouts_are_paused_until_other_logins_have_asked() -> None:
+    """The user logs in at one server after the other, which takes minutes for each."""
+    shared, heard = SharedFlows(), list[bool]()
+    prompt = UserPrompt(turn=shared.turn, asking=lambda: shared.asking("second"))
+    with shared.paused("second", heard.append):
+        async with shared.turn():
+            listening = asyncio.create_task(prompt.listen(Listen()))
+            for _ in range(3):
+                await asyncio.sleep(0)
+            assert heard == [True]
+        await listening
+        assert heard == [True, False]
+    await prompt.close()
 
 
 class Recording(MemoryTokens):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from genmcp import Client
 from genmcp.client.auth import MemoryTokens, OAuth, flows
+from genmcp.client.auth.asking import AskFunction
 from genmcp.client.auth.identities import Workload
 from genmcp.client.errors import ClientError, RequestTimeout
 from genmcp.core.auth.record import Record, record_key
@@ -93,12 +94,12 @@ class SlowPlace:
 
 
 @asynccontextmanager
-async def slow_place(**tokens: Any) -> AsyncIterator[SlowPlace]:
-    """Log in; *tokens* replaces members of the token response."""
+async def slow_place(ask: AskFunction | None = None, **tokens: Any) -> AsyncIterator[SlowPlace]:
+    """Log in, by *ask* if it is given; *tokens* replaces members of the token response."""
     endpoint = SlowEndpoint()
     async with guarded_place() as place, served(endpoint) as url:
         place.issuer.faults.tokens = tokens
-        auth = OAuth("Parts agent", ask=place.browse, tokens=MemoryTokens())
+        auth = OAuth("Parts agent", ask=ask or place.browse, tokens=MemoryTokens())
         async with Client(place.url, auth=auth) as client:
             await client.tools()
             it = SlowPlace(place, auth, client, endpoint)
@@ -113,7 +114,8 @@ async def slow_place(**tokens: Any) -> AsyncIterator[SlowPlace]:
 @pytest.mark.parametrize("expired", [True, False])
 async def test_timeout_of_a_call_ends_a_renewal_that_hangs(expired: bool) -> None:
     """Also after a 401: only the time in which a person is asked does not count."""
-    async with slow_place(**({"expires_in": 1e-3} if expired else {})) as it:
+    tokens: dict[str, Any] = {"expires_in": 1e-3} if expired else {}
+    async with slow_place(**tokens) as it:
         if not expired:
             await it.refuse_token()
         assert isinstance(await error_of(it.client.call("whoami", timeout=0.1)), RequestTimeout)
@@ -182,3 +184,24 @@ async def test_timeouts_are_paused_only_while_a_person_is_asked() -> None:
         opening.cancel()
         await error_of(opening)
         endpoint.release.set()
+
+
+async def test_renewal_times_out_while_another_server_asks() -> None:
+    """One `OAuth` for two servers: this call does not wait for the person."""
+    asked = asyncio.Event()
+
+    async def ask(url: str) -> str:
+        if url.startswith(other.issuer.url):
+            asked.set()
+            await asyncio.Event().wait()
+        return await other.browse(url)
+
+    async with guarded_place() as other, slow_place(ask) as it:
+        opening = asyncio.create_task(Client(other.url, auth=it.auth).open())
+        await asked.wait()
+        await it.refuse_token()
+        error = await error_of(it.client.call("whoami", timeout=0.1))
+        opening.cancel()
+        await error_of(opening)
+
+    assert isinstance(error, RequestTimeout)
