@@ -282,7 +282,7 @@ class FlowAuthorization(Authorization):
             headers=request.headers,
             used=used,
             attempt=request.attempt,
-            may_log_in=request.foreground or not self.asks,
+            may_log_in=asks or self.options.grant is not None,
         )
         decisive = tuple(
             (scheme, *(params.get(name) for name in _DECISIVE))
