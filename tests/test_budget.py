@@ -27,6 +27,7 @@ PARAMETERS = 8  # only positional parameters: keyword-only options document them
 # Folders, and their lines of code. A module counts for the first row that its path begins with; the
 # leading underscore of a folder is left out.
 BUDGETS = {
+<<<<<<< HEAD
     "auth/ client/auth/ core/auth/": 3_845,
     "client/ core/client/": 5_578,
     "tasks/": 3_919,
@@ -40,6 +41,21 @@ BUDGETS = {
     "schema/": 1_687,
     "protocol/ wire/ core/": 4_462,
     "prompts/ resources/ question/ suite/ telemetry/": 2_668,
+=======
+    "auth/ client/auth/ core/auth/": 3_883,
+    "client/ core/client/": 5_593,
+    "tasks/": 3_817,
+    "stores/": 3_222,
+    "mux/": 3_217,
+    "transports/": 3_299,
+    "cli/": 3_360,
+    "extensions/": 980,
+    "testing/": 400,
+    "hub/ composite/ registry/ discovery": 2_804,
+    "schema/": 1_595,
+    "protocol/ wire/ core/": 4_445,
+    "prompts/ resources/ question/ suite/ telemetry/": 2_670,
+>>>>>>> heads/stream
     "catalogue": 216,
     "handles binding": 327,
     "openapi": 616,

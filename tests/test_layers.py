@@ -19,7 +19,7 @@ LAYERS = [
     {"protocol"},
     {"wire"},
     {"core"},
-    {"binding", "cancellation", "dependencies", "log_throttle", "stores", "tasks", "tls"},
+    {"binding", "cancellation", "daemon", "dependencies", "log_throttle", "stores", "tasks", "tls"},
     {
         "channel",
         "completion",

@@ -118,6 +118,7 @@ class Fetcher:
                 body += chunk
                 if len(body) > MAX_DOCUMENT:
                     break
+                await asyncio.sleep(0)  # a chunk may be one byte, and 10,000 be received at once
             found = [(name.lower(), value) for name, value in response.headers.multi_items()]
             return Fetched(response.status_code, found, bytes(body[: MAX_DOCUMENT + 1]))
 

@@ -101,7 +101,7 @@ class ClientOptions(msgspec.Struct, frozen=True, kw_only=True):
             installed, of certifi.
         http_client: an `httpx.AsyncClient` that sends the requests instead of the client's own
             pool, with its own proxies, certificates, authentication and HTTP/2. It is not closed,
-            and `tls` does not apply to it. Default: None.
+            and `tls` does not apply to it. Requests accept no compressed responses. Default: None.
         stderr: receives the stderr of a server over stdio: a function called with each line;
             `"pass"` for this process's stderr; None (default) for the logger `genmcp.server` at
             level INFO.

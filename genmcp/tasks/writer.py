@@ -376,8 +376,7 @@ class TaskWriter:
                 return before if before.bound_node else None
             if task.end != "cancelled":
                 return None
-            # If the task was cancelled before, its step is cancelled nevertheless: the process that
-            # has cancelled the task may have died before it cancelled the step.
+            # Also if the task was cancelled before: by a process that has died before this.
             await self.cancel_step(before)
             await cancel_work(before)
             if before.resumes:

@@ -7,7 +7,6 @@ without that, the JSON decoder rejects such a message.
 
 import codecs
 import re
-from collections.abc import Iterator
 
 import msgspec
 
@@ -85,40 +84,41 @@ class EventReader:
         self._reset()
 
     def _reset(self) -> None:
-        self._data: list[bytes] = []
+        self._data: bytearray | None = None  # an event may have data that is empty
         self._size = 0
         self._event = ""
 
     def feed(self, chunk: bytes) -> list[SseEvent | OversizedMessage]:
-        """Return the events that *chunk* completes."""
-        done = []
-        for line, missing in self._lines(chunk):
+        """Return the events that *chunk* completes. Lines end in CR LF, LF or CR."""
+        done: list[SseEvent | OversizedMessage] = []
+        if not chunk:
+            return done
+        if self._after_return:
+            chunk = chunk.removeprefix(b"\n")
+        # A CR at the end of a chunk may be half of a CR LF.
+        self._after_return = chunk.endswith(b"\r")
+        *ended, rest = (chunk + b"-").splitlines()  # the last line has not ended
+        for line in ended:
+            missing = 0
+            if self._line or not self._began or len(line) > self._longest:
+                self._extend(line)
+                line, missing = self._whole_line()
             if line:
                 self._field(line, missing)
             elif (event := self._dispatch()) is not None:
                 done.append(event)
+        self._extend(rest[:-1])
         return done
 
-    def _lines(self, chunk: bytes) -> Iterator[tuple[bytes, int]]:
-        """Yield the lines that *chunk* completes, and how many bytes of each were dropped.
-
-        They end in CR LF, LF or CR.
-        """
-        if self._after_return and chunk:
-            chunk = chunk.removeprefix(b"\n")
-            self._after_return = False
-        for piece in chunk.splitlines(keepends=True):
-            text = piece.rstrip(b"\r\n")
-            self._line += text
-            # A CR at the end of a chunk may be half of a CR LF.
-            self._after_return = piece.endswith(b"\r")
-            if len(self._line) > (HEAD if self._missing else self._longest):
-                self._missing += len(self._line) - HEAD
-                del self._line[HEAD:]
-            if len(text) < len(piece):
-                yield self._whole_line()
+    def _extend(self, text: bytes) -> None:
+        """Add *text* to the line that has not ended, of which only the head is kept if too long."""
+        self._line += text
+        if len(self._line) > (HEAD if self._missing else self._longest):
+            self._missing += len(self._line) - HEAD
+            del self._line[HEAD:]
 
     def _whole_line(self) -> tuple[bytes, int]:
+        """Return the line that has ended, and how many bytes of it were dropped."""
         line, missing = bytes(self._line), self._missing
         self._line.clear()
         self._missing = 0
@@ -142,18 +142,23 @@ class EventReader:
             self.retry = int(value)
 
     def _append(self, value: bytes, missing: int) -> None:
-        self._size += len(value) + missing + bool(self._data)
-        self._data.append(value)
+        if self._data is None:
+            self._data = bytearray()
+        else:
+            self._data += b"\n"
+            self._size += 1
+        self._data += value
+        self._size += len(value) + missing
         if self._size > self._max_message:
-            self._data = [b"\n".join(self._data)[:HEAD]]
+            del self._data[HEAD:]
 
     def _dispatch(self) -> SseEvent | OversizedMessage | None:
-        data, size, name = self._data, self._size, self._event
-        self._reset()
         self.last_id = self._id
-        if not data:
+        if self._data is None:
+            self._event = ""
             return None
-        joined = b"\n".join(data)
+        data, size, name = bytes(self._data), self._size, self._event
+        self._reset()
         if size > self._max_message:
-            return OversizedMessage(size, joined)
-        return SseEvent(joined, name or "message", self.last_id)
+            return OversizedMessage(size, data)
+        return SseEvent(data, name or "message", self.last_id)

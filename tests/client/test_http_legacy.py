@@ -367,7 +367,7 @@ class CannedResponse(HttpResponse):
         super().__init__("here")
         self._pieces = iter([body])
 
-    async def chunk(self) -> bytes:
+    async def _chunk(self) -> bytes:
         return next(self._pieces, b"")
 
     async def _release(self) -> None:

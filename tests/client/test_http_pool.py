@@ -1,6 +1,7 @@
 """The pool of HTTP/1.1 connections, against servers that are raw sockets."""
 
 import asyncio
+import gzip
 import json
 import socket
 import ssl
@@ -28,6 +29,7 @@ from genmcp.client.errors import (
     ClientClosed,
     ClientError,
     ConnectError,
+    NotFound,
     OutcomeUnknown,
     ProtocolError,
 )
@@ -37,9 +39,12 @@ from genmcp.tls import _context_for, trusted_context
 from tests.client.scripted import ANSWER, Asked, opened, scripted
 from tests.client.sinks import request
 from tests.support.client_bounds import bounds
+from tests.support.held_loop import MAX_HELD, HeldLoop
 
 JSON = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+EVENTS = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 BODY = json.dumps(ANSWER).encode()
+DATA = b"data: %b\n\n" % BODY
 LENGTH = b"content-length: %d\r\n\r\n" % len(BODY)
 RESPONSE = JSON + LENGTH + BODY
 CHUNKED = JSON + b"transfer-encoding: chunked\r\n\r\n"
@@ -158,13 +163,14 @@ async def test_invalid_response_is_a_clear_error(
         b"HTTP/1.1 100 Continue\r\nx: 1\r\n\r\n" * 300,
         CHUNKED + CHUNK + b"0\r\n" + b"x: 1\r\n" * 1000,
         CHUNKED + b"1;x=" + b"x" * 5000,
+        JSON + b"x: 1\r\n" * 5000 + LENGTH + BODY,
     ],
-    ids=["head", "interim responses", "trailers", "chunk header"],
+    ids=["head", "interim responses", "trailers", "chunk header", "head received at once"],
 )
 async def test_oversized_head_is_rejected(response: bytes) -> None:
     """Every part of a response besides its body is bounded, and the error names the setting.
 
-    The server keeps the connection open: the bound applies to an incomplete part.
+    The server keeps the connection open: the bound does not depend on the end of the response.
     """
     done = asyncio.Event()
 
@@ -214,6 +220,84 @@ async def test_body_without_length_is_bounded() -> None:
         await transport.send(request(1))
 
     assert isinstance(recorder.failure, ProtocolError)
+
+
+SIZE = 400_000
+
+
+def in_chunks(part: bytes, last: bytes) -> bytes:
+    """Return the rest of a response: 33,000 chunks of *part*, which is one byte, and *last*."""
+    chunks = [b"1\r\n%b\r\n" % part * 33_000, b"%x\r\n%b\r\n" % (len(last), last)]
+    return b"transfer-encoding: chunked\r\n\r\n%b0\r\n\r\n" % b"".join(chunks)
+
+
+@pytest.mark.parametrize("by_httpx", [False, True])
+@pytest.mark.parametrize(
+    "response",
+    [
+        EVENTS + b"\r\n" + b"\n" * SIZE + DATA,
+        EVENTS + b"\r\n" + b":\n" * (SIZE // 2) + DATA,
+        EVENTS + b"\r\n" + b"data:\n\n" * (SIZE // 7) + DATA,
+        EVENTS + b"\r\n" + b"data:0\n\n" * (SIZE // 8) + DATA,
+        EVENTS + in_chunks(b"\n", DATA),
+        JSON + in_chunks(b" ", BODY),
+    ],
+    ids=["lines", "comments", "empty events", "small events", "chunks of events", "chunks of JSON"],
+)
+async def test_flood_of_small_parts_leaves_others_their_turns(
+    by_httpx: bool, response: bytes
+) -> None:
+    """However many a server sends at once, the client reads some, and other tasks run."""
+    async with httpx.AsyncClient() as client, sending(response) as url:
+        own = client if by_httpx else None
+        async with opened(url, http_client=own) as (transport, recorder), HeldLoop.watch() as loop:
+            await transport.send(request(1))
+
+    assert recorder.decoded[-1] == ANSWER
+    assert loop.longest < MAX_HELD
+
+
+@pytest.mark.parametrize("by_httpx", [False, True])
+@pytest.mark.parametrize("head", [JSON, EVENTS])
+async def test_compressed_response_is_refused_unexpanded(by_httpx: bool, head: bytes) -> None:
+    """A few KiB of it may be many MiB; requests accept none."""
+    body = gzip.compress(b"\n" * 10_000_000)
+    head += b"content-encoding: gzip\r\ncontent-length: %d\r\n\r\n" % len(body)
+    async with httpx.AsyncClient() as client, sending(head + body) as url:
+        own = client if by_httpx else None
+        async with opened(url, http_client=own) as (transport, recorder), HeldLoop.watch() as loop:
+            await transport.send(request(1))
+
+    assert isinstance(recorder.failure, ProtocolError)
+    assert "compressed by gzip" in str(recorder.failure)
+    assert loop.longest < MAX_HELD
+
+
+@pytest.mark.parametrize("by_httpx", [False, True])
+async def test_compressed_body_of_an_error_is_not_expanded(by_httpx: bool) -> None:
+    """The status of such a response is used as any other."""
+    body = gzip.compress(b"0" * 10_000_000)
+    head = b"HTTP/1.1 404 Not Found\r\ncontent-encoding: gzip\r\ncontent-length: %d\r\n\r\n"
+    async with httpx.AsyncClient() as client, sending(head % len(body) + body) as url:
+        own = client if by_httpx else None
+        async with opened(url, http_client=own) as (transport, recorder):
+            await transport.send(request(1))
+
+    assert isinstance(recorder.failure, NotFound)
+    assert recorder.failure.content == body
+
+
+async def test_response_that_a_hook_of_httpx_has_read_is_used() -> None:
+    """A hook for the log, for example."""
+    hooks: dict[str, Any] = {"response": [httpx.Response.aread]}
+    async with (
+        httpx.AsyncClient(event_hooks=hooks) as client,
+        sending(RESPONSE) as url,
+        opened(url, http_client=client) as (transport, recorder),
+    ):
+        await transport.send(request(1))
+
+    assert recorder.decoded == [ANSWER]
 
 
 async def test_large_body_is_read_with_backpressure() -> None:

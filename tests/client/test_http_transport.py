@@ -397,11 +397,11 @@ async def test_close_ends_open_requests_silently() -> None:
 
 
 async def test_httpx_client_of_the_user_sends_the_requests(free_port: int) -> None:
-    """It is not closed."""
-    seen: list[str] = []
+    """It is not closed; only the coding that it accepts is replaced."""
+    seen: list[tuple[str, str]] = []
 
     async def script(asked: Asked) -> None:
-        seen.append(asked.headers["user-agent"])
+        seen.append((asked.headers["user-agent"], asked.headers["accept-encoding"]))
         if asked.rpc == "tools/list":
             await asked.reply(200, {**ANSWER, "id": 2})
         elif asked.rpc == "ping":
@@ -412,7 +412,8 @@ async def test_httpx_client_of_the_user_sends_the_requests(free_port: int) -> No
         else:
             await asked.stream(event(NOTE), event(ANSWER))
 
-    async with httpx.AsyncClient(headers={"user-agent": "mine"}) as client:
+    headers = {"user-agent": "mine", "accept-encoding": "gzip"}
+    async with httpx.AsyncClient(headers=headers) as client:
         options: dict[str, Any] = {"http_client": client, "connect_timeout": 2}
         async with scripted(script, **options) as (transport, recorder):
             await transport.send(request(1))
@@ -422,7 +423,7 @@ async def test_httpx_client_of_the_user_sends_the_requests(free_port: int) -> No
             await transport.send(request(1))
         assert not client.is_closed
 
-    assert seen == ["mine"] * 3
+    assert seen == [("mine", "identity")] * 3
     assert recorder.request_ids == [1, 1, 2]
     assert isinstance(recorder.failure, OutcomeUnknown)
     assert isinstance(nobody.failure, ConnectError)

@@ -18,6 +18,7 @@ from genmcp.client.options import ClientOptions, Command
 from genmcp.client.transports.stdio import StdioTransport
 from tests.client.sinks import Recorder, notification, request
 from tests.support.client_bounds import bounds
+from tests.support.held_loop import MAX_HELD, HeldLoop
 
 pytestmark = pytest.mark.slow
 
@@ -127,6 +128,35 @@ async def test_flood_of_notifications_blocks_nothing() -> None:
         await recorder.until(messages=50_001)
 
     assert recorder.decoded[-1]["id"] == 1
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets the size of a pipe")
+@pytest.mark.parametrize("stream", ["stdout", "stderr"])
+async def test_flood_of_short_lines_leaves_others_their_turns(stream: str) -> None:
+    """However many a server writes at once, the client reads some, and other tasks run."""
+    source = f"""
+        import fcntl
+        output = sys.{stream}.fileno()
+        fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, 1 << 20)
+        os.write(output, b"0\\n" * 200_000)
+        os.write(2, b"end\\n")
+    """
+    ended = asyncio.Event()
+
+    def log(line: str) -> None:
+        if line == "end":
+            ended.set()
+
+    async with (
+        running(source + textwrap.indent(ECHO, "    "), log) as (transport, recorder),
+        HeldLoop.watch() as loop,
+    ):
+        await transport.send(request(1))
+        await recorder.until(messages=200_001 if stream == "stdout" else 1)
+        await ended.wait()
+
+    assert recorder.decoded[-1]["id"] == 1
+    assert loop.longest < MAX_HELD
 
 
 async def test_exit_is_reported_with_status_and_last_line() -> None:

@@ -356,3 +356,16 @@ def test_client_accepts_batches() -> None:
         RequestRejected,
         NotificationReceived,
     ] == [type(each) for each in outcomes]
+
+
+def test_client_drops_a_batch_of_too_many_messages() -> None:
+    """Each costs some microseconds, while nothing else runs; the next message is handled."""
+    client = legacy("2025-03-26")
+    id = called(client)
+
+    (dropped,) = client.received(b"[" + b"{}," * 1000 + b"{}]", 0)
+    (answered,) = client.received(result(id, ANSWER), 0)
+
+    assert isinstance(dropped, MessageDropped)
+    assert "more than 1000 messages" in str(dropped.fault)
+    assert isinstance(answered, Answered)

@@ -34,7 +34,7 @@ from tests.support.sockets import Connection, called
 pytestmark = pytest.mark.usefixtures("no_log_handler")
 
 PACKAGE = str(Path(genmcp.__file__).parent)
-JOB_CALLS = 428
+JOB_CALLS = 436
 PLAIN_CALLS, PLAIN_MODULES = 26, 16
 
 

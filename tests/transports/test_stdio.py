@@ -19,6 +19,7 @@ from genmcp import (
     Channel,
     Continue,
     Done,
+    Limits,
     Mux,
     Resource,
     Suite,
@@ -28,11 +29,12 @@ from genmcp import (
     tool,
 )
 from genmcp._transports.pipe import PipedCall
-from genmcp._transports.stdio import DescriptorReader, serve_stdio
+from genmcp._transports.stdio import DescriptorReader, DescriptorWriter, serve_stdio
 from genmcp.errors import StoreUnavailable
 from genmcp.stores.memory import MemoryStore
 from genmcp.stores.store import Delete, Op, Put
 from tests.support.asgi import PATIENCE, TASKS, until
+from tests.support.held_loop import MAX_HELD, HeldLoop
 from tests.support.pipes import Wires, cancelled, line, modern, piped, piped_mux, request
 
 pytestmark = pytest.mark.slow
@@ -112,6 +114,11 @@ def text_of(answer: Any) -> str:
 def socket_pair() -> tuple[int, int]:
     first, second = socket.socketpair()
     return first.detach(), second.detach()
+
+
+def read_exactly(descriptor: int, size: int) -> None:
+    while size:
+        size -= len(os.read(descriptor, size))
 
 
 async def seen(event: asyncio.Event) -> None:
@@ -770,6 +777,41 @@ async def test_streams_may_be_such_as_do_not_block(kind: Any) -> None:
 
     (filled,) = (each for each in answered if each["id"] == 1)
     assert text_of(filled) == "y" * 1_000_000
+
+
+async def test_stdio_flood_of_short_lines_leaves_others_their_turns() -> None:
+    """However many a client sends at once, the server reads some, and other tasks run."""
+    async with piped() as wires:
+        await wires.ask("server/discover")
+        async with HeldLoop.watch() as loop:
+            wires.send(b"0\n" * 20_000)
+            await wires.ask("server/discover", id=2)
+
+    assert len(wires.received) == 20_002
+    assert loop.longest < MAX_HELD
+
+
+async def test_stdio_wait_for_room_ends_when_there_is_some() -> None:
+    """Also if the buffer has become full while an earlier part of it was written."""
+    ours, theirs = os.pipe()
+    limits = Limits(write_buffer_bytes=100_000)
+    writer = DescriptorWriter(theirs, limits, on_drain=lambda: None, on_close=lambda: None)
+    writing = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(ours, writing.set)
+    try:
+        writer.put(b"x" * 90_000)  # more than the pipe has room for
+        await seen(writing)
+        writer.put(b"x" * 90_000)
+        assert writer.full
+        loop.remove_reader(ours)
+        reading = asyncio.to_thread(read_exactly, ours, 180_002)
+        async with asyncio.timeout(PATIENCE):
+            await asyncio.gather(writer.room(), reading)
+        await writer.finish(PATIENCE)
+    finally:
+        for each in (ours, theirs):
+            os.close(each)
 
 
 async def test_streams_read_by_another_process_are_not_at_their_end() -> None:

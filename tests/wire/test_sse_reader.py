@@ -1,5 +1,7 @@
 """Event streams as a client reads them: the HTML standard's, "Server-sent events"."""
 
+import tracemalloc
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -150,6 +152,22 @@ def test_events_after_a_too_long_one_are_read(
         assert isinstance(first, OversizedMessage)
         assert len(text) == first.size
         assert text.startswith(first.head)
+
+
+def test_event_of_many_lines_takes_no_more_memory_than_its_data() -> None:
+    """A server may send as many empty lines as an event may have bytes."""
+    reader = EventReader()
+    tracemalloc.start()
+    try:
+        for _ in range(100):
+            reader.feed(b"data\n" * 1000)
+        (event,) = reader.feed(b"data\n\n")
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert event == SseEvent(b"\n" * 100_000)
+    assert most < 500_000
 
 
 @pytest.mark.parametrize("name", [b"event", b"id", b"", b"retry", b"other"])

@@ -153,8 +153,7 @@ class _ReadResponse(HttpResponse):
         self.headers = headers
         self._content = content
 
-    async def chunk(self) -> bytes:
-        """Return the body at the first call."""
+    async def _chunk(self) -> bytes:
         content, self._content = self._content, b""
         return content
 

@@ -7,13 +7,18 @@ transports of other packages is docs/how-to/write-a-transport.md.
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping
-from typing import ClassVar, Protocol, TypeAlias
+from typing import ClassVar, Final, Protocol, TypeAlias
 
 from genmcp.client.errors import ClientError, ProtocolError
 from genmcp.core.client.events import SendMessage
 from genmcp.wire.jsonrpc import RequestId
 
 Headers = Iterable[tuple[bytes, bytes]]
+
+# Bytes of a body that are read in one turn of the event loop. A byte may cost several microseconds:
+# a server can send messages of one byte, and chunks of one byte, each of which counts as more.
+_TURN: Final = 4096
+_CHUNK: Final = 64
 
 OnWait: TypeAlias = Callable[[bool], None]
 """Called with true when a request waits for the user to log in, and with false after that."""
@@ -154,20 +159,40 @@ class HttpResponse(ABC):
     def __init__(self, server_name: str) -> None:
         self.server_name = server_name
         self.on_close: Callable[[], None] | None = None
+        self._received = b""
+        self._at = 0  # the position in `_received` of the next part
+        self._turn = 0  # how much was read since other tasks ran
 
     @property
     def media_type(self) -> str:
-        """The media type of the body in lower case, without parameters; empty if not declared."""
-        return self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        """The media type of the body in lower case, without parameters; empty if not declared.
 
-    @abstractmethod
+        That of a compressed body names the coding too, so that no reader takes it for its own.
+        """
+        media_type = self.headers.get("content-type", "").partition(";")[0].strip().lower()
+        coding = self.headers.get("content-encoding", "").strip().lower()
+        if coding in ("", "identity"):
+            return media_type
+        return f"{media_type} compressed by {coding}"
+
     async def chunk(self) -> bytes:
         """Wait for the next part of the body and return it; return `b""` at the end.
+
+        However much was received, other tasks run after some 4 KiB of it.
 
         Raises:
             ConnectionLost: the connection was closed within the body.
             ProtocolError: the response is not valid HTTP.
         """
+        if self._turn >= _TURN:
+            self._turn = 0
+            await asyncio.sleep(0)
+        if self._at >= len(self._received):
+            self._received, self._at = await self._chunk(), 0
+        part = self._received[self._at : self._at + _TURN]
+        self._at += _TURN
+        self._turn += len(part) + _CHUNK
+        return part
 
     async def read(self, limit: int) -> bytes:
         """Read the body to its end, and return the part that was not read before.
@@ -179,14 +204,12 @@ class HttpResponse(ABC):
             ConnectionLost: the connection was closed within the body.
             ProtocolError: the response is not valid HTTP, or exceeds *limit*.
         """
-        chunks = []
-        size = 0
+        body = bytearray()
         while data := await self.chunk():
-            size += len(data)
-            if size > limit:
+            body += data
+            if len(body) > limit:
                 raise ProtocolError(f"a message of more than {limit} bytes", self.server_name)
-            chunks.append(data)
-        return b"".join(chunks)
+        return bytes(body)
 
     async def close(self) -> None:
         """Release the connection. May be called repeatedly.
@@ -200,6 +223,10 @@ class HttpResponse(ABC):
         finally:
             if on_close is not None:
                 on_close()
+
+    @abstractmethod
+    async def _chunk(self) -> bytes:
+        """Return what was received of the body, of any size; see `chunk`."""
 
     @abstractmethod
     async def _release(self) -> None:

@@ -2,7 +2,7 @@
 
 A tool call is one small request, over which a general HTTP client takes several times as long as
 the server does (figures in design/decisions.md). `HttpxAdapter` is for what this pool does not do:
-proxies, HTTP/2, and authentication flows.
+proxies, and the user's own `httpx.AsyncClient`.
 """
 
 import asyncio
@@ -34,9 +34,11 @@ CONNECT_TIMEOUT = 10.0  # seconds to establish a connection
 # ends close at the same moment, it is unknown whether a request arrived, so this is less.
 KEEPALIVE_TIMEOUT = 4.0
 # Of the head of a response, of the trailers behind a chunked body, and of all interim responses.
-MAX_HEADER_BYTES = 64 * 1024
+MAX_HEADER_BYTES = 32 * 1024
 _EYEBALLS_DELAY: Final = 0.25  # seconds until the next address is tried too: RFC 8305, section 8
 _BUFFER_BYTES: Final = 256 * 1024  # received and not read: beyond it, reading pauses
+# Given to h11 at once. It bounds a head only while the head is incomplete.
+_PARSED_BYTES: Final = 16 * 1024
 
 
 class HttpPool(HttpRequester):
@@ -214,7 +216,7 @@ class _PooledConnection(asyncio.Protocol):
         self._transport.write(data)
 
     async def read(self) -> bytes:
-        """Return the bytes that were received since the last call, empty at the end.
+        """Return the next bytes that were received, empty at the end.
 
         Raises:
             OSError: the connection failed.
@@ -227,9 +229,9 @@ class _PooledConnection(asyncio.Protocol):
                 self._waiter = None
         if not self._received and self._error is not None:
             raise self._error
-        data = bytes(self._received)
-        self._received.clear()
-        if self._paused and not self._transport.is_closing():
+        data = bytes(self._received[:_PARSED_BYTES])
+        del self._received[:_PARSED_BYTES]
+        if self._paused and not self._received and not self._transport.is_closing():
             self._paused = False
             self._transport.resume_reading()
         return data
@@ -303,8 +305,7 @@ class _PooledResponse(HttpResponse):
         # of the body, so what follows on this connection is not reliable.
         self._ambiguous = "transfer-encoding" in headers and "content-length" in headers
 
-    async def chunk(self) -> bytes:
-        """Return the next part of the body."""
+    async def _chunk(self) -> bytes:
         while not self._ended:
             event = self._next_event()
             if isinstance(event, h11.Data):

@@ -1,4 +1,4 @@
-"""HTTP by httpx: for proxies, HTTP/2, and the user's own `httpx.AsyncClient`."""
+"""HTTP by httpx: for proxies, and the user's own `httpx.AsyncClient`."""
 
 import ssl
 from urllib.parse import SplitResult
@@ -49,8 +49,10 @@ class HttpxAdapter(HttpRequester):
     async def _send(
         self, method: str, path: str, headers: Headers, body: bytes | None
     ) -> HttpResponse:
+        # Instead of what the client accepts: see `_HttpxResponse`.
+        given = [*headers, (b"Accept-Encoding", b"identity")]
         request = self._client.build_request(
-            method, self._origin + path, headers=list(headers), content=body, timeout=self._timeout
+            method, self._origin + path, headers=given, content=body, timeout=self._timeout
         )
         try:
             response = await self._client.send(request, stream=True, follow_redirects=False)
@@ -77,10 +79,13 @@ class _HttpxResponse(HttpResponse):
         self.status = response.status_code
         self.headers = response.headers
         self._response = response
-        self._chunks = response.aiter_bytes()
+        # Not decoded: httpx expands a compressed chunk of 64 KiB to any size. A hook of the user's
+        # client may have read the response before; then only its content is left.
+        self._chunks = (
+            response.aiter_bytes() if response.is_stream_consumed else response.aiter_raw()
+        )
 
-    async def chunk(self) -> bytes:
-        """Return the next part of the body."""
+    async def _chunk(self) -> bytes:
         try:
             return await anext(self._chunks, b"")
         except (httpx.HTTPError, httpx.StreamError, OSError) as error:

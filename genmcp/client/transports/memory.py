@@ -174,8 +174,7 @@ class _AsgiResponse(HttpResponse):
                 raise ConnectionLost(self.server_name, "it ended before it responded")
             await self._wait_change()
 
-    async def chunk(self) -> bytes:
-        """Return the next part of the body."""
+    async def _chunk(self) -> bytes:
         while not self._chunks:
             if self._complete:
                 return b""

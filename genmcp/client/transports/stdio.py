@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Final, Literal, cast
 
 from genmcp.client.errors import (
@@ -36,6 +37,9 @@ _KILL_TIMEOUT = 5.0  # seconds to wait for its end after SIGKILL
 _WRITE_TIMEOUT = 30.0
 _DRAIN_TIMEOUT = 0.5  # seconds to read the output of a process that has exited
 _MAX_LOG_LINE = 64 * 1024  # bytes of a line of stderr; a longer one is cut
+# Bytes of a pipe that are handled in one turn of the event loop: they may be a thousand lines, each
+# of which takes some 20 us, and a pipe has up to 1 MiB of them at once.
+_TURN: Final = 2048
 _KILL: Final = signal.SIGTERM if sys.platform == "win32" else signal.SIGKILL
 
 
@@ -215,6 +219,7 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         self._on_output = on_output
         self._on_exit = on_exit
         self._log = LineReader(_MAX_LOG_LINE)
+        self._waiting = {_STDOUT: bytearray(), _STDERR: bytearray()}  # received, to be handled
         self._transport: asyncio.SubprocessTransport
         self._stdin: asyncio.WriteTransport
         self._shutdown: asyncio.Task[None] | None = None
@@ -270,13 +275,14 @@ class _ServerProcess(asyncio.SubprocessProtocol):
         # A transport of uvloop is no `asyncio.ReadTransport`. It needs no other protocol: uvloop
         # passes output on without the delay that `_StdoutProtocol` avoids.
         if isinstance(stdout, asyncio.ReadTransport):
-            stdout.set_protocol(_StdoutProtocol(self._on_output, stdout.get_protocol()))
+            receive = partial(self.pipe_data_received, _STDOUT)
+            stdout.set_protocol(_StdoutProtocol(receive, stdout.get_protocol()))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
-        if fd == _STDOUT:
-            self._on_output(data)
-        else:
-            self._log_lines(self._log.feed(data))
+        waiting = self._waiting[fd]
+        waiting += data
+        if len(waiting) == len(data):  # otherwise `_handle` is scheduled
+            self._handle(fd)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == _STDERR:
@@ -300,6 +306,24 @@ class _ServerProcess(asyncio.SubprocessProtocol):
 
     def resume_writing(self) -> None:
         self._writable.set()
+
+    def _handle(self, fd: int) -> None:
+        """Handle a part of what was received; the pipe is not read while there is more of it."""
+        if self._finished.is_set():
+            return
+        waiting = self._waiting[fd]
+        part = bytes(waiting[:_TURN])
+        del waiting[:_TURN]
+        if fd == _STDOUT:
+            self._on_output(part)
+        else:
+            self._log_lines(self._log.feed(part))
+        pipe = cast(asyncio.ReadTransport, self._transport.get_pipe_transport(fd))
+        if waiting:
+            pipe.pause_reading()
+            asyncio.get_running_loop().call_soon(self._handle, fd)
+        else:
+            pipe.resume_reading()
 
     @property
     def _ending(self) -> bool:

@@ -7,7 +7,7 @@ Forgery").
 
 import json
 import re
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
 from typing import Any, Final, TypeVar
 from urllib.parse import urljoin, urlsplit
 
@@ -35,6 +35,9 @@ _UNPRINTABLE: Final = re.compile(r"[^\x21-\x7e]|\\")
 # The forms of an IPv4 address that `inet_aton` reads, such as 127.1, 0x7f000001 or 2130706433.
 _NUMERIC: Final = re.compile(r"(.*\.)?(\d+|0x[0-9a-f]*)")
 _NAT64: Final = 0x64_FF9B << 64  # RFC 6052, 2.1: the first 96 bits of 64:ff9b::/96
+# All that the registries have given to the public of the Internet (RFC 4291, 2.4). Only a network
+# or a system that is set up for it routes any other address, such as fec0::/10 or 64:ff9b:1::/48.
+_PUBLIC_IPV6: Final = IPv6Network("2000::/3")
 _SHOWN: Final = 200  # characters of a server's text in a message
 
 
@@ -97,6 +100,8 @@ def is_private_address(address: str) -> bool:
     if isinstance(found, IPv6Address):
         # Some have an IPv4 address inside, which a gateway or the system translates them to.
         found = found.ipv4_mapped or found.sixtofour or _nat64(found) or found
+    if isinstance(found, IPv6Address) and found not in _PUBLIC_IPV6:
+        return True
     return not found.is_global or found.is_multicast
 
 

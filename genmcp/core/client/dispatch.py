@@ -65,6 +65,7 @@ _TIMEOUTS: Final = Timeouts()
 _EMPTY: Final = b"{}"
 _UNAUTHORIZED: Final = 401
 _HTTP_ERROR: Final = 400  # the lowest HTTP status that is an error
+_MAX_BATCH: Final = 1000  # messages of a batch, all of which are handled in one go
 #: Every method of the specification, in any revision.
 _SPECIFIED: Final = frozenset(name for each in REVISIONS.values() for name in each.methods)
 
@@ -229,7 +230,7 @@ class ClientDispatch:
         if status == _UNAUTHORIZED:
             return []  # not JSON-RPC of the MCP server; the transport reports the error
         try:
-            decoded = jsonrpc.decode(body)
+            decoded = jsonrpc.decode(body, batch=_MAX_BATCH)
         except McpError as fault:
             id = jsonrpc.id_of(body)
             return self._unreadable(id, fault, now, is_response=b'"method"' not in body)

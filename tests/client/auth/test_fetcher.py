@@ -11,6 +11,7 @@ from genmcp.auth.fetcher import Fetcher
 from genmcp.core.auth.fetching import MAX_DOCUMENT
 from genmcp.core.auth.steps import Fetch
 from tests.client.scripted import Asked, served
+from tests.support.held_loop import MAX_HELD, HeldLoop
 
 
 @pytest.fixture
@@ -54,6 +55,25 @@ async def test_long_body_is_cut_off(fetcher: Fetcher) -> None:
     async with served(script) as url:
         found = await fetcher.fetch(Fetch(url=url))
     assert len(found.body) == MAX_DOCUMENT + 1
+
+
+async def test_body_in_small_chunks_leaves_others_their_turns(fetcher: Fetcher) -> None:
+    """However many of one byte were received at once."""
+
+    async def respond(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\nconnection: close\r\n\r\n")
+        writer.write(b"1\r\nx\r\n" * 30_000 + b"0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(respond, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/"
+        await fetcher.fetch(Fetch(url=url))  # imports httpx
+        async with HeldLoop.watch() as loop:
+            found = await fetcher.fetch(Fetch(url=url))
+
+    assert found.body == b"x" * 30_000
+    assert loop.longest < MAX_HELD
 
 
 async def test_compressed_body_is_not_inflated(fetcher: Fetcher) -> None:
