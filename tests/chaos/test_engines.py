@@ -66,6 +66,12 @@ class Fleet:
                 await asyncio.sleep(random.uniform(0, 1.5))
                 await self.bench.broker.start()
 
+    def supervise(self) -> None:
+        """Start another worker for each that has ended: Celery's may, if its broker is killed."""
+        for worker in [each for each in self.bench.workers if each.poll() is not None]:
+            self.bench.kill_worker(worker)
+            self.bench.start_worker()
+
     def end(self) -> None:
         for server in self.servers:
             self.bench.kill(server)
@@ -82,10 +88,11 @@ async def begin(bench: EngineBench, log: JobLog) -> list[str]:
     return [id for id in ids if id is not None]
 
 
-async def ended(bench: EngineBench, ids: list[str]) -> list[Task]:
+async def ended(fleet: Fleet, ids: list[str]) -> list[Task]:
     """Return the tasks when all have ended."""
-    async with bench.service(bench.app()) as service:
+    async with fleet.bench.service(fleet.bench.app()) as service:
         for _ in range(int(2 * SETTLED)):
+            fleet.supervise()
             tasks = [await service.records.get(id) for id in ids]
             if all(task.ended for task in tasks):
                 return tasks
@@ -108,9 +115,9 @@ async def test_jobs_survive_kills(bench: EngineBench, tmp_path: Path) -> None:
             for what in random.sample(("genmcp", "worker", "broker"), 3):
                 await asyncio.sleep(random.uniform(0.2, 2.0))
                 await fleet.kill(what, random)
-        tasks = await ended(bench, ids)
+        tasks = await ended(fleet, ids)
         await asyncio.sleep(2 * LEASE)  # late writes would have been made by then
-        assert await ended(bench, ids) == tasks
+        assert await ended(fleet, ids) == tasks
     except BaseException:
         print(f"CHAOS_SEED={seed}", bench.output()[-5000:])  # noqa: T201
         raise
