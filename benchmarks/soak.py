@@ -61,7 +61,9 @@ class Client:
         """End the session, and open another."""
         # 429: this address has ended as many sessions as are remembered for it; it opens a new
         # one.
-        assert (await self._ask(http("DELETE", self._header()))).status in (204, 429)
+        answer = await self._ask(http("DELETE", self._header()))
+        assert answer.status in (204, 429)
+        await answer.body()
         await self.begin()
 
     async def echo(self) -> None:
