@@ -5,6 +5,7 @@ import gc
 import json
 import logging
 import os
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from genmcp import Channel, Endpoint, Limits, Mux, Suite, Tool, ToolRequest
+from genmcp import Channel, Endpoint, Limits, MemoryStore, Mux, Suite, Tool, ToolRequest
 
 ended: Counter[str] = Counter()
 """How hooks ended, by tool."""
@@ -84,9 +85,13 @@ class _Errors(logging.Handler):
 for logger in (logging.getLogger(), logging.getLogger("uvicorn")):
     logger.addHandler(_Errors(logging.ERROR))
 
-# Short retention: memory must become flat within the soak.
-limits = Limits(replay_ttl=5)
-mux = Mux(Suite(name="soak", version="1", tools=[Echo, Steps, Wait, Linger]), limits=limits)
+HURRY = 60
+"""How fast the clock of the store is: what it keeps for an hour must be gone within the soak."""
+
+began = time.monotonic()
+store = MemoryStore(clock=lambda: 1e9 + HURRY * (time.monotonic() - began))
+suite = Suite(name="soak", version="1", tools=[Echo, Steps, Wait, Linger])
+mux = Mux(suite, store=store, limits=Limits(replay_ttl=5 * HURRY))
 
 
 def memory() -> float:
