@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import copy_context
 from functools import partial
 from threading import Thread
 from typing import TypeVar
@@ -11,13 +12,14 @@ T = TypeVar("T")
 
 
 def in_daemon_thread(function: Callable[[], T]) -> "asyncio.Future[T]":
-    """Call *function* in a thread of its own, and return its future result.
+    """Call *function* in a thread of its own, within a copy of the context; return its result.
 
     A daemon thread: those of an executor would delay the end of the event loop, and the exit of the
     process, while they block. If the future is cancelled, the thread goes on.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
+    context = copy_context()
 
     def settle(result: T | None, error: Exception | None) -> None:
         if future.done():
@@ -30,7 +32,7 @@ def in_daemon_thread(function: Callable[[], T]) -> "asyncio.Future[T]":
 
     def run() -> None:
         try:
-            settled = partial(settle, function(), None)
+            settled = partial(settle, context.run(function), None)
         except Exception as error:
             settled = partial(settle, None, error)
         with suppress(RuntimeError):  # the loop was closed

@@ -44,7 +44,7 @@ BUDGETS = {
     "handles binding": 327,
     "openapi": 616,
     "overflow": 336,
-    "": 3_134,  # the modules at the top, and the console
+    "": 3_136,  # the modules at the top, and the console
 }
 # Classes of options, and the most parameters of their constructors.
 SETTINGS = {

@@ -55,7 +55,7 @@ class CeleryQueue(EngineQueue):
         return f"<CeleryQueue of {self._app.main}>"
 
     def register(self, name: str) -> None:
-        self.claim(self._app, name)
+        self.check_unregistered(self._app, name)
 
         def run(id: str, job: str) -> str:
             state: str = _run_in_loop(self.run(id))

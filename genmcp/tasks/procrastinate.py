@@ -55,7 +55,7 @@ class ProcrastinateQueue(EngineQueue):
         return f"<ProcrastinateQueue {self._queue}>"
 
     def register(self, name: str) -> None:
-        self.claim(self._app, name)
+        self.check_unregistered(self._app, name)
 
         async def run(id: str, job: str) -> str:
             return await self.run(id)

@@ -155,7 +155,7 @@ class EngineQueue(ExternalQueue):
         self.name, self.run = name, run
         self.register(name)
 
-    def claim(self, application: object, name: str) -> None:
+    def check_unregistered(self, application: object, name: str) -> None:
         """Check that no other queue has registered *name* with an *application* of the engine.
 
         The application keeps the function that it got first.

@@ -3,9 +3,11 @@
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
+from contextvars import ContextVar
 
 import pytest
 from celery import Celery  # type: ignore[import-untyped]
+from celery.signals import before_task_publish  # type: ignore[import-untyped]
 from procrastinate import App
 from procrastinate.testing import InMemoryConnector
 
@@ -42,6 +44,25 @@ async def test_silent_broker_blocks_nothing_else(silent_broker: str) -> None:
     for each in submissions:
         each.cancel()
     await asyncio.wait(submissions)
+
+
+async def test_submission_has_the_context_of_its_caller() -> None:
+    """The instrumentation of Celery finds the span there that a job belongs to."""
+    seen, app = list[str](), Celery("traced", broker="memory://")
+    span = ContextVar("span", default="none")
+    queue = CeleryQueue(app)
+    queue.bind("genmcp.traced.heavy", never)
+
+    def publishing(**_: object) -> None:
+        seen.append(span.get())
+
+    before_task_publish.connect(publishing, weak=False)
+    span.set("the span")
+    try:
+        await queue.submit("t1:1", "job")
+    finally:
+        before_task_publish.disconnect(publishing)
+    assert seen == ["the span"]
 
 
 @pytest.mark.parametrize(
